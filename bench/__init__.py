@@ -4,6 +4,6 @@ Benchmarks of the bare engine use the engine that KGSERVE_ENGINE names.
 """
 
 from kgserve.platform.settings import load_settings
-from kgserve.projections.cypher_engine.driver import selection
+from kgserve.projections.cypher_engine.driver import engine_selection
 
-selection.selected_engine = load_settings().engine
+engine_selection.selected_engine = load_settings().engine

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from bench.graphs import Record, Rows
 from bench.measure import clock, times
-from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database, QueryResult
+from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database, QueryResult
 
 SCHEMA = Path(__file__).parent.parent / "schema"
 # The edges of WordNet in one statement overflow a pool of 256 MiB.

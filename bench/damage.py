@@ -28,7 +28,7 @@ from bench.server import scratch_folder
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import add_key, create_api_key
+from kgserve.platform.access.authentication import add_api_key, create_api_key
 from kgserve.stores.open_store import OpenStore
 
 SETTINGS = {
@@ -144,7 +144,7 @@ def open_library(data: Path) -> Library:
 
 
 def _write_records(data: Path, name: str) -> None:
-    add_key(data, create_api_key(name, "write", ["*"], 1_700_000_000_000_000)[0])
+    add_api_key(data, create_api_key(name, "write", ["*"], 1_700_000_000_000_000)[0])
     with closing(AuditLog(data)) as audit:
         audit.record_admin_action("key.create", "done", key=name)
 

@@ -12,7 +12,7 @@ from kgserve.client import Store
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError
 from kgserve.platform.access.audit import read_newest_audit_records
-from kgserve.platform.access.authentication import read_keys
+from kgserve.platform.access.authentication import read_api_keys
 
 Answers: TypeAlias = dict[str, Any]
 Question: TypeAlias = Callable[[], Any]
@@ -42,7 +42,7 @@ def answer(library: Library, data: Path) -> Answers:
         **_search_questions(store),
         **_memory_questions(store),
         "audit": lambda: read_newest_audit_records(data, 100),
-        "keys": lambda: read_keys(data),
+        "keys": lambda: read_api_keys(data),
     }
     return {name: _plain_answer(question) for name, question in questions.items()}
 

@@ -13,12 +13,12 @@ from typing import Any
 import structlog
 
 from kgserve.__main__ import main
-from kgserve.projections.catalog.catalog import NodeCatalog
-from kgserve.projections.cypher_engine.projection import EngineProjection
-from kgserve.projections.history.history import HistoryFile
-from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.catalog.node_catalog import NodeCatalog
+from kgserve.projections.cypher_engine.projection import EngineFileProjection
+from kgserve.projections.history.row_state_history import HistoryFile
+from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.rows import base_merge, current_rows
+from kgserve.storage.rows import base_segment_merge, current_rows
 from kgserve.stores import compaction
 
 MOMENTS = ("append", "base", "engine", "catalog", "history", "index")
@@ -51,13 +51,13 @@ def _log_moment(moment: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reduce_limits() -> None:
-    small = partial(current_rows.MergeLimits, rows=FOLD_ROWS, share=0.05, bytes=FOLD_ROWS << 10)
+    small = partial(current_rows.DeltaMergeLimits, rows=FOLD_ROWS, share=0.05, bytes=FOLD_ROWS << 10)
     replaced: list[tuple[Any, str, Any]] = [
         (current_rows, "FoldLimits", small),
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
-        (current_rows, "fold", _log_moment("base", base_merge.merge_changes)),
+        (current_rows, "fold", _log_moment("base", base_segment_merge.merge_into_base_segment)),
         (Journal, "append", _log_moment("append", Journal.append)),
-        (EngineProjection, "_apply", _log_moment("engine", vars(EngineProjection)["_apply"])),
+        (EngineFileProjection, "_apply", _log_moment("engine", vars(EngineFileProjection)["_apply"])),
         (NodeCatalog, "apply", _log_moment("catalog", NodeCatalog.apply)),
         (HistoryFile, "take", _log_moment("history", HistoryFile.take)),
         (KeywordIndex, "write", _log_moment("index", KeywordIndex.write)),

@@ -15,9 +15,9 @@ import numpy as np
 from bench import graphs, wordnet
 from kgserve.embedding.embedder import Embedder
 from kgserve.memory.recall_scoring import MAX_SPREAD_ENTITIES
-from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.vector.index import VectorHit
+from kgserve.projections.vector.vector_index import VectorHit
 
 ENTITIES = 2_000
 SEED = 20_261_123

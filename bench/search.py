@@ -20,7 +20,7 @@ from bench.measure import BenchmarkReport, DurationPercentiles, clock, parser, r
 from bench.server import BenchClient, scratch_folder, serving
 from kgserve.embedding.embedder import load_embedder
 from kgserve.platform import settings
-from kgserve.projections.vector.index import VectorIndex
+from kgserve.projections.vector.vector_index import VectorIndex
 
 DEPTHS = (5, 10, 20)
 MIN_RECALL = 0.64

@@ -15,14 +15,14 @@ _LEFT_TO_CLICK = {"config", "hooks", "-h", "--help"}
 
 
 def main() -> NoReturn:
-    """Run the command line. `kgserve mcp` bypasses click, whose import takes longer than the bridge's start."""
+    """Run the `kgserve` command line. `kgserve mcp` bypasses click, whose import would delay the bridge's start."""
     arguments = sys.argv[1:]
-    if not platform_support.supports_clients():
+    if not platform_support.is_client_platform_supported():
         sys.exit(f"kgserve: {platform_support.describe_unsupported_platform()}")
     if arguments[:1] == ["mcp"] and not _LEFT_TO_CLICK.intersection(arguments[1:]):
         from kgserve.cli.mcp_stdio import command  # noqa: PLC0415 - one of the two is needed, never both
 
-        sys.exit(command.main(arguments[1:]))
+        sys.exit(command.run_mcp_command(arguments[1:]))
     from kgserve.cli import root  # noqa: PLC0415 - as above
 
     root.main()

@@ -46,7 +46,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class KgserveError(Exception):
-    """Root of the tree. ``str(error)`` is a message for the caller."""
+    """Base class of the errors that kgserve raises. ``str(error)`` is a message for the caller."""
 
     code: ClassVar[str] = "internal"
 

@@ -1,4 +1,4 @@
-"""Interfaces of syncers (connectors), which send the contents of stores to external indexes.
+"""Interfaces for syncing: connectors that send the contents of stores to external indexes.
 
 A syncer is called after each commit, by a thread of its own that reads the journal. Writes never wait for it or fail
 because of it. Calls come in the order of commits, one at a time. If a call raises any exception, it is repeated after a
@@ -78,8 +78,8 @@ class BatchSyncer(Protocol):
         ...
 
 
-class SingleItemAdapter(BatchSyncer):
-    """Adapter from `VectorSyncer` to `BatchSyncer`."""
+class VectorToBatchSyncerAdapter(BatchSyncer):
+    """Adapter that lets a `VectorSyncer` be used as a `BatchSyncer`."""
 
     def __init__(self, syncer: VectorSyncer) -> None:
         self._syncer = syncer

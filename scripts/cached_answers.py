@@ -19,7 +19,7 @@ from kgserve.cli.mcp_stdio.forwarder import (
     CACHED_ANSWERS_FILE,
     CACHED_TOOLSETS,
     TOOLS_LIST_METHOD,
-    cache_key_of,
+    build_mcp_answer_cache_key,
 )
 from kgserve.server.mcp import toolsets
 
@@ -122,7 +122,7 @@ def build_cached_answers(data: Path) -> str:
                         continue
                     if result not in results:
                         results.append(result)
-                    answers[version][cache_key_of(method, tools)] = results.index(result)
+                    answers[version][build_mcp_answer_cache_key(method, tools)] = results.index(result)
     encode = msgspec.json.Encoder(order="sorted").encode
     return "".join(encode(line).decode() + "\n" for line in (answers, *results))
 

@@ -15,26 +15,31 @@ import msgspec
 from kgserve.api.operation import UseCase
 from kgserve.api.table import USE_CASES
 from kgserve.graph import request_bodies
-from kgserve.storage.model import traversal
+from kgserve.storage.model import breadth_first_traversal
 from scripts.pages import TOP
 
 OPERATIONS = TOP / "kgserve/client/operations.py"
 METHODS = TOP / "kgserve/client/methods.py"
 STREAMS = {
     each.name: ast.unparse(each.returns)
-    for each in ast.parse((TOP / "kgserve/client/streams.py").read_text()).body
+    for each in ast.parse((TOP / "kgserve/client/custom_request_builders.py").read_text()).body
     if isinstance(each, ast.FunctionDef) and each.returns is not None
 }
-"""Functions of `kgserve.client.streams` by name, with their return types; parsed, because importing needs generated
-files.
+"""Functions of `kgserve.client.custom_request_builders` by name, with their return types.
+
+They are parsed, because importing them needs generated files.
 """
 BY_HAND = ("create", "update_settings", "nodes", "put_node", "search_batch")
-"""Use cases with hand-written methods in `kgserve.client.streams`."""
+"""Use cases with hand-written methods in `kgserve.client.custom_request_builders`."""
 RICHER = {"TraverseAnswer": "Traversal", "SearchAnswer": "Hits"}
 """Answers that the client extends with methods."""
 MOMENTS = {"as_of", "until", "before"}
 """Names of time parameters, which may also be sequences."""
-ALIAS_MODULES = {"TraversalDirection": traversal, "SearchMode": request_bodies, "FusionMethod": request_bodies}
+ALIAS_MODULES = {
+    "TraversalDirection": breadth_first_traversal,
+    "SearchMode": request_bodies,
+    "FusionMethod": request_bodies,
+}
 ALIASES: Mapping[str, Any] = {name: getattr(module, name) for name, module in ALIAS_MODULES.items()}
 
 MAX_PARAMETERS = 8
@@ -282,7 +287,7 @@ def _imports(text: str) -> str:
 IMPORTS = """import kgserve.client.asynchronous as awaited
 import kgserve.client.synchronous as waiting
 import kgserve.client.operations as ask
-import kgserve.client.streams as by_hand
+import kgserve.client.custom_request_builders as by_hand
 """
 
 
@@ -303,20 +308,20 @@ def _methods() -> str:
     classes = [
         f'''
 
-class {prefix}{name}{f"({prefix}StoresMethods)" if name == "ServerMethods" else ""}:
+class {prefix}{name}{f"({prefix}AllStoresClientMethods)" if name == "ServerClientMethods" else ""}:
     """{doc}"""
 
-{"" if name == "ServerMethods" else f"    connection: {connection}{chr(10)}"}
-{"    name: str" + chr(10) if name == "StoreMethods" else ""}
-{"".join(_method(each, module, store=name == "StoreMethods") for each in listed)}'''
+{"" if name == "ServerClientMethods" else f"    connection: {connection}{chr(10)}"}
+{"    name: str" + chr(10) if name == "StoreClientMethods" else ""}
+{"".join(_method(each, module, store=name == "StoreClientMethods") for each in listed)}'''
         for prefix, module, connection in (
-            ("", "waiting", "waiting.CallTransport"),
+            ("", "waiting", "waiting.ClientTransport"),
             ("Async", "awaited", "awaited.AsyncConnection"),
         )
         for name, doc, listed in (
-            ("StoresMethods", "Methods about all stores.", OF_STORES),
-            ("ServerMethods", "Methods about a server.", OF_SERVER),
-            ("StoreMethods", "Methods about one store.", of_store),
+            ("AllStoresClientMethods", "Methods about all stores.", OF_STORES),
+            ("ServerClientMethods", "Methods about a server.", OF_SERVER),
+            ("StoreClientMethods", "Methods about one store.", of_store),
         )
     ]
     head = HEAD.format(what="Methods of the clients, synchronous and asynchronous.")
@@ -325,8 +330,8 @@ class {prefix}{name}{f"({prefix}StoresMethods)" if name == "ServerMethods" else 
 
 def _method(name: str, module: str, *, store: bool) -> str:
     returned = STREAMS.get(name, "ClientRequest")
-    kind = {"PagedNodes": "pages", "EventStreamState": "events"}.get(
-        returned, "stream" if returned.startswith("StreamedRequest") else "request"
+    kind = {"PagedNodes": "pages", "ResumableEventStreamState": "events"}.get(
+        returned, "stream" if returned.startswith("StreamedAnswerRequest") else "request"
     )
     maker = f"make_{'store_' * store}{kind}_method"
     shown = "events" if name == "store_events" else name

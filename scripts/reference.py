@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, ApiOperation
 from kgserve.client import Client, Store
 from kgserve.server.http.openapi import TAG_DESCRIPTIONS
 from kgserve.server.http.routes import ROUTES
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.input_schema import build_input_schema
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")
@@ -80,7 +80,7 @@ def _operation_tables(tags: Iterable[str]) -> str:
     return "\n\n".join(f"**{tag.capitalize()}.** {TAG_DESCRIPTIONS[tag]}:\n\n{table(head, rows[tag])}" for tag in tags)
 
 
-def _operations() -> Iterator[tuple[str, str, Operation]]:
+def _operations() -> Iterator[tuple[str, str, ApiOperation]]:
     for handler in ROUTES.handlers:
         operation = handler.opt.get(OPERATION_OPT_KEY)
         if operation is not None and not handler.opt.get(ALIAS_OPT_KEY):
@@ -88,7 +88,7 @@ def _operations() -> Iterator[tuple[str, str, Operation]]:
             yield method, path.replace(":str}", "}"), operation
 
 
-def _operation_text(operation: Operation) -> str:
+def _operation_text(operation: ApiOperation) -> str:
     body = None if operation.request is None else operation.request.struct
     parts = (f"{operation.summary}.", operation.note, _fields("Query", operation.query), _fields("Body", body))
     return " ".join(part for part in parts if part)
@@ -107,7 +107,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _tool_row(tool: McpTool[Any]) -> Row:
-    schema = build_input_schema(tool.arguments)
+    schema = build_tool_input_schema(tool.arguments)
     required = schema.get("required", ())
     arguments = (
         _argument(name, described, is_required=name in required)

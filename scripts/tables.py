@@ -10,8 +10,13 @@ import click
 import msgspec
 
 from kgserve.cli.mcp import EDITORS
-from kgserve.cli.options import SETTINGS_WITHOUT_OPTION, description, option_names, variable_name
-from kgserve.cli.root import kgserve
+from kgserve.cli.options import (
+    SETTINGS_WITHOUT_OPTION,
+    setting_description,
+    setting_environment_variable,
+    setting_option_names,
+)
+from kgserve.cli.root import kgserve_root_command
 from kgserve.cli.shell.commands import SHELL_COMMANDS
 from kgserve.platform.settings import Settings
 from scripts import reference
@@ -20,7 +25,7 @@ from scripts.pages import DOCS, PAPERS, TOP
 from scripts.reference import escape_cell, table
 
 TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-SETTINGS = {field.name: description(field) for field in msgspec.structs.fields(Settings)}
+SETTINGS = {field.name: setting_description(field) for field in msgspec.structs.fields(Settings)}
 
 
 def fill_tables(text: str) -> str:
@@ -42,10 +47,10 @@ def _editors() -> str:
 def _settings() -> str:
     rows = (
         (
-            f"`{option_names(field.name)[0]}`" if field.name not in SETTINGS_WITHOUT_OPTION else "",
-            f"`{variable_name(field.name)}`",
+            f"`{setting_option_names(field.name)[0]}`" if field.name not in SETTINGS_WITHOUT_OPTION else "",
+            f"`{setting_environment_variable(field.name)}`",
             f"`{field.default}`" if field.default not in {"", None} else "",
-            description(field),
+            setting_description(field),
         )
         for field in msgspec.structs.fields(Settings)
     )
@@ -57,7 +62,7 @@ def _commands() -> str:
 
 
 def _command_rows() -> Iterator[tuple[str, ...]]:
-    for name, command in _commands_of(kgserve, "kgserve"):
+    for name, command in _commands_of(kgserve_root_command, "kgserve"):
         arguments = [
             each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
         ]
@@ -88,7 +93,7 @@ def _is_setting(option: click.Option) -> bool:
 
 
 def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
-    names = [option_names(option.name)[0] for option in options if _is_setting(option)]
+    names = [setting_option_names(option.name)[0] for option in options if _is_setting(option)]
     if len(names) == len(SETTINGS):
         yield "", "every setting", "as under [Settings](settings.md)"
     elif names:

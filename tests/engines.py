@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgserve.platform.settings import EngineName, load_settings
-from kgserve.projections.cypher_engine.driver import selection
+from kgserve.projections.cypher_engine.driver import engine_selection
 
 ENGINE: EngineName = load_settings().engine
-selection.selected_engine = ENGINE
+engine_selection.selected_engine = ENGINE

@@ -13,7 +13,7 @@ import msgspec
 import kgserve
 from bench.ledger import ABSENT, Ledger, WriteUnit
 from bench.power_loss.recording import DROPPED, SETTINGS, STORE, Timeline
-from kgserve.admin.doctor import RepairOptions, check_stores
+from kgserve.admin.doctor import StoreRepairOptions, repair_and_check_stores
 from kgserve.client.embedded import Library, Store
 from kgserve.errors import KgserveError, NotFound, Unavailable
 from kgserve.platform.settings import Settings
@@ -111,7 +111,7 @@ def _doctor_findings(data: Path) -> Iterator[str]:
     with StorePool(settings) as pool:
         names = pool.names()
     for name in names:
-        for report in check_stores(settings, name, RepairOptions()):
+        for report in repair_and_check_stores(settings, name, StoreRepairOptions()):
             yield from (f"doctor: {each.part}: {each.detail}" for each in report.findings if not each.ok)
 
 

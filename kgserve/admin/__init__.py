@@ -1,1 +1,1 @@
-"""Administration: stores as wholes, backups, checks and repair, metrics."""
+"""Administration of stores and servers: settings, backups, checks and repair, metrics."""

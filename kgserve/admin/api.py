@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.platform.text.languages import LanguageSetting
-from kgserve.storage.model.statuses import ExtractionStatus, HistoryStatus, IndexStatus, SyncerStatus
+from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.storage.model.projection_statuses import FactExtractionStatus, HistoryStatus, IndexStatus, SyncerStatus
 from kgserve.storage.model.store_settings import (
     MAX_ATTRIBUTE_KEY_BYTES,
     MAX_CONFIGURED_KINDS,
@@ -101,7 +101,9 @@ class StoreSettingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     memory: Annotated[MemorySettingsChange | None, Meta(description="Memory settings; merged by field")] = None
 
 
-class StoreExportLine(StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class StoreSettingsExportLine(
+    StoreSettingsRequest, tag="store", tag_field="kind", forbid_unknown_fields=True, kw_only=True
+):
     """Settings of a store as the first line of an export, omitting defaults."""
 
 
@@ -139,7 +141,7 @@ class PruneHistoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     ) = None
 
 
-class PruneAnswer(msgspec.Struct, kw_only=True):
+class PruneHistoryAnswer(msgspec.Struct, kw_only=True):
     """Number of deleted former states. ``oldest`` is the first sequence that `as_of` still accepts."""
 
     store: str
@@ -148,7 +150,7 @@ class PruneAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class LinkCounts(msgspec.Struct, frozen=True):
+class CrossStoreEdgeCounts(msgspec.Struct, frozen=True):
     """Numbers of edges into other stores, and of edges from other stores into this one."""
 
     outbound: int
@@ -186,26 +188,26 @@ class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     lag: int | None = None
     last_check: str | None = None
     last_check_ok: bool | None = None
-    links: LinkCounts | None = None
+    links: CrossStoreEdgeCounts | None = None
     node: str | None = None
 
 
-class LinkedStore(msgspec.Struct, frozen=True):
+class LinkedStoreEdgeCount(msgspec.Struct, frozen=True):
     """Store and the number of edges that lead into it, or come from it."""
 
     graph_id: str
     edge_count: int
 
 
-class LinkManifest(msgspec.Struct, kw_only=True):
+class LinkedStoresAnswer(msgspec.Struct, kw_only=True):
     """Stores linked from and into one store: the first 1,000 of each by name.
 
     ``inbound_seen`` maps each linking store to the commit up to which its edges were read.
     """
 
     store: str
-    outbound: list[LinkedStore]
-    inbound: list[LinkedStore]
+    outbound: list[LinkedStoreEdgeCount]
+    inbound: list[LinkedStoreEdgeCount]
     inbound_seen: dict[str, int]
     truncated: bool
     sequence: int
@@ -218,7 +220,7 @@ class StoreList(msgspec.Struct, kw_only=True):
     count: int
 
 
-class StoreAnswer(msgspec.Struct, kw_only=True):
+class CreateStoreAnswer(msgspec.Struct, kw_only=True):
     """Result of creating a store; ``created`` is false if it existed."""
 
     ok: Literal[True] = True
@@ -227,7 +229,7 @@ class StoreAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class DropAnswer(msgspec.Struct, kw_only=True):
+class DropStoreAnswer(msgspec.Struct, kw_only=True):
     """Result of deleting a store. ``inbound`` counts remaining edges to it from stores that the caller may read."""
 
     ok: Literal[True] = True
@@ -269,5 +271,7 @@ class StoreStats(msgspec.Struct, kw_only=True):
     future_stamp: Annotated[
         str | None, Meta(description="Newest commit time if it lies in the future, because the clock was ahead")
     ] = None
-    extraction: Annotated[ExtractionStatus | UnsetType, Meta(description="Present if a language model is set")] = UNSET
+    extraction: Annotated[FactExtractionStatus | UnsetType, Meta(description="Present if a language model is set")] = (
+        UNSET
+    )
     syncers: Annotated[list[SyncerStatus] | UnsetType, Meta(description="Present if connectors are configured")] = UNSET

@@ -13,16 +13,16 @@ import msgspec
 import structlog
 
 from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound
-from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.settings import Settings
-from kgserve.storage.layout import STORE_FOLDER_SUFFIX, read_closed_state
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import format_digest, parse_digest
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.row_digest import format_digest, parse_digest
 from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.store_folder_layout import STORE_FOLDER_SUFFIX, read_closed_store_state
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
-    PreparedStore,
+    PreparedStoreFolder,
     RestoreBackupAnswer,
     RestoreBackupRequest,
     RestoredStore,
@@ -46,8 +46,8 @@ MAX_PATH_PART_BYTES = 255
 _STAGING_FOLDER_NAME = re.compile(r"\.dropped-[A-Za-z0-9._-]{1,64}-[0-9]+")
 
 
-class RestoreSource(msgspec.Struct, frozen=True):
-    """Store of a backup to restore, the name of the new store, and optionally a sequence or time to restore to."""
+class StoreRestoreSpec(msgspec.Struct, frozen=True):
+    """Which store of a backup to restore, under which name, and optionally up to which sequence or time."""
 
     store: str
     into: str
@@ -70,7 +70,7 @@ def backup_store(graph: StoreHandle, request: StoreBackupRequest) -> StoreBackup
         )
 
 
-def backup_stores(graphs: StoreHandles, request: BackupRequest) -> BackupAnswer:
+def backup_stores(graphs: CallerStoreHandles, request: BackupRequest) -> BackupAnswer:
     """Back up several stores, or all that the caller may read, one after the other.
 
     Stores that could not be backed up are listed in `failed` with the reason; their previous backups are unchanged.
@@ -80,14 +80,19 @@ def backup_stores(graphs: StoreHandles, request: BackupRequest) -> BackupAnswer:
         graphs.caller.require_store(name)
     with _folder(graphs, request.to) as folder:
         names = filter(graphs.caller.can_access, pool.names()) if request.stores is None else request.stores
-        done = back_up_stores(pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep))
+        done = back_up_stores_to_folder(
+            pool, folder, names, BackupOptions(live=True, full=request.full, keep=request.keep)
+        )
     if not graphs.confined:
         return done
-    failed = [msgspec.structs.replace(each, error=strip_root_paths(pool.settings, each.error)) for each in done.failed]
+    failed = [
+        msgspec.structs.replace(each, error=make_server_paths_relative(pool.settings, each.error))
+        for each in done.failed
+    ]
     return msgspec.structs.replace(done, folder=request.to or ".", failed=failed)
 
 
-def restore_backup(graphs: StoreHandles, request: RestoreBackupRequest) -> RestoreBackupAnswer:
+def restore_backup(graphs: CallerStoreHandles, request: RestoreBackupRequest) -> RestoreBackupAnswer:
     """Create stores from a backup below the server's `backup_dir`; when kgserve is used as a library, from any folder.
 
     The stores must not exist. Rows, versions, times, sequence, settings and history are as they were at `until`.
@@ -99,22 +104,22 @@ def restore_backup(graphs: StoreHandles, request: RestoreBackupRequest) -> Resto
     caller = graphs.caller
     if request.prepared is not None:
         caller.require_every_store("restoring a prepared folder")
-        return adopt_prepared_store(graphs.pool, request.prepared)
+        return adopt_prepared_store_folder(graphs.pool, request.prepared)
     with _folder(graphs, request.source) as folder:
         if request.store is not None:
             caller.require_store(request.store)
-        found = list_restore_sources(folder, request.store, request.into, request.until, caller.can_access)
+        found = select_backup_stores_to_restore(folder, request.store, request.into, request.until, caller.can_access)
         for source in found:
             caller.require_store(source.into)
         return restore_stores(graphs.pool, folder, found)
 
 
 @contextmanager
-def _folder(graphs: StoreHandles, named: str) -> Generator[Path]:
+def _folder(graphs: CallerStoreHandles, named: str) -> Generator[Path]:
     """Yield the folder that a request names; errors do not reveal where the server's own folders are."""
     if graphs.confined:
         folder = resolve_backup_folder(graphs.settings, named)
-        with hide_server_paths(graphs.settings):
+        with hide_server_paths_in_errors(graphs.settings):
             yield folder
     elif named:
         yield Path(named)
@@ -151,16 +156,16 @@ def resolve_backup_folder(settings: Settings, named: str) -> Path:
 
 
 @contextmanager
-def hide_server_paths(settings: Settings) -> Generator[None]:
+def hide_server_paths_in_errors(settings: Settings) -> Generator[None]:
     """Make paths in errors relative to the server's own folders, whose location is not revealed to callers."""
     try:
         yield
     except KgserveError as error:
-        error.reword(strip_root_paths(settings, error.message))
+        error.reword(make_server_paths_relative(settings, error.message))
         raise
 
 
-def strip_root_paths(settings: Settings, text: str) -> str:
+def make_server_paths_relative(settings: Settings, text: str) -> str:
     """Return a text with paths below the backup and data folders made relative."""
     for root, name in ((settings.backup_dir, "the backup folder"), (settings.data_dir, "the data folder")):
         if root is not None:
@@ -173,7 +178,9 @@ def _is_backup_content(folder: Path) -> bool:
     return folder.name == BACKUP_STORES_FOLDER and (folder.parent / BACKUP_STORES_FILE).is_file()
 
 
-def back_up_stores(pool: StoreRegistry, folder: Path, names: Iterable[str], ways: BackupOptions) -> BackupAnswer:
+def back_up_stores_to_folder(
+    pool: StoreRegistry, folder: Path, names: Iterable[str], ways: BackupOptions
+) -> BackupAnswer:
     """Back up stores into a folder. Blocks; neither opens stores nor delays writes."""
     return back_up_all(BackupFolder(folder), [_backup_source(pool, name) for name in names], ways)
 
@@ -198,7 +205,7 @@ def _sequence_to_back_up(pool: StoreRegistry, name: str) -> int:
     layout = pool.layout(name)
     if not layout.exists:
         raise NoStore(name)
-    return read_closed_state(layout).sequence
+    return read_closed_store_state(layout).sequence
 
 
 def _shared_sequence(pool: StoreRegistry, name: str) -> int:
@@ -215,7 +222,7 @@ def _shared_sequence(pool: StoreRegistry, name: str) -> int:
         pool.release(found)
 
 
-def restore_stores(pool: StoreRegistry, folder: Path, sources: Iterable[RestoreSource]) -> RestoreBackupAnswer:
+def restore_stores(pool: StoreRegistry, folder: Path, sources: Iterable[StoreRestoreSpec]) -> RestoreBackupAnswer:
     """Create stores from a backup, one after the other; if one fails, those before it are kept.
 
     Raises Conflict, before any store is created, if one exists already, BackupDamaged, InvalidInput, NotFound.
@@ -227,7 +234,7 @@ def restore_stores(pool: StoreRegistry, folder: Path, sources: Iterable[RestoreS
     return RestoreBackupAnswer(stores=done)
 
 
-def require_absent_stores(data_dir: Path, sources: Iterable[RestoreSource]) -> None:
+def require_absent_stores(data_dir: Path, sources: Iterable[StoreRestoreSpec]) -> None:
     """Raise Conflict if one of the stores to create exists already."""
     for source in sources:
         if (data_dir / f"{check_store_name(source.into)}{STORE_FOLDER_SUFFIX}").exists():
@@ -238,9 +245,9 @@ def _everything(_name: str) -> bool:
     return True
 
 
-def list_restore_sources(
+def select_backup_stores_to_restore(
     folder: Path, store: str | None, into: str | None, until: str | None, sees: Callable[[str], bool] = _everything
-) -> list[RestoreSource]:
+) -> list[StoreRestoreSpec]:
     """Return the requested store of a backup, or all that ``sees`` accepts. Raises NotFound, InvalidInput."""
     kept = BackupFolder(folder)
     with kept.reading():
@@ -254,10 +261,10 @@ def list_restore_sources(
         raise InvalidInput(
             f"`as` requires a single store, but the backup holds {len(names)} stores; name one with `store`."
         )
-    return [RestoreSource(name, into or name, until) for name in names]
+    return [StoreRestoreSpec(name, into or name, until) for name in names]
 
 
-def staging_folder(data_dir: Path, name: str) -> Path:
+def choose_store_staging_path(data_dir: Path, name: str) -> Path:
     """Return the path where a local command builds a store's folder before a running server adopts it.
 
     `StorePool.staging` chooses the same kind of path.
@@ -265,8 +272,10 @@ def staging_folder(data_dir: Path, name: str) -> Path:
     return data_dir / f".dropped-{check_store_name(name)}-{time.time_ns()}"
 
 
-def build_staged_store(data_dir: Path, aside: Path, backed_up: StoreBackup, source: RestoreSource) -> StoreState:
-    """Build the folder of a store at a staging path; return the state that it must open with.
+def restore_store_to_staging(
+    data_dir: Path, aside: Path, backed_up: StoreBackup, source: StoreRestoreSpec
+) -> StoreState:
+    """Restore a store from a backup into a staging folder; return the state that it must open with.
 
     Removes the folder if that fails.
     """
@@ -280,15 +289,15 @@ def build_staged_store(data_dir: Path, aside: Path, backed_up: StoreBackup, sour
         raise
 
 
-def _restore(pool: StoreRegistry, backed_up: StoreBackup, source: RestoreSource) -> RestoredStore:
+def _restore(pool: StoreRegistry, backed_up: StoreBackup, source: StoreRestoreSpec) -> RestoredStore:
     started = time.perf_counter()
     aside = pool.staging(source.into)
-    state = build_staged_store(pool.data_dir, aside, backed_up, source)
+    state = restore_store_to_staging(pool.data_dir, aside, backed_up, source)
     _place(pool, source.into, aside, state)
-    return build_restored_answer(source, state, started)
+    return build_restored_store_answer(source, state, started)
 
 
-def build_restored_answer(source: RestoreSource, state: StoreState, started: float) -> RestoredStore:
+def build_restored_store_answer(source: StoreRestoreSpec, state: StoreState, started: float) -> RestoredStore:
     """Return the answer for a restored store; ``started`` is a value of `time.perf_counter`."""
     return RestoredStore(
         store=source.into,
@@ -301,7 +310,7 @@ def build_restored_answer(source: RestoreSource, state: StoreState, started: flo
     )
 
 
-def adopt_prepared_store(pool: StoreRegistry, prepared: PreparedStore) -> RestoreBackupAnswer:
+def adopt_prepared_store_folder(pool: StoreRegistry, prepared: PreparedStoreFolder) -> RestoreBackupAnswer:
     """Create a store from a folder that a local command prepared in the data folder. Raises NotFound, Conflict."""
     started = time.perf_counter()
     folder = pool.data_dir / prepared.folder
@@ -310,7 +319,7 @@ def adopt_prepared_store(pool: StoreRegistry, prepared: PreparedStore) -> Restor
     state = StoreState(sequence=prepared.sequence, digest=parse_digest(prepared.digest))
     found = _place(pool, prepared.store, folder, state)
     return RestoreBackupAnswer(
-        stores=[build_restored_answer(RestoreSource(prepared.store, prepared.store), found, started)]
+        stores=[build_restored_store_answer(StoreRestoreSpec(prepared.store, prepared.store), found, started)]
     )
 
 

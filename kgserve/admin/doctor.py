@@ -8,19 +8,29 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.admin.stamp_repair import find_future_stamps, repair_stamps
+from kgserve.admin.future_timestamp_repair import count_future_timestamps, repair_future_timestamps
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.platform.access.audit import count_damaged_audit_lines
-from kgserve.platform.access.authentication import KeyFileDamaged, read_keys
-from kgserve.platform.permissions import PermissionRepair, restrict_data_folder
+from kgserve.platform.access.authentication import KeyFileDamaged, read_api_keys
+from kgserve.platform.file_permissions import PermissionRepairResult, restrict_data_folder_permissions
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files
-from kgserve.projections.history.recovery import describe_gap, find_history_fault, read_history_gaps, salvage_history
+from kgserve.projections.history.recovery import (
+    describe_history_gap,
+    find_history_fault,
+    read_history_gaps,
+    salvage_history,
+)
 from kgserve.storage.commit_clock import CLUSTER_REPAIR_TIMES_ADVICE
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import describe_segment, list_segments
-from kgserve.storage.journal.tail import oldest_sequence
-from kgserve.storage.layout import EngineFileMarker, StoreLayout, read_history_sequence, wal_path
+from kgserve.storage.journal.journal import describe_journal_segment, list_journal_segments
+from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
+from kgserve.storage.store_folder_layout import (
+    EngineCleanCloseMarker,
+    StoreLayout,
+    read_last_history_sequence,
+    wal_path,
+)
 from kgserve.stores.placement import NODE_FILE
 from kgserve.stores.pool import StorePool
 from kgserve.stores.recovery import salvage_damaged_store as salvage_store
@@ -29,7 +39,7 @@ DATA_FOLDER_REPORT_NAME = "data folder"
 """Name of the data folder in reports; no store can have this name."""
 
 
-class DoctorFinding(msgspec.Struct, frozen=True):
+class StoreCheckFinding(msgspec.Struct, frozen=True):
     """Result of checking one part of a store."""
 
     part: str
@@ -37,21 +47,21 @@ class DoctorFinding(msgspec.Struct, frozen=True):
     detail: str
 
 
-class StoreReport(msgspec.Struct, frozen=True):
+class StoreCheckReport(msgspec.Struct, frozen=True):
     """Results of checking one store."""
 
     store: str
     ok: bool
-    findings: list[DoctorFinding]
+    findings: list[StoreCheckFinding]
 
 
-def examine_folder(settings: Settings, mended: PermissionRepair) -> Iterator[StoreReport]:
+def check_data_folder(settings: Settings, mended: PermissionRepairResult) -> Iterator[StoreCheckReport]:
     """Yield a report if files next to the stores are damaged, or if other users had access to the data folder.
 
     ``mended`` is what was just closed to them. Files within a closed folder are unreachable whatever their modes are;
     they are closed here without a report.
     """
-    within = restrict_data_folder(settings.data_dir, whole=True)
+    within = restrict_data_folder_permissions(settings.data_dir, whole=True)
     faults: list[tuple[str, str]] = []
     if within.still_open:
         first, number = within.still_open[0], len(within.still_open)
@@ -61,18 +71,18 @@ def examine_folder(settings: Settings, mended: PermissionRepair) -> Iterator[Sto
     elif mended.closed:
         faults.append(("modes", f"other users had access; removed it from {mended.closed} files and folders"))
     try:
-        read_keys(settings.data_dir)
+        read_api_keys(settings.data_dir)
     except KeyFileDamaged as error:
         faults.append(("keys", str(error)))
     if damaged := count_damaged_audit_lines(settings.data_dir):
         counts = ", ".join(f"{count} of {name}" for name, count in damaged.items())
         faults.append(("audit log", f"lines are incomplete or damaged and are left out: {counts}"))
     if faults:
-        findings = [DoctorFinding(part, ok=False, detail=detail) for part, detail in faults]
-        yield StoreReport(DATA_FOLDER_REPORT_NAME, ok=False, findings=findings)
+        findings = [StoreCheckFinding(part, ok=False, detail=detail) for part, detail in faults]
+        yield StoreCheckReport(DATA_FOLDER_REPORT_NAME, ok=False, findings=findings)
 
 
-class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
+class StoreRepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requested repairs: rebuild the engine's file, salvage a damaged journal, replace future times."""
 
     rebuild: bool = False
@@ -80,7 +90,9 @@ class RepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     times: bool = False
 
 
-def check_stores(settings: Settings, store: str | None, repairs: RepairOptions) -> Iterator[StoreReport]:
+def repair_and_check_stores(
+    settings: Settings, store: str | None, repairs: StoreRepairOptions
+) -> Iterator[StoreCheckReport]:
     """Yield reports of one store or all, after the requested repairs.
 
     The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
@@ -92,10 +104,10 @@ def check_stores(settings: Settings, store: str | None, repairs: RepairOptions) 
             if not layout.exists:
                 raise NoStore(name)
             findings = list(_check_store(pool, layout, repairs))
-            yield StoreReport(name, all(finding.ok for finding in findings), findings)
+            yield StoreCheckReport(name, all(finding.ok for finding in findings), findings)
 
 
-def _check_store(pool: StorePool, layout: StoreLayout, repairs: RepairOptions) -> Iterator[DoctorFinding]:
+def _check_store(pool: StorePool, layout: StoreLayout, repairs: StoreRepairOptions) -> Iterator[StoreCheckFinding]:
     if repairs.salvage:
         yield from _salvage(pool, layout)
         yield from _salvage_history(layout)
@@ -114,25 +126,28 @@ def _check_store(pool: StorePool, layout: StoreLayout, repairs: RepairOptions) -
     yield _check_part("engine", lambda: _engine(pool, layout.name))
 
 
-def _salvage(pool: StorePool, layout: StoreLayout) -> Iterator[DoctorFinding]:
+def _salvage(pool: StorePool, layout: StoreLayout) -> Iterator[StoreCheckFinding]:
     try:
         for done in salvage_store(layout, pool.settings):
-            yield DoctorFinding("salvage", ok=True, detail=done)
+            yield StoreCheckFinding("salvage", ok=True, detail=done)
     except (KgserveError, OSError) as error:
-        yield DoctorFinding("salvage", ok=False, detail=str(error))
+        yield StoreCheckFinding("salvage", ok=False, detail=str(error))
 
 
-def _check_part(part: str, look: Callable[[], str]) -> DoctorFinding:
+def _check_part(part: str, look: Callable[[], str]) -> StoreCheckFinding:
     try:
-        return DoctorFinding(part, ok=True, detail=look())
+        return StoreCheckFinding(part, ok=True, detail=look())
     except (KgserveError, OSError) as error:
-        return DoctorFinding(part, ok=False, detail=str(error))
+        return StoreCheckFinding(part, ok=False, detail=str(error))
 
 
-def _journal(folder: Path) -> Iterator[DoctorFinding]:
+def _journal(folder: Path) -> Iterator[StoreCheckFinding]:
     snapshots = snapshot.list_snapshots(folder)
     yield from (_check_part(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
-    yield from (_check_part(f"segment {s.path.name}", lambda s=s: describe_segment(s)) for s in list_segments(folder))
+    yield from (
+        _check_part(f"segment {s.path.name}", lambda s=s: describe_journal_segment(s))
+        for s in list_journal_segments(folder)
+    )
 
 
 def _settings(layout: StoreLayout) -> str:
@@ -147,7 +162,7 @@ def _settings(layout: StoreLayout) -> str:
 def _snapshot(path: Path) -> str:
     manifest = snapshot.verify_snapshot(path)
     state = manifest.state
-    if snapshot.measure_row_files(path) != (state.digest, state.nodes, state.edges):
+    if snapshot.digest_and_count_row_files(path) != (state.digest, state.nodes, state.edges):
         raise JournalDamaged(f"{path}: its rows do not match its digest")
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 
@@ -168,10 +183,10 @@ def _links(pool: StorePool, name: str) -> str:
             return f"{0 if links is None else links.state.count} edges into other stores"
 
 
-def _salvage_history(layout: StoreLayout) -> Iterator[DoctorFinding]:
+def _salvage_history(layout: StoreLayout) -> Iterator[StoreCheckFinding]:
     """Salvage a damaged history, unless the journal has all of it and the next start can rebuild it."""
     try:
-        if not layout.journal.is_dir() or oldest_sequence(layout.journal) == 1:
+        if not layout.journal.is_dir() or find_oldest_journal_sequence(layout.journal) == 1:
             return
         fault = find_history_fault(layout.history)
         if fault is None or fault.is_older_copy:
@@ -179,12 +194,12 @@ def _salvage_history(layout: StoreLayout) -> Iterator[DoctorFinding]:
             return
         found, aside = salvage_history(layout.history)
     except (OSError, sqlite3.Error) as error:
-        yield DoctorFinding("salvage", ok=False, detail=f"the history: {error}")
+        yield StoreCheckFinding("salvage", ok=False, detail=f"the history: {error}")
         return
     counts = ", ".join(f"{len(rows)} states of {table}s" for table, rows in found.rows.items())
     missing = f"{found.missing} are missing" if found.missing else "nothing is missing"
     kept = "" if aside is None else f"; the damaged file is {aside.name}"
-    yield DoctorFinding("salvage", ok=True, detail=f"the history: {counts} are whole, {missing}{kept}")
+    yield StoreCheckFinding("salvage", ok=True, detail=f"the history: {counts} are whole, {missing}{kept}")
 
 
 def _history(layout: StoreLayout) -> str:
@@ -197,16 +212,16 @@ def _history(layout: StoreLayout) -> str:
             "the gaps"
         )
     if not layout.history.exists():
-        if layout.journal.is_dir() and oldest_sequence(layout.journal) > 1:
+        if layout.journal.is_dir() and find_oldest_journal_sequence(layout.journal) > 1:
             raise JournalDamaged("the file is missing, and the journal does not reach back to the beginning")
         return "no file exists yet"
     gaps = read_history_gaps(layout.history)
     if gaps:
-        raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_gap, gaps))}")
-    return f"all pages are intact; seen up to sequence {read_history_sequence(layout)}"
+        raise JournalDamaged(f"it has gaps since it was damaged: {', '.join(map(describe_history_gap, gaps))}")
+    return f"all pages are intact; seen up to sequence {read_last_history_sequence(layout)}"
 
 
-def require_standalone(data_dir: Path) -> None:
+def require_non_cluster_data_folder(data_dir: Path) -> None:
     """Raise Conflict for the data folder of a cluster node, whose stores cannot be repaired in place."""
     if (data_dir / NODE_FILE).exists():
         raise Conflict(
@@ -216,9 +231,9 @@ def require_standalone(data_dir: Path) -> None:
 
 def _times(pool: StorePool, name: str, *, repair: bool) -> str:
     with pool.lease(name) as leased:
-        if repair and (repaired := repair_stamps(leased)):
+        if repair and (repaired := repair_future_timestamps(leased)):
             return f"{repaired} rows and access counters with future times were set to the current time"
-        found = find_future_stamps(leased)
+        found = count_future_timestamps(leased)
     if found.count:
         advice = f"`kgserve doctor {name} --repair-times` sets them to the current time"
         raise Conflict(f"{found}; {advice}, if the clock of this machine is right")
@@ -232,7 +247,7 @@ def _last_versions(pool: StorePool, name: str) -> str:
     return "last versions of deleted nodes are intact"
 
 
-def _engine_file(pool: StorePool, name: str, left: EngineFileMarker | None, sizes: tuple[int, int]) -> str:
+def _engine_file(pool: StorePool, name: str, left: EngineCleanCloseMarker | None, sizes: tuple[int, int]) -> str:
     """Return the state in which the engine's file was found; ``sizes`` are bytes of the file and its log."""
     if not sum(sizes):
         return "no file exists: no Cypher query has run since it was last removed"

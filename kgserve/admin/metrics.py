@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 import msgspec
 
 from kgserve.errors import KgserveError
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.platform.access.authentication import Caller
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.metrics.exposition import (
     MetricFamily,
     count_process_threads,
@@ -20,7 +20,7 @@ from kgserve.platform.metrics.exposition import (
     encode_metrics,
     gauge_family,
     histogram_family,
-    single_value_family,
+    single_value_metric_family,
 )
 from kgserve.platform.metrics.telemetry import ClusterNodeMetrics, MetricLabels, Telemetry
 from kgserve.platform.version import __version__
@@ -31,16 +31,16 @@ from kgserve.stores.cluster_api import ClusterStatus, NodeState
 from kgserve.stores.open_store import OpenStore
 
 if TYPE_CHECKING:
-    from kgserve.memory.extraction.extractor import Extractor
-    from kgserve.projections.connectors.delivery import SinkDeliveries
+    from kgserve.memory.extraction.background_llm_extractor import BackgroundLlmExtractor
+    from kgserve.projections.connectors.sink_delivery import SinkDeliveryObserver
 
 _MICROSECONDS_IN_SECOND = 1e6
 _REDIRECT_STATUS = 307
 """Status of redirects to another node of the cluster; used for nothing else."""
 
 
-class StoreLag(NamedTuple):
-    """Open store with its projections: by name the lag in commits, pending items, and whether they fail.
+class StoreProjectionLag(NamedTuple):
+    """Lag of an open store's projections: by name the lag in commits, pending items, and whether they fail.
 
     ``engine``: bytes of the engine's file and log, None while the file is being replaced.
     """
@@ -52,19 +52,23 @@ class StoreLag(NamedTuple):
     engine: tuple[int, int] | None
 
 
-def collect_store_lags(graphs: StoreHandles, caller: Caller) -> list[StoreLag]:
+def collect_projection_lags(graphs: CallerStoreHandles, caller: AuthenticatedCaller) -> list[StoreProjectionLag]:
     """Return the open stores that a caller may read, by name."""
     opened = sorted(graphs.pool.open_stores().items())
     return [
-        measure_store_lag(store, graphs.indexer, graphs.historian) for name, store in opened if caller.can_access(name)
+        measure_projection_lag(store, graphs.indexer, graphs.historian)
+        for name, store in opened
+        if caller.can_access(name)
     ]
 
 
-def measure_store_lag(store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None) -> StoreLag:
+def measure_projection_lag(
+    store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None
+) -> StoreProjectionLag:
     """Return the lag of a store's projections, except those that are turned off or closing."""
     views = list(_projections(store, indexer, historian))
     last = store.state.sequence
-    return StoreLag(
+    return StoreProjectionLag(
         store,
         {name: max(last - max(reached, 0), 0) for name, reached, _ in views},
         {name: max(getattr(view, "pending", 0), 0) for name, _, view in views},
@@ -73,7 +77,7 @@ def measure_store_lag(store: OpenStore, indexer: IndexWorker | None, historian: 
     )
 
 
-def largest_lag(found: StoreLag) -> int | None:
+def find_largest_projection_lag(found: StoreProjectionLag) -> int | None:
     """Return the largest lag of a store's projections in commits; None without projections."""
     return max(found.lags.values(), default=None)
 
@@ -105,7 +109,7 @@ def _projections(
 class _StoreMetric(NamedTuple):
     name: str
     help: str
-    of: Callable[[StoreLag], float | None]
+    of: Callable[[StoreProjectionLag], float | None]
 
 
 _GAUGES = (
@@ -155,7 +159,7 @@ _COUNTERS = (
 )
 
 
-def collect_store_metrics(found: list[StoreLag]) -> Iterator[MetricFamily]:
+def collect_store_metrics(found: list[StoreProjectionLag]) -> Iterator[MetricFamily]:
     """Yield the metrics of each store, with the label ``store``."""
     for number in _GAUGES:
         yield gauge_family(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
@@ -171,7 +175,7 @@ def collect_store_metrics(found: list[StoreLag]) -> Iterator[MetricFamily]:
     )
 
 
-def _values(number: _StoreMetric, found: list[StoreLag]) -> dict[MetricLabels, float]:
+def _values(number: _StoreMetric, found: list[StoreProjectionLag]) -> dict[MetricLabels, float]:
     return {(each.store.name,): value for each in found if (value := number.of(each)) is not None}
 
 
@@ -187,8 +191,8 @@ class QuotaUsage(Protocol):
         ...
 
 
-class TransportState(msgspec.Struct, frozen=True):
-    """State known only to the transport: requests in progress, open event streams and their limit.
+class HttpTransportMetrics(msgspec.Struct, frozen=True):
+    """Metrics known only to the HTTP transport: requests in progress, open event streams and their limit.
 
     - ``connections``: open connections.
     - ``refused``: errors by code that were answered before a request could be read.
@@ -205,12 +209,14 @@ class TransportState(msgspec.Struct, frozen=True):
     quotas: Sequence[QuotaUsage] = ()
 
 
-def render_metrics(graphs: StoreHandles, caller: Caller, moment: TransportState, accept: str) -> tuple[bytes, str]:
+def render_metrics(
+    graphs: CallerStoreHandles, caller: AuthenticatedCaller, moment: HttpTransportMetrics, accept: str
+) -> tuple[bytes, str]:
     """Return metrics and their media type: Prometheus text, or OpenMetrics if ``accept`` allows it.
 
     Opens no stores.
     """
-    found = collect_store_lags(graphs, caller)
+    found = collect_projection_lags(graphs, caller)
     build = gauge_family("kgserve_build_info", "Running version", ("version",), {(__version__,): 1})
     families = [build, *collect_store_metrics(found)]
     if graphs.extractor is not None:
@@ -222,7 +228,9 @@ def render_metrics(graphs: StoreHandles, caller: Caller, moment: TransportState,
     return encode_metrics(families, accept, process=caller.can_access_all)
 
 
-def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: TransportState) -> Iterator[MetricFamily]:
+def _server_metrics(
+    graphs: CallerStoreHandles, found: list[StoreProjectionLag], moment: HttpTransportMetrics
+) -> Iterator[MetricFamily]:
     pool, indexer = graphs.whole_pool, graphs.indexer
     observation = pool.observation
     yield from _request_metrics(observation, moment)
@@ -234,8 +242,8 @@ def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: Transpo
         yield from _embedding_metrics(indexer, found)
     if graphs.extractor is not None:
         yield from _extraction_metrics(graphs.extractor)
-    yield single_value_family("kgserve_open_stores", "Open stores", "gauge", len(found))
-    yield single_value_family(
+    yield single_value_metric_family("kgserve_open_stores", "Open stores", "gauge", len(found))
+    yield single_value_metric_family(
         "kgserve_open_stores_limit", "Maximum open stores", "gauge", pool.settings.max_open_stores
     )
     yield from _disk_metrics(pool.data_dir)
@@ -244,15 +252,19 @@ def _server_metrics(graphs: StoreHandles, found: list[StoreLag], moment: Transpo
         yield _redirect_metric(observation, pool.placement.counts)
     if moment.certificate_ends is not None:
         text = "Expiry of the TLS certificate; 0 for an invalid one"
-        yield single_value_family("kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends)
+        yield single_value_metric_family(
+            "kgserve_certificate_end_timestamp_seconds", text, "gauge", moment.certificate_ends
+        )
     places = pool.engine_places
-    yield single_value_family("kgserve_engine_processes", "Running engine processes", "gauge", places.slots_in_use)
-    yield single_value_family("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
+    yield single_value_metric_family(
+        "kgserve_engine_processes", "Running engine processes", "gauge", places.slots_in_use
+    )
+    yield single_value_metric_family("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
     checks = {(outcome,): 0.0 for outcome in ("agreed", "failed", "not_done")} | observation.checks.counts()
     yield counter_family("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
     slow = {(kind,): 0.0 for kind in ("request", "tool", "commit", "query")} | observation.slow.counted.counts()
     yield counter_family("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
-    yield single_value_family(
+    yield single_value_metric_family(
         "process_threads", "Threads, including those of native libraries", "gauge", count_process_threads()
     )
 
@@ -262,11 +274,11 @@ def _cluster_metrics(status: ClusterStatus, counts: ClusterNodeMetrics) -> Itera
     for node in status.nodes:
         states[node.state,] += 1
     yield gauge_family("kgserve_cluster_nodes", "Nodes of the cluster as seen by this node", ("state",), states)
-    yield single_value_family(
+    yield single_value_metric_family(
         "kgserve_cluster_silent", "1 while this node cannot reach the NATS servers", "gauge", status.silent
     )
     claimed = sum(node.stores for node in status.nodes if node.name == status.node)
-    yield single_value_family("kgserve_cluster_stores", "Stores that this node claims", "gauge", claimed)
+    yield single_value_metric_family("kgserve_cluster_stores", "Stores that this node claims", "gauge", claimed)
     once: MetricLabels = ()
     taken, written = counts.takeovers.measured(), counts.appends.measured()
     yield histogram_family("kgserve_cluster_takeover_seconds", "Time to take over a store", (), {once: taken})
@@ -287,13 +299,13 @@ def _redirect_metric(observation: Telemetry, counts: ClusterNodeMetrics) -> Metr
 def _disk_metrics(folder: Path) -> Iterator[MetricFamily]:
     with contextlib.suppress(OSError):
         found = shutil.disk_usage(folder)
-        yield single_value_family(
+        yield single_value_metric_family(
             "kgserve_disk_free_bytes", "Free space on the disk of the data folder", "gauge", found.free
         )
-        yield single_value_family("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
+        yield single_value_metric_family("kgserve_disk_size_bytes", "Size of that disk", "gauge", found.total)
 
 
-def _request_metrics(observation: Telemetry, moment: TransportState) -> Iterator[MetricFamily]:
+def _request_metrics(observation: Telemetry, moment: HttpTransportMetrics) -> Iterator[MetricFamily]:
     routes = dict(observation.requests.routes)
     answered = {
         (route, method, str(status)): count
@@ -308,10 +320,10 @@ def _request_metrics(observation: Telemetry, moment: TransportState) -> Iterator
     yield histogram_family("kgserve_request_duration_seconds", "Time to the last byte of an answer", labels, seconds)
     yield counter_family("kgserve_request_bytes", "Bytes of request bodies", labels, received)
     yield counter_family("kgserve_answer_bytes", "Bytes of response bodies", labels, sent)
-    yield single_value_family(
+    yield single_value_metric_family(
         "kgserve_requests_in_progress", "Requests in progress, including open streams", "gauge", moment.requests
     )
-    yield single_value_family("kgserve_connections", "Open connections", "gauge", moment.connections)
+    yield single_value_metric_family("kgserve_connections", "Open connections", "gauge", moment.connections)
     refused = observation.requests.refused.counts()
     for code, count in moment.refused.items():
         refused[code] = refused.get(code, 0) + count
@@ -347,16 +359,18 @@ def _tool_call_metrics(observation: Telemetry) -> Iterator[MetricFamily]:
     yield histogram_family("kgserve_tool_duration_seconds", "Time of MCP tool calls", ("tool",), seconds)
 
 
-def _event_stream_metrics(observation: Telemetry, moment: TransportState) -> Iterator[MetricFamily]:
-    yield single_value_family("kgserve_event_streams", "Open event streams", "gauge", moment.streams)
-    yield single_value_family("kgserve_event_streams_limit", "Maximum open event streams", "gauge", moment.most_streams)
+def _event_stream_metrics(observation: Telemetry, moment: HttpTransportMetrics) -> Iterator[MetricFamily]:
+    yield single_value_metric_family("kgserve_event_streams", "Open event streams", "gauge", moment.streams)
+    yield single_value_metric_family(
+        "kgserve_event_streams_limit", "Maximum open event streams", "gauge", moment.most_streams
+    )
     dropped = {(reason,): 0.0 for reason in ("slow", "stalled", "failed")} | observation.streams_dropped.counts()
     yield counter_family(
         "kgserve_event_streams_dropped", "Event streams that the server ended, by reason", ("reason",), dropped
     )
 
 
-def _quota_metrics(moment: TransportState) -> Iterator[MetricFamily]:
+def _quota_metrics(moment: HttpTransportMetrics) -> Iterator[MetricFamily]:
     taken = {(each.name,): float(each.in_use) for each in moment.quotas}
     yield gauge_family("kgserve_shared", "Usage of quotas per caller, summed over callers", ("what",), taken)
     refused = {(each.name,): float(each.refused) for each in moment.quotas}
@@ -365,18 +379,22 @@ def _quota_metrics(moment: TransportState) -> Iterator[MetricFamily]:
     )
 
 
-def _embedding_metrics(indexer: IndexWorker, found: list[StoreLag]) -> Iterator[MetricFamily]:
+def _embedding_metrics(indexer: IndexWorker, found: list[StoreProjectionLag]) -> Iterator[MetricFamily]:
     counted = indexer.embedding
     texts = {("ok",): 0.0, ("failed",): 0.0} | counted.texts.counts()
     yield counter_family(
         "kgserve_embedded_texts", "Texts given to the embedding model, by outcome", ("outcome",), texts
     )
-    yield single_value_family("kgserve_embedding_seconds", "Time spent embedding", "counter", counted.seconds.total())
-    yield single_value_family("kgserve_embedding_texts_under_way", "Texts being embedded", "gauge", counted.under_way)
+    yield single_value_metric_family(
+        "kgserve_embedding_seconds", "Time spent embedding", "counter", counted.seconds.total()
+    )
+    yield single_value_metric_family(
+        "kgserve_embedding_texts_under_way", "Texts being embedded", "gauge", counted.under_way
+    )
     pending = sum(each.pending.get("vector", 0) for each in found)
-    yield single_value_family("kgserve_embedding_queue", "Entities waiting for their vectors", "gauge", pending)
+    yield single_value_metric_family("kgserve_embedding_queue", "Entities waiting for their vectors", "gauge", pending)
     with contextlib.suppress(Exception):
-        yield single_value_family(
+        yield single_value_metric_family(
             "kgserve_embedding_degraded",
             "1 while vectors represent words instead of meaning",
             "gauge",
@@ -384,18 +402,20 @@ def _embedding_metrics(indexer: IndexWorker, found: list[StoreLag]) -> Iterator[
         )
 
 
-def _extraction_metrics(extractor: Extractor) -> Iterator[MetricFamily]:
+def _extraction_metrics(extractor: BackgroundLlmExtractor) -> Iterator[MetricFamily]:
     counted = extractor.counted
     texts = {(outcome,): 0.0 for outcome in ("ok", "failed", "set_aside")} | counted.texts.counts()
     yield counter_family("kgserve_extractions", "Texts given to the language model, by outcome", ("outcome",), texts)
     items = {(outcome,): 0.0 for outcome in ("written", "dropped")} | counted.items.counts()
     yield counter_family("kgserve_extracted_items", "Proposals of the language model, by outcome", ("outcome",), items)
-    yield single_value_family(
+    yield single_value_metric_family(
         "kgserve_llm_tokens", "Tokens used by the language model", "counter", counted.tokens.total()
     )
 
 
-def _store_extraction_metrics(extractor: Extractor, found: list[StoreLag]) -> Iterator[MetricFamily]:
+def _store_extraction_metrics(
+    extractor: BackgroundLlmExtractor, found: list[StoreProjectionLag]
+) -> Iterator[MetricFamily]:
     """Yield the extraction metrics of each store, if a language model is set."""
     waiting: dict[MetricLabels, float] = {}
     aside: dict[MetricLabels, float] = {}
@@ -411,7 +431,7 @@ def _store_extraction_metrics(extractor: Extractor, found: list[StoreLag]) -> It
     )
 
 
-def _syncer_metrics(syncers: SinkDeliveries, found: list[StoreLag]) -> Iterator[MetricFamily]:
+def _syncer_metrics(syncers: SinkDeliveryObserver, found: list[StoreProjectionLag]) -> Iterator[MetricFamily]:
     """Yield the progress of connectors for each store."""
     syncs = {(each.store.name, sync.name): sync for each in found for sync in syncers.of(each.store)}
     labels = ("store", "syncer")

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from kgserve.admin.api import (
-    DropAnswer,
-    StoreAnswer,
+    CreateStoreAnswer,
+    DropStoreAnswer,
     StoreList,
     StoreSettingsAnswer,
     StoreSettingsRequest,
@@ -25,15 +25,15 @@ from kgserve.admin.api import (
     StoreStats,
     StoreSummary,
 )
-from kgserve.admin.metrics import largest_lag, measure_store_lag
+from kgserve.admin.metrics import find_largest_projection_lag, measure_projection_lag
 from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
 from kgserve.graph.answers import CallerInfo, HealthStatus, ReadinessStatus, ReindexAnswer
 from kgserve.graph.as_of_resolution import caught_up_history
-from kgserve.graph.cross_store_links import count_links
-from kgserve.graph.query_parameters import DropStoreQuery
+from kgserve.graph.cross_store_links import count_cross_store_links
+from kgserve.graph.query_parameters import DropStoreParameters
 from kgserve.graph.request_bodies import NodeInput
-from kgserve.graph.request_validation import FaultCollector, check_label, to_node_put
-from kgserve.graph.store_handle import EncodedAnswer, StoreHandle, StoreHandles, to_encoded_answer
+from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length, validate_node_input
+from kgserve.graph.store_handle import CallerStoreHandles, JsonEncodedAnswer, StoreHandle, as_json_encoded_answer
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
@@ -44,21 +44,21 @@ from kgserve.platform.timestamps import format_time
 from kgserve.platform.version import __version__
 from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.layout import MIN_FREE_BYTES, StoreDescription, StoreLayout, read_closed_state
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import format_digest
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON
-from kgserve.storage.model.statuses import IndexStatus
+from kgserve.storage.journal.journal import list_journal_segments
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
+from kgserve.storage.model.projection_statuses import IndexStatus
+from kgserve.storage.model.row_digest import format_digest
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, MemorySettingsChange, StoreSettings
+from kgserve.storage.store_folder_layout import MIN_FREE_BYTES, StoreDescription, StoreLayout, read_closed_store_state
 from kgserve.stores.cluster_api import (
+    ClusterFormatUpgradeAnswer,
     ClusterStatus,
     DrainAnswer,
     DrainRequest,
-    MoveAnswer,
-    MoveRequest,
-    RepairAnswer,
-    UpgradeAnswer,
+    StoreLogRepairAnswer,
+    StoreMoveAnswer,
+    StoreMoveRequest,
 )
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.placement import RemoteStore
@@ -69,7 +69,7 @@ MAX_LISTED_METADATA_BYTES = 4096
 """Largest metadata in bytes that the list of stores includes."""
 
 
-def list_stores(graphs: StoreHandles) -> StoreList:
+def list_stores(graphs: CallerStoreHandles) -> StoreList:
     """Return all stores by name, without opening any."""
     stores: list[StoreSummary] = []
     for name in graphs.pool.names():
@@ -82,25 +82,25 @@ def list_stores(graphs: StoreHandles) -> StoreList:
     return StoreList(stores=stores, count=len(stores))
 
 
-def create_store(graph: StoreHandle, request: StoreSettingsRequest) -> StoreAnswer:
+def create_store(graph: StoreHandle, request: StoreSettingsRequest) -> CreateStoreAnswer:
     """Create a store. Answers 201 if it is new and 200 if it existed. The first inject creates a store as well.
 
     The body sets the settings of a new store. An existing store keeps its settings; change them with PATCH.
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
-    created = graph.pool.create(graph.name, build_settings_change(request)(graph.pool.usual))
+    created = graph.pool.create(graph.name, build_settings_updater(request)(graph.pool.usual))
     with graph.lease() as store:
-        return StoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
+        return CreateStoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
 
 
-def store_settings(graph: StoreHandle) -> StoreSettingsAnswer:
+def get_store_settings(graph: StoreHandle) -> StoreSettingsAnswer:
     """Return the store's settings, when it was created, and its last sequence. `stats` describes its contents."""
     with graph.lease() as store:
         return _settings(store)
 
 
-def update_store(graph: StoreHandle, request: StoreSettingsRequest) -> StoreSettingsAnswer:
+def update_store_settings(graph: StoreHandle, request: StoreSettingsRequest) -> StoreSettingsAnswer:
     """Change the settings that are named. Omitted and null ones stay; an empty text, list or object clears a setting.
 
     Listeners get a `store_changed` event, unless nothing changes. `history` "none" deletes the store's history, unless
@@ -109,7 +109,7 @@ def update_store(graph: StoreHandle, request: StoreSettingsRequest) -> StoreSett
 
     Raises Conflict, InvalidInput, whose `errors` name every place, NotFound and StorageFull.
     """
-    change = build_settings_change(request)
+    change = build_settings_updater(request)
     with graph.lease() as store:
         if request.history == "none":
             _require_no_conflicts(graph, store)
@@ -130,7 +130,7 @@ def _require_no_conflicts(graph: StoreHandle, store: OpenStore) -> None:
         raise Conflict(f"history: {message}")
 
 
-def drop_store(graph: StoreHandle, request: DropStoreQuery) -> DropAnswer:
+def drop_store(graph: StoreHandle, request: DropStoreParameters) -> DropStoreAnswer:
     """Delete the store's graph, journal and files permanently.
 
     `confirm` must repeat the name from the path. Edges from other stores remain; the answer counts them.
@@ -142,7 +142,7 @@ def drop_store(graph: StoreHandle, request: DropStoreQuery) -> DropAnswer:
     inbound = sum(count for _, count in graph.pool.inbound.counts(graph.name))
     if not _is_dropped(graph):
         graph.pool.drop(graph.name)
-    return DropAnswer(dropped=graph.name, inbound=inbound)
+    return DropStoreAnswer(dropped=graph.name, inbound=inbound)
 
 
 def _is_dropped(graph: StoreHandle) -> bool:
@@ -156,7 +156,7 @@ def _is_dropped(graph: StoreHandle) -> bool:
     return not layout.exists
 
 
-def store_stats(graph: StoreHandle) -> StoreStats:
+def get_store_stats(graph: StoreHandle) -> StoreStats:
     """Return counts by type, sizes on disk, and the state of journal, engine and indexes. Raises NotFound."""
     indexer, historian, extractor = graph.graphs.indexer, graph.graphs.historian, graph.graphs.extractor
     with graph.lease() as store:
@@ -171,10 +171,12 @@ def store_stats(graph: StoreHandle) -> StoreStats:
                 found.history = historian.of(store).status() or msgspec.UNSET
         if graph.graphs.syncers is not None:
             found.syncers = [each.status() for each in graph.graphs.syncers.of(store)]
-        return msgspec.structs.replace(found, history_lag=measure_store_lag(store, None, historian).lags.get("history"))
+        return msgspec.structs.replace(
+            found, history_lag=measure_projection_lag(store, None, historian).lags.get("history")
+        )
 
 
-def reindex(graph: StoreHandle) -> ReindexAnswer:
+def rebuild_search_indexes(graph: StoreHandle) -> ReindexAnswer:
     """Rebuild the search indexes, with vectors from the configured model. Searches continue with the existing entries.
 
     `stats` shows the progress. Raises Unavailable where indexes are turned off.
@@ -220,7 +222,7 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         relation_types=store.query_catalog(lambda catalog, _: catalog.relation_types(MAX_LISTED_STORE_TYPES)),
         journal_bytes=store.journal.bytes,
         journal_segments=len(store.journal.segments),
-        snapshot_sequence=snapshot.snapshot_sequence_of(snapshots[0]) if snapshots else None,
+        snapshot_sequence=snapshot.parse_snapshot_sequence(snapshots[0]) if snapshots else None,
         engine_bytes=engine_bytes,
         engine_log_bytes=engine_log_bytes,
         engine_lag=store.engine.lag,
@@ -237,11 +239,11 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
     )
 
 
-def _summary(graphs: StoreHandles, layout: StoreLayout, store: OpenStore | None) -> StoreSummary:
+def _summary(graphs: CallerStoreHandles, layout: StoreLayout, store: OpenStore | None) -> StoreSummary:
     standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
     try:
-        state = store.state if store else read_closed_state(layout)
-        journal_bytes = sum(segment.size for segment in list_segments(layout.journal))
+        state = store.state if store else read_closed_store_state(layout)
+        journal_bytes = sum(segment.size for segment in list_journal_segments(layout.journal))
     except JournalDamaged:
         standing, state, journal_bytes = "damaged", StoreState(), 0
     engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
@@ -258,10 +260,12 @@ def _summary(graphs: StoreHandles, layout: StoreLayout, store: OpenStore | None)
         created_at=format_time(described.created_at),
         last_write=format_time(state.time) if state.sequence else None,
         settings=_settings_summary(described),
-        lag=largest_lag(measure_store_lag(store, graphs.indexer, graphs.historian)) if store else None,
+        lag=find_largest_projection_lag(measure_projection_lag(store, graphs.indexer, graphs.historian))
+        if store
+        else None,
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
-        links=count_links(graphs, layout, store),
+        links=count_cross_store_links(graphs, layout, store),
     )
 
 
@@ -310,17 +314,17 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
     )
 
 
-def build_settings_change(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
+def build_settings_updater(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
     """Return the function that applies a request to settings.
 
     Raises InvalidInput for faults that the schema cannot express.
     """
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     if request.name is not None and len(request.name.encode()) > MAX_DISPLAY_NAME_BYTES:
         faults("name", f"is longer than {MAX_DISPLAY_NAME_BYTES} bytes of UTF-8")
     kinds = tuple(dict.fromkeys(request.kind_whitelist or ()))
     for at, kind in enumerate(kinds):
-        check_label(kind, f"kind_whitelist.{at}", faults)
+        validate_identifier_length(kind, f"kind_whitelist.{at}", faults)
     metadata = None if request.metadata is None else _metadata(request.metadata, faults)
     faults.raise_any()
     given = {
@@ -359,23 +363,23 @@ def _raise_incompatible(changes: Mapping[str, Any]) -> None:
             raise InvalidInput.at(field, message)
 
 
-def _metadata(metadata: dict[str, Any], faults: FaultCollector) -> dict[str, Any]:
+def _metadata(metadata: dict[str, Any], faults: ValidationErrorCollector) -> dict[str, Any]:
     """Return metadata with sorted keys, checked like the attributes of a node."""
     node = NodeInput(id="metadata", attributes=metadata)
-    checked = to_node_put(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
+    checked = validate_node_input(0, node, lambda path, what: faults(path.replace("attributes", "metadata", 1), what))
     return decode_json(checked.attributes or EMPTY_ATTRIBUTES_JSON, dict[str, Any])
 
 
 READY_PROBE_FILE = ".ready"
-_HEALTH_ANSWER = to_encoded_answer(msgspec.json.encode(HealthStatus(version=__version__)))
+_HEALTH_ANSWER = as_json_encoded_answer(msgspec.json.encode(HealthStatus(version=__version__)))
 
 
-def health(_graphs: StoreHandles) -> EncodedAnswer[HealthStatus]:
+def get_server_health(_graphs: CallerStoreHandles) -> JsonEncodedAnswer[HealthStatus]:
     """Return the version of the running process, without access to disk or stores."""
     return _HEALTH_ANSWER
 
 
-def whoami(graphs: StoreHandles) -> EncodedAnswer[CallerInfo]:
+def whoami(graphs: CallerStoreHandles) -> JsonEncodedAnswer[CallerInfo]:
     """Return name, role, stores and expiry of the key that was sent; `open` is true if no key is required."""
     caller = graphs.caller
     found = CallerInfo(
@@ -386,10 +390,10 @@ def whoami(graphs: StoreHandles) -> EncodedAnswer[CallerInfo]:
         open=caller is LOCAL_CALLER,
         backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
-    return to_encoded_answer(msgspec.json.encode(found))
+    return as_json_encoded_answer(msgspec.json.encode(found))
 
 
-def check_readiness(graphs: StoreHandles) -> ReadinessStatus:
+def check_readiness(graphs: CallerStoreHandles) -> ReadinessStatus:
     """Check that a write would be accepted now; answers 503 or 507 with the reason otherwise.
 
     Raises Unavailable or StorageFull.
@@ -417,12 +421,12 @@ def _write_probe(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def cluster_status(graphs: StoreHandles) -> ClusterStatus:
+def get_cluster_status(graphs: CallerStoreHandles) -> ClusterStatus:
     """Return the nodes, whether they are alive, and how many stores each claims. Raises Conflict without a cluster."""
     return graphs.pool.placement.status()
 
 
-def move_store(graph: StoreHandle, request: MoveRequest) -> MoveAnswer:
+def move_store_to_node(graph: StoreHandle, request: StoreMoveRequest) -> StoreMoveAnswer:
     """Move a store to another node, and wait until that node has opened it.
 
     Requests wait during the move and are then sent to the new node. After half a minute the answer is `opened: false`
@@ -433,7 +437,7 @@ def move_store(graph: StoreHandle, request: MoveRequest) -> MoveAnswer:
     return graph.pool.move(graph.name, request.to)
 
 
-def drain_node(graphs: StoreHandles, request: DrainRequest) -> DrainAnswer:
+def drain_node(graphs: CallerStoreHandles, request: DrainRequest) -> DrainAnswer:
     """Move all stores of this node to other nodes; it takes over none until `undo` or its next start.
 
     Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved
@@ -445,7 +449,7 @@ def drain_node(graphs: StoreHandles, request: DrainRequest) -> DrainAnswer:
     return graphs.pool.drain(undo=request.undo)
 
 
-def repair_log(graph: StoreHandle) -> RepairAnswer:
+def rebuild_replicated_log(graph: StoreHandle) -> StoreLogRepairAnswer:
     """Rebuild a store's log from the files of this node, after the log has lost commits.
 
     The files must contain everything that is left of the log, unchanged, and nothing beyond it.
@@ -455,7 +459,7 @@ def repair_log(graph: StoreHandle) -> RepairAnswer:
     return graph.pool.repair(graph.name)
 
 
-def read_audit_log(graphs: StoreHandles, request: AuditQuery) -> AuditAnswer:
+def read_audit_log(graphs: CallerStoreHandles, request: AuditQuery) -> AuditAnswer:
     """Return the newest refusals and administrative actions, oldest first; in a cluster, of all nodes or one.
 
     Raises NotFound for an unknown node, and Conflict for a named node where there is no cluster.
@@ -464,7 +468,7 @@ def read_audit_log(graphs: StoreHandles, request: AuditQuery) -> AuditAnswer:
     return AuditAnswer(records=graphs.pool.placement.read_audit_records(request.node, request.limit))
 
 
-def finalize_cluster_upgrade(graphs: StoreHandles) -> UpgradeAnswer:
+def finalize_cluster_upgrade(graphs: CallerStoreHandles) -> ClusterFormatUpgradeAnswer:
     """Let all nodes write the newest format that each of them supports; older versions cannot join afterwards.
 
     Raises Conflict while a live node supports only older formats than this one, and where there is no cluster.

@@ -1,4 +1,4 @@
-"""Examples of the API description: requirements and the code that implements them.
+"""Request and answer examples of the OpenAPI description.
 
 Requests are written as a caller would write them. Answers are Structs, so that type checks keep them up to date.
 """
@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from kgserve.admin.api import (
-    DropAnswer,
-    LinkedStore,
-    LinkManifest,
-    PruneAnswer,
-    StoreAnswer,
+    CreateStoreAnswer,
+    DropStoreAnswer,
+    LinkedStoreEdgeCount,
+    LinkedStoresAnswer,
+    PruneHistoryAnswer,
     StoreList,
     StoreSettingsAnswer,
     StoreSettingsSummary,
@@ -22,14 +22,12 @@ from kgserve.admin.api import (
     StoreSummary,
 )
 from kgserve.graph.answers import (
-    BatchHit,
     BatchSearchAnswer,
-    BrowserKey,
+    BatchSearchHit,
+    BrowserApiKey,
     CallerInfo,
-    ChangeEntry,
     ChangesPage,
-    ContextAnswer,
-    CountAnswer,
+    CommitChangeEntry,
     CypherAnswer,
     CypherVocabulary,
     DeleteEdgeAnswer,
@@ -41,30 +39,28 @@ from kgserve.graph.answers import (
     HealthStatus,
     ImportAnswer,
     InjectAnswer,
+    LlmContextAnswer,
     Node,
-    NodeAnswer,
+    NodeCountAnswer,
     NodeHistory,
+    NodeHistoryState,
     NodePage,
-    NodesAnswer,
-    NodeState,
+    NodesByIdAnswer,
+    NodeWithEdgesAnswer,
     ReachedNode,
     ReadinessStatus,
     ReindexAnswer,
     RestoreAnswer,
-    SchemaDescription,
     SearchAnswer,
     SearchHit,
     StoreCypherVocabulary,
+    StoreTypesAndTags,
     TagList,
     TraverseAnswer,
 )
 from kgserve.graph.compat.versioned_nodes_api import (
     EdgeAnswer,
     EdgeList,
-    EdgeResult,
-    EdgeSpec,
-    NodeResult,
-    NodeSpec,
     PutNodeAnswer,
     PutNodeRequest,
     PutSubgraphAnswer,
@@ -72,15 +68,26 @@ from kgserve.graph.compat.versioned_nodes_api import (
     RetireAnswer,
     RetireEdgeRequest,
     RetireRequest,
+    SubgraphEdgeInput,
+    SubgraphEdgeResult,
+    SubgraphNodeInput,
+    SubgraphNodeResult,
 )
-from kgserve.graph.merge_api import MergeAnswer, MergeRequest, UnmergeAnswer, UnmergeRequest
-from kgserve.graph.visualization_api import CommitTimeline, Drawing, DrawnEdges, DrawnNodes
+from kgserve.graph.node_merge_api import MergeAnswer, MergeIntoRequest, UnmergeAnswer, UnmergeRequest
+from kgserve.graph.visualization_api import CommitTimeline, DrawnEdgeColumns, DrawnNodeColumns, GraphDrawing
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
-from kgserve.storage.model.statuses import HistoryStatus, IndexStatus
+from kgserve.storage.model.projection_statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq, TagPrefixFreq
+from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
 from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
-from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, DrainAnswer, MoveAnswer, RepairAnswer, UpgradeAnswer
+from kgserve.stores.cluster_api import (
+    ClusterFormatUpgradeAnswer,
+    ClusterNode,
+    ClusterStatus,
+    DrainAnswer,
+    StoreLogRepairAnswer,
+    StoreMoveAnswer,
+)
 
 EXAMPLE_TIME = "2025-07-15T12:00:00.000000Z"
 _LOGIN_CONTENT = "User must log in with email and password"
@@ -189,32 +196,34 @@ TRAVERSE_ANSWER_EXAMPLE = TraverseAnswer(
     truncated=False,
     sequence=1,
 )
-NODE_ANSWER_EXAMPLE = NodeAnswer(node=_NODE_EXAMPLE, outgoing=[_EDGE_EXAMPLE], incoming=[], edges_truncated=False)
+NODE_ANSWER_EXAMPLE = NodeWithEdgesAnswer(
+    node=_NODE_EXAMPLE, outgoing=[_EDGE_EXAMPLE], incoming=[], edges_truncated=False
+)
 NODE_PAGE_EXAMPLE = NodePage(nodes=[_NODE_EXAMPLE], next_cursor=None)
 GET_NODES_REQUEST_EXAMPLE: dict[str, Any] = {"ids": ["req-001", "req-002"]}
-GET_NODES_ANSWER_EXAMPLE = NodesAnswer(nodes=[_NODE_EXAMPLE], missing=["req-002"])
+GET_NODES_ANSWER_EXAMPLE = NodesByIdAnswer(nodes=[_NODE_EXAMPLE], missing=["req-002"])
 COUNT_REQUEST_EXAMPLE: dict[str, Any] = {"types": ["requirement"], "attributes": {"status": "open"}}
-COUNT_ANSWER_EXAMPLE = CountAnswer(count=1, exact=True, sequence=1)
+COUNT_ANSWER_EXAMPLE = NodeCountAnswer(count=1, exact=True, sequence=1)
 DELETE_NODES_REQUEST_EXAMPLE: dict[str, Any] = {"attributes": {"status": "dropped"}, "dry_run": True}
 DELETE_NODES_ANSWER_EXAMPLE = DeleteNodesAnswer(
     dry_run=True, count=1, ids=["req-007"], edges_deleted=2, missing=[], more=False, sequence=1
 )
-_TAG_COUNTS_EXAMPLE = [TagFreq(tag="status:open", count=1), TagFreq(tag="security", count=1)]
+_TAG_COUNTS_EXAMPLE = [TagFrequency(tag="status:open", count=1), TagFrequency(tag="security", count=1)]
 TAG_LIST_EXAMPLE = TagList(tags=_TAG_COUNTS_EXAMPLE)
-SCHEMA_EXAMPLE = SchemaDescription(
+SCHEMA_EXAMPLE = StoreTypesAndTags(
     store="project",
     node_count=2,
     kinds=[
-        KindFreq(kind="code_symbol", count=1, examples=["JWT handler"]),
-        KindFreq(kind="requirement", count=1, examples=[_LOGIN_CONTENT]),
+        NodeTypeFrequency(kind="code_symbol", count=1, examples=["JWT handler"]),
+        NodeTypeFrequency(kind="requirement", count=1, examples=[_LOGIN_CONTENT]),
     ],
-    tag_prefixes=[TagPrefixFreq(prefix="status", count=1, values=["open"])],
+    tag_prefixes=[TagPrefixFrequency(prefix="status", count=1, values=["open"])],
     tags=_TAG_COUNTS_EXAMPLE,
 )
-LINK_MANIFEST_EXAMPLE = LinkManifest(
+LINK_MANIFEST_EXAMPLE = LinkedStoresAnswer(
     store="project",
-    outbound=[LinkedStore("standards", 3)],
-    inbound=[LinkedStore("team", 1)],
+    outbound=[LinkedStoreEdgeCount("standards", 3)],
+    inbound=[LinkedStoreEdgeCount("team", 1)],
     inbound_seen={"team": 17},
     truncated=False,
     sequence=42,
@@ -239,8 +248,8 @@ STORE_LIST_EXAMPLE = StoreList(
     ],
     count=1,
 )
-CREATE_STORE_ANSWER_EXAMPLE = StoreAnswer(name="project", created=True, sequence=0)
-DROP_ANSWER_EXAMPLE = DropAnswer(dropped="project")
+CREATE_STORE_ANSWER_EXAMPLE = CreateStoreAnswer(name="project", created=True, sequence=0)
+DROP_ANSWER_EXAMPLE = DropStoreAnswer(dropped="project")
 STORE_STATS_EXAMPLE = StoreStats(
     name="project",
     nodes=2,
@@ -296,7 +305,7 @@ BATCH_SEARCH_REQUEST_EXAMPLE: dict[str, Any] = {
     "limit": 5,
 }
 BATCH_SEARCH_ANSWER_EXAMPLE = BatchSearchAnswer(
-    hits=[BatchHit(node=_NODE_EXAMPLE, score=0.0328, queries_matched=[0, 1])],
+    hits=[BatchSearchHit(node=_NODE_EXAMPLE, score=0.0328, queries_matched=[0, 1])],
     query_count=2,
     unique_hits=1,
     per_query_hits=[1, 1],
@@ -305,7 +314,7 @@ BATCH_SEARCH_ANSWER_EXAMPLE = BatchSearchAnswer(
     took_ms=9.8,
 )
 CONTEXT_REQUEST_EXAMPLE: dict[str, Any] = {"query": "how do users sign in?", "budget": 500}
-CONTEXT_ANSWER_EXAMPLE = ContextAnswer(
+CONTEXT_ANSWER_EXAMPLE = LlmContextAnswer(
     text=f"- [req-001] (requirement) {_LOGIN_CONTENT}",
     tokens=20,
     ids=["req-001"],
@@ -332,19 +341,19 @@ IMPORT_ANSWER_EXAMPLE = ImportAnswer(
 )
 HEALTH_EXAMPLE = HealthStatus(version="0.1.0")
 DRAW_REQUEST_EXAMPLE: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
-DRAW_ANSWER_EXAMPLE = Drawing(
+DRAW_ANSWER_EXAMPLE = GraphDrawing(
     sequence=7,
     truncated=False,
     types=["requirement", "code_symbol"],
     relation_types=["IMPLEMENTED_BY"],
-    nodes=DrawnNodes(
+    nodes=DrawnNodeColumns(
         id=["req-001", "sym-001"],
         type=[0, 1],
         label=["User login with JWT", "JWT handler"],
         degree=[213, 1],
         lives=[[[3, None], [1, 3]], [[1, None]]],
     ),
-    edges=DrawnEdges(source=[0], target=[1], type=[0], weight=[1.0], lives=[[[1, None]]]),
+    edges=DrawnEdgeColumns(source=[0], target=[1], type=[0], weight=[1.0], lives=[[[1, None]]]),
     left_out=[[0, 212]],
     missing=[],
 )
@@ -366,7 +375,7 @@ STORE_WORDS_EXAMPLE = StoreCypherVocabulary(
     node_properties=["id", "type", "content"],
     relation_properties=["relation_type", "weight"],
 )
-BROWSER_KEY_EXAMPLE = BrowserKey(
+BROWSER_KEY_EXAMPLE = BrowserApiKey(
     key="kgs_example0_" + "A" * 43, role="read", stores=["*"], expires="2025-07-16T00:00:00.000000Z"
 )
 WHOAMI_EXAMPLE = CallerInfo(
@@ -400,10 +409,10 @@ CLUSTER_STATUS_EXAMPLE = ClusterStatus(
 )
 DRAIN_REQUEST_EXAMPLE: dict[str, Any] = {"undo": False}
 DRAIN_ANSWER_EXAMPLE = DrainAnswer(node="a", draining=True, moved=12, failed={})
-UPGRADE_ANSWER_EXAMPLE = UpgradeAnswer(format=1)
-REPAIR_ANSWER_EXAMPLE = RepairAnswer(store="project", node="a", sequence=1042, found=1037)
+UPGRADE_ANSWER_EXAMPLE = ClusterFormatUpgradeAnswer(format=1)
+REPAIR_ANSWER_EXAMPLE = StoreLogRepairAnswer(store="project", node="a", sequence=1042, found=1037)
 MOVE_REQUEST_EXAMPLE: dict[str, Any] = {"to": "b"}
-MOVE_ANSWER_EXAMPLE = MoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
+MOVE_ANSWER_EXAMPLE = StoreMoveAnswer(store="project", node="b", url="http://10.0.0.2:8080")
 READY_EXAMPLE = ReadinessStatus(open_stores=1, free_bytes=52_613_349_376)
 
 CYPHER_REQUEST_EXAMPLE: dict[str, Any] = {
@@ -437,7 +446,7 @@ RESTORE_ANSWER_EXAMPLE = RestoreAnswer(name="project-as-it-was", nodes=2, edges=
 NODE_HISTORY_EXAMPLE = NodeHistory(
     id="req-001",
     states=[
-        NodeState(
+        NodeHistoryState(
             node=msgspec.structs.replace(NODE_ANSWER_EXAMPLE.node, version=2, sequence=2),
             from_sequence=2,
             to_sequence=None,
@@ -452,7 +461,7 @@ NODE_HISTORY_EXAMPLE = NodeHistory(
 
 CHANGES_PAGE_EXAMPLE = ChangesPage(
     changes=[
-        ChangeEntry(
+        CommitChangeEntry(
             sequence=1,
             time=EXAMPLE_TIME,
             rows=3,
@@ -496,7 +505,7 @@ SETTINGS_ANSWER_EXAMPLE = StoreSettingsAnswer(
     sequence=1,
 )
 PRUNE_HISTORY_REQUEST_EXAMPLE: dict[str, Any] = {"before": "30d"}
-PRUNE_HISTORY_ANSWER_EXAMPLE = PruneAnswer(store="project", pruned=1, oldest=2, sequence=2)
+PRUNE_HISTORY_ANSWER_EXAMPLE = PruneHistoryAnswer(store="project", pruned=1, oldest=2, sequence=2)
 ENTITY_HISTORY_EXAMPLE = [
     EntityVersion(
         id="req-001@1",
@@ -522,18 +531,18 @@ PUT_NODE_REQUEST_EXAMPLE = PutNodeRequest(
 )
 PUT_NODE_ANSWER_EXAMPLE = PutNodeAnswer(node=_NODE_EXAMPLE, created=False, sequence=2)
 PUT_SUBGRAPH_REQUEST_EXAMPLE = PutSubgraphRequest(
-    nodes=[NodeSpec(ref="a", kind="decision", content="Use JWT.")],
-    edges=[EdgeSpec(from_ref="a", to_lineage="req-001", kind="SATISFIES")],
+    nodes=[SubgraphNodeInput(ref="a", kind="decision", content="Use JWT.")],
+    edges=[SubgraphEdgeInput(from_ref="a", to_lineage="req-001", kind="SATISFIES")],
 )
 PUT_SUBGRAPH_ANSWER_EXAMPLE = PutSubgraphAnswer(
-    nodes=[NodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
-    edges=[EdgeResult(edge_id="9f1c~SATISFIES~req-001")],
+    nodes=[SubgraphNodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
+    edges=[SubgraphEdgeResult(edge_id="9f1c~SATISFIES~req-001")],
     sequence=3,
 )
 RETIRE_REQUEST_EXAMPLE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
 RETIRE_EDGE_REQUEST_EXAMPLE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
 RETIRE_ANSWER_EXAMPLE = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
-MERGE_REQUEST_EXAMPLE = MergeRequest(into="req-001")
+MERGE_REQUEST_EXAMPLE = MergeIntoRequest(into="req-001")
 MERGE_ANSWER_EXAMPLE = MergeAnswer(
     id="req-one",
     into="req-001",

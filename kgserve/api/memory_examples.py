@@ -6,24 +6,24 @@ from typing import Any
 
 from kgserve.api.examples import EXAMPLE_TIME
 from kgserve.memory.api import (
-    BatchStoreResult,
     ConsolidationReport,
     ConsolidationRun,
     ConsolidationRuns,
-    MemoriesDeleted,
+    DeleteMemoriesAnswer,
+    DeleteMemoryAnswer,
+    EntityWithRelevance,
     Memory,
-    MemoryCluster,
-    MemoryDeleted,
-    MemoryEntity,
+    MemoryMergeCluster,
     MemoryPage,
-    PruneReport,
+    MemoryPruneReport,
     RecallAnswer,
     RecalledMemory,
     SimilarMemory,
-    StoredMemory,
     StoreMemoriesAnswer,
+    StoreMemoryAnswer,
+    StoreMemoryBatchItemResult,
     UndoConsolidationAnswer,
-    UnmergedPair,
+    UnmergedMemoryPair,
     UpdatedMemory,
 )
 from kgserve.memory.entities_api import (
@@ -31,36 +31,47 @@ from kgserve.memory.entities_api import (
     ConfidenceHistogram,
     CreatedEntity,
     CreatedRelation,
+    CreateEntitiesAnswer,
+    CreateRelationsAnswer,
+    DeleteEntitiesAnswer,
     DeleteRelationsAnswer,
-    EntitiesCreated,
-    EntitiesDeleted,
-    EntityAnswer,
     EntityGraph,
     EntityPage,
+    EntityRelation,
     EntityWithMemories,
-    GrowthPeriod,
+    EntityWithRelations,
     MemoryGrowth,
-    MemoryStats,
+    MemoryGrowthPeriod,
     MemoryTagCount,
-    MemoryTags,
-    MemoryTypes,
+    MemoryTagCounts,
+    MemoryTypeCounts,
     NamedEntity,
-    Relation,
     RelationKey,
     RelationPage,
-    RelationsCreated,
+    StoredMemoryStatistics,
     TypeCount,
     UpdatedEntity,
 )
-from kgserve.memory.extraction.marks import ExtractAnswer
-from kgserve.memory.hierarchy_api import HierarchyMemory
-from kgserve.memory.reflect_api import ConceptCandidate, MemoryPlacement, ReflectAnswer, ReflectionProposal
+from kgserve.memory.extraction.marks import ExtractionQueueAnswer
+from kgserve.memory.hierarchy_api import MemoryAncestorOrDescendant
+from kgserve.memory.reflect_api import (
+    ConceptCandidate,
+    MemoryParentPlacement,
+    MemoryReflectionAnswer,
+    ReflectionProposal,
+)
 from kgserve.memory.relationships import MemoryDetails
-from kgserve.memory.retain_api import ForgetAnswer, RetainAnswer, RetainBatchAnswer, RetainOperation, RetainResult
+from kgserve.memory.retain_forget_recall_api import (
+    ForgetAnswer,
+    RetainAnswer,
+    RetainBatchAnswer,
+    RetainItemResult,
+    RetainMemoryOperation,
+)
 
 _MEMORY_ID_EXAMPLE = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
 _OTHER_MEMORY_ID_EXAMPLE = "01980de1-3c10-7b52-8e4f-0a7c9d1b2e63"
-_MEMORY_ENTITY_EXAMPLE = MemoryEntity(id="Alice", name="Alice", entity_type="person", relevance=1.0)
+_MEMORY_ENTITY_EXAMPLE = EntityWithRelevance(id="Alice", name="Alice", entity_type="person", relevance=1.0)
 _MEMORY_FIELDS_EXAMPLE: dict[str, Any] = {
     "id": _MEMORY_ID_EXAMPLE,
     "content": "Alice prefers PostgreSQL 16 for the web shop.",
@@ -94,7 +105,7 @@ STORE_MEMORY_REQUEST_EXAMPLE: dict[str, Any] = {
 }
 MEMORY_EXAMPLE = Memory(**_MEMORY_FIELDS_EXAMPLE)
 UPDATE_MEMORY_ANSWER_EXAMPLE = UpdatedMemory(**_MEMORY_FIELDS_EXAMPLE, sequence=3)
-STORE_MEMORY_ANSWER_EXAMPLE = StoredMemory(
+STORE_MEMORY_ANSWER_EXAMPLE = StoreMemoryAnswer(
     **_MEMORY_FIELDS_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE, near_checked=True, sequence=2
 )
 _DOMAIN_FIELDS_EXAMPLE: dict[str, Any] = _MEMORY_FIELDS_EXAMPLE | {
@@ -114,10 +125,10 @@ WHOLE_MEMORY_EXAMPLE = MemoryDetails(
     relationships=[],
     versions=[],
 )
-PLACED_MEMORIES_EXAMPLE = [HierarchyMemory(**_MEMORY_FIELDS_EXAMPLE, parent_id="web-shop", depth=1)]
+PLACED_MEMORIES_EXAMPLE = [MemoryAncestorOrDescendant(**_MEMORY_FIELDS_EXAMPLE, parent_id="web-shop", depth=1)]
 STORE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {"memories": [STORE_MEMORY_REQUEST_EXAMPLE]}
 STORE_MEMORIES_ANSWER_EXAMPLE = StoreMemoriesAnswer(
-    results=[BatchStoreResult(id=_MEMORY_ID_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE)],
+    results=[StoreMemoryBatchItemResult(id=_MEMORY_ID_EXAMPLE, outcome="created", similar=_SIMILAR_EXAMPLE)],
     created=1,
     duplicates=0,
     merged=0,
@@ -125,13 +136,13 @@ STORE_MEMORIES_ANSWER_EXAMPLE = StoreMemoriesAnswer(
     sequence=2,
 )
 UPDATE_MEMORY_REQUEST_EXAMPLE: dict[str, Any] = {"tags": ["database", "decided"], "importance": 1.0}
-DELETE_MEMORY_ANSWER_EXAMPLE = MemoryDeleted(deleted_id=_MEMORY_ID_EXAMPLE, existed=True, sequence=3)
+DELETE_MEMORY_ANSWER_EXAMPLE = DeleteMemoryAnswer(deleted_id=_MEMORY_ID_EXAMPLE, existed=True, sequence=3)
 DELETE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {
     "memory_types": ["error"],
     "min_confidence_below": 0.2,
     "dry_run": True,
 }
-DELETE_MEMORIES_ANSWER_EXAMPLE = MemoriesDeleted(
+DELETE_MEMORIES_ANSWER_EXAMPLE = DeleteMemoriesAnswer(
     dry_run=True, count=1, ids=[_OTHER_MEMORY_ID_EXAMPLE], missing=[], more=False, sequence=3
 )
 
@@ -154,7 +165,7 @@ RETAIN_REQUEST_EXAMPLE: dict[str, Any] = {
 }
 RETAIN_ANSWER_EXAMPLE = RetainAnswer(
     operations=[
-        RetainOperation(
+        RetainMemoryOperation(
             type="update",
             memory_id="alice-location",
             version_id="alice-location@3",
@@ -168,7 +179,7 @@ RETAIN_ANSWER_EXAMPLE = RetainAnswer(
 )
 RETAIN_BATCH_REQUEST_EXAMPLE: dict[str, Any] = {"items": [RETAIN_REQUEST_EXAMPLE]}
 RETAIN_BATCH_ANSWER_EXAMPLE = RetainBatchAnswer(
-    results=[RetainResult(operations=RETAIN_ANSWER_EXAMPLE.operations, similar=[])], sequence=3, near_checked=False
+    results=[RetainItemResult(operations=RETAIN_ANSWER_EXAMPLE.operations, similar=[])], sequence=3, near_checked=False
 )
 FORGET_REQUEST_EXAMPLE: dict[str, Any] = {"ids": [_MEMORY_ID_EXAMPLE], "reason": "Alice asked for it"}
 FORGET_ANSWER_EXAMPLE = ForgetAnswer(
@@ -182,7 +193,7 @@ FORGET_ANSWER_EXAMPLE = ForgetAnswer(
     sequence=4,
 )
 CONSOLIDATE_REQUEST_EXAMPLE: dict[str, Any] = {"similarity_threshold": 0.85, "dry_run": True}
-_CLUSTER_EXAMPLE = MemoryCluster(
+_CLUSTER_EXAMPLE = MemoryMergeCluster(
     primary=_MEMORY_ID_EXAMPLE,
     absorbed=[_OTHER_MEMORY_ID_EXAMPLE],
     similarity=0.91,
@@ -198,7 +209,9 @@ CONSOLIDATE_ANSWER_EXAMPLE = ConsolidationReport(
     memories_merged=1,
     memories_deleted=1,
     clusters=[_CLUSTER_EXAMPLE],
-    kept_apart=[UnmergedPair(ids=[_MEMORY_ID_EXAMPLE, _OTHER_MEMORY_ID_EXAMPLE], similarity=0.97, differs="numbers")],
+    kept_apart=[
+        UnmergedMemoryPair(ids=[_MEMORY_ID_EXAMPLE, _OTHER_MEMORY_ID_EXAMPLE], similarity=0.97, differs="numbers")
+    ],
     kept_apart_count=1,
     left=[],
     near_checked=True,
@@ -227,7 +240,7 @@ UNDO_CONSOLIDATION_ANSWER_EXAMPLE = UndoConsolidationAnswer(
     run=_RUN_ID_EXAMPLE, restored=[_OTHER_MEMORY_ID_EXAMPLE], restored_count=1, skipped=[], sequence=4
 )
 PRUNE_MEMORIES_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
-PRUNE_MEMORIES_ANSWER_EXAMPLE = PruneReport(
+PRUNE_MEMORIES_ANSWER_EXAMPLE = MemoryPruneReport(
     dry_run=True,
     mode="archive",
     threshold=0.05,
@@ -238,12 +251,12 @@ PRUNE_MEMORIES_ANSWER_EXAMPLE = PruneReport(
 )
 
 REFLECT_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
-REFLECT_ANSWER_EXAMPLE = ReflectAnswer(
+REFLECT_ANSWER_EXAMPLE = MemoryReflectionAnswer(
     dry_run=True,
     run=None,
     looked_at=5,
     merged=0,
-    linked=[MemoryPlacement(id=_MEMORY_ID_EXAMPLE, parent_id="colours", score=0.71)],
+    linked=[MemoryParentPlacement(id=_MEMORY_ID_EXAMPLE, parent_id="colours", score=0.71)],
     linked_count=1,
     proposals=[
         ReflectionProposal(
@@ -264,7 +277,7 @@ REFLECT_ANSWER_EXAMPLE = ReflectAnswer(
 )
 
 EXTRACT_REQUEST_EXAMPLE: dict[str, Any] = {"ids": [_MEMORY_ID_EXAMPLE, "not-there"]}
-EXTRACT_ANSWER_EXAMPLE = ExtractAnswer(queued=1, missing=["not-there"], waiting=1, sequence=3)
+EXTRACT_ANSWER_EXAMPLE = ExtractionQueueAnswer(queued=1, missing=["not-there"], waiting=1, sequence=3)
 
 _ENTITY_FIELDS_EXAMPLE: dict[str, Any] = {
     "id": "Alice",
@@ -302,13 +315,16 @@ CREATE_ENTITIES_REQUEST_EXAMPLE: dict[str, Any] = {"entities": [CREATE_ENTITY_RE
 NAMED_ENTITY_EXAMPLE = NamedEntity(**_ENTITY_FIELDS_EXAMPLE)
 UPDATE_ENTITY_ANSWER_EXAMPLE = UpdatedEntity(**_ENTITY_FIELDS_EXAMPLE, sequence=3)
 CREATE_ENTITY_ANSWER_EXAMPLE = CreatedEntity(**_ENTITY_FIELDS_EXAMPLE, outcome="created", sequence=2)
-CREATE_ENTITIES_ANSWER_EXAMPLE = EntitiesCreated(entities=[CREATE_ENTITY_ANSWER_EXAMPLE], created=1, sequence=2)
-ENTITY_ANSWER_EXAMPLE = EntityAnswer(
-    **_ENTITY_FIELDS_EXAMPLE, relations=[Relation(**_RELATION_FIELDS_EXAMPLE)], relations_truncated=False, memories=1
+CREATE_ENTITIES_ANSWER_EXAMPLE = CreateEntitiesAnswer(entities=[CREATE_ENTITY_ANSWER_EXAMPLE], created=1, sequence=2)
+ENTITY_ANSWER_EXAMPLE = EntityWithRelations(
+    **_ENTITY_FIELDS_EXAMPLE,
+    relations=[EntityRelation(**_RELATION_FIELDS_EXAMPLE)],
+    relations_truncated=False,
+    memories=1,
 )
 UPDATE_ENTITY_REQUEST_EXAMPLE: dict[str, Any] = {"aliases": ["Al", "Alice B."]}
 DELETE_ENTITIES_REQUEST_EXAMPLE: dict[str, Any] = {"entity_names": ["Alice"], "cascade_memories": True, "dry_run": True}
-DELETE_ENTITIES_ANSWER_EXAMPLE = EntitiesDeleted(
+DELETE_ENTITIES_ANSWER_EXAMPLE = DeleteEntitiesAnswer(
     dry_run=True,
     count=1,
     ids=["Alice"],
@@ -327,7 +343,7 @@ ENTITY_GRAPH_EXAMPLE = EntityGraph(
 CREATE_RELATION_REQUEST_EXAMPLE: dict[str, Any] = {**_RELATION_KEY_EXAMPLE, "strength": 0.8}
 CREATE_RELATIONS_REQUEST_EXAMPLE: dict[str, Any] = {"relations": [CREATE_RELATION_REQUEST_EXAMPLE]}
 CREATE_RELATION_ANSWER_EXAMPLE = CreatedRelation(**_RELATION_FIELDS_EXAMPLE, outcome="created", sequence=2)
-CREATE_RELATIONS_ANSWER_EXAMPLE = RelationsCreated(
+CREATE_RELATIONS_ANSWER_EXAMPLE = CreateRelationsAnswer(
     relations=[CREATE_RELATION_ANSWER_EXAMPLE], created=1, entities_created=["Web shop"], sequence=2
 )
 DELETE_RELATIONS_REQUEST_EXAMPLE: dict[str, Any] = {"relations": [_RELATION_KEY_EXAMPLE]}
@@ -337,8 +353,8 @@ DELETE_RELATIONS_ANSWER_EXAMPLE = DeleteRelationsAnswer(
 
 MEMORY_PAGE_EXAMPLE = MemoryPage(memories=[MEMORY_EXAMPLE], next_cursor=None)
 ENTITY_PAGE_EXAMPLE = EntityPage(entities=[NAMED_ENTITY_EXAMPLE], next_cursor=None)
-RELATION_PAGE_EXAMPLE = RelationPage(relations=[Relation(**_RELATION_FIELDS_EXAMPLE)], next_cursor=None)
-MEMORY_STATS_EXAMPLE = MemoryStats(
+RELATION_PAGE_EXAMPLE = RelationPage(relations=[EntityRelation(**_RELATION_FIELDS_EXAMPLE)], next_cursor=None)
+MEMORY_STATS_EXAMPLE = StoredMemoryStatistics(
     total_memories=1,
     total_entities=2,
     total_relations=1,
@@ -352,9 +368,9 @@ MEMORY_STATS_EXAMPLE = MemoryStats(
     cycles=0,
     sequence=2,
 )
-MEMORY_GROWTH_EXAMPLE = MemoryGrowth(by="day", periods=[GrowthPeriod(period="2025-07-15", created=1, total=1)])
-MEMORY_TYPES_EXAMPLE = MemoryTypes(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
-MEMORY_TAGS_EXAMPLE = MemoryTags(tags=[MemoryTagCount(tag="database", count=1)])
+MEMORY_GROWTH_EXAMPLE = MemoryGrowth(by="day", periods=[MemoryGrowthPeriod(period="2025-07-15", created=1, total=1)])
+MEMORY_TYPES_EXAMPLE = MemoryTypeCounts(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
+MEMORY_TAGS_EXAMPLE = MemoryTagCounts(tags=[MemoryTagCount(tag="database", count=1)])
 MEMORY_CONFIDENCE_EXAMPLE = ConfidenceHistogram(
     buckets=[ConfidenceBucket(least=0.9, most=1.0, count=1)], average=0.97, total=1
 )

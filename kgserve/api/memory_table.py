@@ -12,12 +12,12 @@ from kgserve.memory import (
     analytics,
     entity_operations,
     forget,
-    lists,
+    memory_crud,
     memory_details,
-    recall_stores,
+    multi_store_recall,
+    paginated_lists,
     reflect,
     retain,
-    store_memory,
 )
 from kgserve.memory.api import ConsolidationRuns, MemoryPage, RecallAnswer
 from kgserve.memory.consolidation import operations
@@ -25,10 +25,10 @@ from kgserve.memory.entities_api import (
     ConfidenceHistogram,
     EntityPage,
     MemoryGrowth,
-    MemoryStats,
-    MemoryTags,
-    MemoryTypes,
+    MemoryTagCounts,
+    MemoryTypeCounts,
     RelationPage,
+    StoredMemoryStatistics,
 )
 
 _MEMORIES_PATH = "/api/memories"
@@ -54,7 +54,7 @@ def _memory_path(answer: Any) -> str:
 
 
 _EMPTY_MEMORY_PAGE = MemoryPage(memories=[], next_cursor=None)
-_EMPTY_MEMORY_STATS = MemoryStats(
+_EMPTY_MEMORY_STATS = StoredMemoryStatistics(
     total_memories=0,
     total_entities=0,
     total_relations=0,
@@ -75,7 +75,7 @@ EMPTY_RECALL = RecallAnswer(hits=[], withheld={}, degraded=False, index_sequence
 # Each row is one paragraph.
 MEMORY_CASES = (
     UseCase(
-        *("store_memory", "POST", _MEMORIES_PATH, store_memory.store_memory),
+        *("store_memory", "POST", _MEMORIES_PATH, memory_crud.store_memory),
         id="storeMemory", tag="memories", role="write", summary="Store a memory",
         note="The status is 201 with `Location` for a new memory, and 200 if it matched an existing one.",
         sent=examples.STORE_MEMORY_REQUEST_EXAMPLE, example=examples.STORE_MEMORY_ANSWER_EXAMPLE, errors=WRITE_ERRORS,
@@ -83,20 +83,20 @@ MEMORY_CASES = (
         statuses=(201, 200), status=_status_of_creation, location=_memory_path,
     ),
     UseCase(
-        *("store_memories", "POST", f"{_MEMORIES_PATH}/batch", store_memory.store_memories),
+        *("store_memories", "POST", f"{_MEMORIES_PATH}/batch", memory_crud.store_memories),
         id="storeMemories", tag="memories", role="write", summary="Store memories in one commit",
         note="Up to 1,000, with a result for each.",
         sent=examples.STORE_MEMORIES_REQUEST_EXAMPLE, example=examples.STORE_MEMORIES_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS, threads="writes", repeatable=False,
     ),
     UseCase(
-        *("memories", "GET", _MEMORIES_PATH, lists.list_memories),
+        *("memories", "GET", _MEMORIES_PATH, paginated_lists.list_memories),
         id="listMemories", tag="memories", role="read", summary="List memories page by page",
         note="The filters are those of recall.",
         example=examples.MEMORY_PAGE_EXAMPLE, errors=(*READ_ERRORS, "conflict"), nothing=_EMPTY_MEMORY_PAGE,
     ),
     UseCase(
-        *("memory", "GET", _MEMORY_PATH, store_memory.get_memory),
+        *("memory", "GET", _MEMORY_PATH, memory_crud.get_memory),
         id="getMemory", tag="memories", role="read", summary="Get one memory",
         note="The read counts as an access unless `touch` is false.",
         example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
@@ -112,20 +112,20 @@ MEMORY_CASES = (
         example=examples.WHOLE_MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
-        *("update_memory", "PUT", _MEMORY_PATH, store_memory.update_memory),
+        *("update_memory", "PUT", _MEMORY_PATH, memory_crud.update_memory),
         id="updateMemory", tag="memories", role="write", summary="Change a memory", also=("PATCH",),
         note="Changes the given fields only. `based_on_version` makes the change conditional.",
         sent=examples.UPDATE_MEMORY_REQUEST_EXAMPLE, example=examples.UPDATE_MEMORY_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="writes", repeatable=False,
     ),
     UseCase(
-        *("delete_memory", "DELETE", _MEMORY_PATH, store_memory.delete_memory),
+        *("delete_memory", "DELETE", _MEMORY_PATH, memory_crud.delete_memory),
         id="deleteMemory", tag="memories", role="write", summary="Delete one memory",
         note="Its previous versions are deleted too; the entities that it was about remain.",
         example=examples.DELETE_MEMORY_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
-        *("delete_memories", "POST", f"{_MEMORIES_PATH}/delete", store_memory.delete_memories),
+        *("delete_memories", "POST", f"{_MEMORIES_PATH}/delete", memory_crud.delete_memories),
         id="deleteMemories", tag="memories", role="write", summary="Delete the memories that match a filter",
         note="`dry_run` deletes nothing.",
         sent=examples.DELETE_MEMORIES_REQUEST_EXAMPLE, example=examples.DELETE_MEMORIES_ANSWER_EXAMPLE,
@@ -133,25 +133,25 @@ MEMORY_CASES = (
         repeatable=False,
     ),
     UseCase(
-        *("recall", "POST", f"{_MEMORIES_PATH}/search", recall_stores.recall),
+        *("recall", "POST", f"{_MEMORIES_PATH}/search", multi_store_recall.recall_best_memories),
         id="recall", tag="memories", role="read", summary="Find memories by words, meaning and entities",
         sent=examples.RECALL_REQUEST_EXAMPLE, example=examples.RECALL_ANSWER_EXAMPLE, errors=_RECALL_ERRORS,
         nothing=EMPTY_RECALL,
     ),
     UseCase(
-        *("retain", "POST", f"{_V1_PATH}/retain", retain.retain),
+        *("retain", "POST", f"{_V1_PATH}/retain", retain.retain_text_or_conversation),
         id="retain", tag="memories", role="write", summary="Remember a text, or the turns of a conversation",
         sent=examples.RETAIN_REQUEST_EXAMPLE, example=examples.RETAIN_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", repeatable=False,
     ),
     UseCase(
-        *("retain_batch", "POST", f"{_V1_PATH}/retain/batch", retain.retain_batch),
+        *("retain_batch", "POST", f"{_V1_PATH}/retain/batch", retain.retain_text_batch),
         id="retainBatch", tag="memories", role="write", summary="Remember texts and conversations in one commit",
         sent=examples.RETAIN_BATCH_REQUEST_EXAMPLE, example=examples.RETAIN_BATCH_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", repeatable=False,
     ),
     UseCase(
-        *("forget", "POST", f"{_V1_PATH}/forget", forget.forget),
+        *("forget", "POST", f"{_V1_PATH}/forget", forget.forget_memories),
         id="forget", tag="memories", role="write", summary="Soft-delete memories, or restore them",
         note="`entity` forgets a person or other entity with what is about it. `hard` deletes permanently; `erase` "
         "also purges from all files.",
@@ -160,7 +160,7 @@ MEMORY_CASES = (
         nothing=forget.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda request: request.erase,
     ),
     UseCase(
-        *("consolidate", "POST", f"{_MEMORIES_PATH}/consolidate", operations.consolidate),
+        *("consolidate", "POST", f"{_MEMORIES_PATH}/consolidate", operations.consolidate_memories),
         id="consolidate", tag="memories", role="write", summary="Merge memories that state the same fact",
         sent=examples.CONSOLIDATE_REQUEST_EXAMPLE, optional=True, example=examples.CONSOLIDATE_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers",
@@ -184,7 +184,7 @@ MEMORY_CASES = (
         errors=UPDATE_ERRORS, threads="transfers", long=True,
     ),
     UseCase(
-        *("reflect", "POST", "/api/v1/reflect", reflect.reflect),
+        *("reflect", "POST", "/api/v1/reflect", reflect.place_memories_under_concepts),
         id="reflect", tag="memories", role="write",
         summary="Assign memories to concepts, or propose it",
         note="See [Reflecting](memories.md#reflecting).",
@@ -192,7 +192,7 @@ MEMORY_CASES = (
         errors=UPDATE_ERRORS, threads="transfers", long=True,
     ),
     UseCase(
-        *("extract_memories", "POST", f"{_V1_PATH}/extract", store_memory.extract_memories),
+        *("extract_memories", "POST", f"{_V1_PATH}/extract", memory_crud.queue_memory_extraction),
         id="extractMemories", tag="memories", role="write", summary="Extract facts from memories with a language model",
         note="From the memories in `ids`, or from those that were postponed.",
         sent=examples.EXTRACT_REQUEST_EXAMPLE, optional=True, example=examples.EXTRACT_ANSWER_EXAMPLE,
@@ -213,7 +213,7 @@ MEMORY_CASES = (
         errors=WRITE_ERRORS, threads="writes",
     ),
     UseCase(
-        *("entities", "GET", _ENTITIES_PATH, lists.list_entities),
+        *("entities", "GET", _ENTITIES_PATH, paginated_lists.list_entities),
         id="listEntities", tag="entities", role="read", summary="List entities by name, page by page",
         example=examples.ENTITY_PAGE_EXAMPLE, nothing=EntityPage(entities=[], next_cursor=None),
     ),
@@ -254,13 +254,13 @@ MEMORY_CASES = (
         sent=MERGE_REQUEST_EXAMPLE, example=MERGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
-        *("entity_memories", "GET", f"{_ENTITY_PATH}/memories", lists.list_entity_memories),
+        *("entity_memories", "GET", f"{_ENTITY_PATH}/memories", paginated_lists.list_entity_memories),
         id="entityMemories", tag="entities", role="read", summary="List the memories about an entity, page by page",
         note="Newest first.",
         example=examples.MEMORY_PAGE_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     UseCase(
-        *("relations", "GET", _RELATIONS_PATH, lists.list_relations),
+        *("relations", "GET", _RELATIONS_PATH, paginated_lists.list_relations),
         id="listRelations", tag="entities", role="read", summary="List relations between entities, page by page",
         example=examples.RELATION_PAGE_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
         nothing=RelationPage(relations=[], next_cursor=None),
@@ -290,25 +290,25 @@ MEMORY_CASES = (
         errors=UPDATE_ERRORS, threads="writes",
     ),
     UseCase(
-        *("memory_stats", "GET", f"{_ANALYTICS_PATH}/overview", analytics.compute_memory_stats),
+        *("memory_stats", "GET", f"{_ANALYTICS_PATH}/overview", analytics.compute_stored_memory_statistics),
         id="memoryStats", tag="analytics", role="read", summary="Summarize the memories of a store",
         note="Counts and averages.",
         example=examples.MEMORY_STATS_EXAMPLE, nothing=_EMPTY_MEMORY_STATS,
     ),
     UseCase(
-        *("memory_growth", "GET", f"{_ANALYTICS_PATH}/growth", analytics.get_growth),
+        *("memory_growth", "GET", f"{_ANALYTICS_PATH}/growth", analytics.get_memory_growth),
         id="memoryGrowth", tag="analytics", role="read", summary="Count new memories by day, week or month",
         example=examples.MEMORY_GROWTH_EXAMPLE, nothing=MemoryGrowth(by="day", periods=[]),
     ),
     UseCase(
         *("memory_types", "GET", f"{_ANALYTICS_PATH}/types", analytics.count_memory_types),
         id="memoryTypes", tag="analytics", role="read", summary="Count memories by type",
-        example=examples.MEMORY_TYPES_EXAMPLE, nothing=MemoryTypes(types=[], total=0),
+        example=examples.MEMORY_TYPES_EXAMPLE, nothing=MemoryTypeCounts(types=[], total=0),
     ),
     UseCase(
         *("memory_tags", "GET", f"{_ANALYTICS_PATH}/tags", analytics.count_memory_tags),
         id="memoryTags", tag="analytics", role="read", summary="Count memories by tag",
-        example=examples.MEMORY_TAGS_EXAMPLE, nothing=MemoryTags(tags=[]),
+        example=examples.MEMORY_TAGS_EXAMPLE, nothing=MemoryTagCounts(tags=[]),
     ),
     UseCase(
         *("memory_confidence", "GET", f"{_ANALYTICS_PATH}/confidence", analytics.get_confidence_histogram),

@@ -13,10 +13,10 @@ import msgspec
 
 from kgserve.graph.compat.versioned_nodes_field_names import (
     VERSIONED_JSON_MEDIA_TYPE,
-    rename_fields,
-    to_versioned_struct,
+    derive_versioned_field_struct,
+    rename_to_versioned_fields,
 )
-from kgserve.graph.store_handle import EncodedAnswer, StoreHandle
+from kgserve.graph.store_handle import JsonEncodedAnswer, StoreHandle
 from kgserve.platform.access.authentication import Role
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
 
@@ -42,7 +42,7 @@ UPDATE_ERRORS = (*WRITE_ERRORS, "not_found")
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-class ExampleBody(NamedTuple):
+class ApiBodyExample(NamedTuple):
     """Request or answer body: its Struct, or None for text without a schema, and one example.
 
     ``many``: a bare array of it. ``optional``: a request may omit the body.
@@ -55,8 +55,8 @@ class ExampleBody(NamedTuple):
     optional: bool = False
 
 
-class Operation(NamedTuple):
-    """Description of one method of one path. ``errors`` are codes of `problem.KINDS`.
+class ApiOperation(NamedTuple):
+    """API operation: description of one method of one path. ``errors`` are codes of `problem.KINDS`.
 
     ``others``: answers in other media types, selected by Accept. ``role``: the role that a key needs. ``of_default``:
     the store is not in the path but in the query, a header, or the settings. ``note``: Markdown for the reference
@@ -66,25 +66,25 @@ class Operation(NamedTuple):
     id: str
     tag: str
     summary: str
-    answer: ExampleBody
+    answer: ApiBodyExample
     errors: tuple[str, ...] = COMMON_ERRORS
-    request: ExampleBody | None = None
+    request: ApiBodyExample | None = None
     query: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
     headers: tuple[tuple[str, str], ...] = ()
-    others: tuple[ExampleBody, ...] = ()
+    others: tuple[ApiBodyExample, ...] = ()
     role: Role = "admin"
     of_default: bool = False
     note: str = ""
 
 
-def build_litestar_opt(operation: Operation) -> dict[str, Any]:
+def build_litestar_opt(operation: ApiOperation) -> dict[str, Any]:
     """Return the ``opt`` of the handler that implements ``operation``."""
     return {OPERATION_OPT_KEY: operation}
 
 
 class UseCase:
-    """An operation implemented by a function of a `StoreHandle` or `ScopedStores`, and a request.
+    """API operation implemented by a function that takes a `StoreHandle` or `CallerStoreHandles`, and a request.
 
     The function's annotations define request and answer; its docstring is the description, except for paragraphs
     and sentences that begin with "Raises", which are for Python callers. Request fields named in the path come from
@@ -144,18 +144,20 @@ class UseCase:
         self.optional, self.repeatable, self.long, self.positional = optional, repeatable, long, positional
         hints = get_type_hints(run)
         found, parameters = hints.pop("return"), list(hints.values())
-        self.answer: Any = get_args(found)[0] if get_origin(found) in {Future, EncodedAnswer} else found
+        self.answer: Any = get_args(found)[0] if get_origin(found) in {Future, JsonEncodedAnswer} else found
         self.of_store = parameters[0] is StoreHandle
         self.request: type[msgspec.Struct] | None = parameters[1] if len(parameters) > 1 else None
         self.in_body = sent is not None
-        body = ExampleBody(self.sent, sent, optional=optional) if self.in_body else None
+        body = ApiBodyExample(self.sent, sent, optional=optional) if self.in_body else None
         query = None if self.in_body else self.sent
-        described_answer = ExampleBody(answer or type(example), example)
+        described_answer = ApiBodyExample(answer or type(example), example)
         headers = (("Location", "Path of the created resource"),) if location else ()
-        renamed = to_versioned_struct(answer or type(example))
+        renamed = derive_versioned_field_struct(answer or type(example))
         self.takes_names = renamed is not described_answer.struct
-        versioned = ExampleBody(renamed, rename_fields(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE)
-        self.operation = Operation(
+        versioned = ApiBodyExample(
+            renamed, rename_to_versioned_fields(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE
+        )
+        self.operation = ApiOperation(
             *(id, tag, summary, described_answer, errors, body, query, statuses, headers),
             others=(versioned,) if self.takes_names else (),
             role=role,

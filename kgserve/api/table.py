@@ -13,14 +13,14 @@ from kgserve.api.operation import COMMON_ERRORS, READ_ERRORS, STORE_PATH, UPDATE
 from kgserve.graph import (
     cross_store_links,
     history_queries,
-    merge,
     mutations,
+    node_merge,
     node_reads,
     versioned_writes,
     visualization,
 )
 from kgserve.graph.answers import ListedNodePage
-from kgserve.graph.cypher import read_statements, vocabulary
+from kgserve.graph.cypher import engine_read_statements, vocabulary
 from kgserve.graph.search import node_search
 from kgserve.graph.transfer import import_export
 
@@ -36,7 +36,7 @@ def _one(_request: object) -> int:
 # Each row is one paragraph.
 USE_CASES = (
     UseCase(
-        *("health", "GET", "/health", stores.health),
+        *("health", "GET", "/health", stores.get_server_health),
         id="health", tag="service", role="read", summary="Report that the process is alive",
         example=examples.HEALTH_EXAMPLE, errors=COMMON_ERRORS, short=0,
     ),
@@ -65,7 +65,7 @@ USE_CASES = (
         example=examples.AUDIT_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found", "conflict"),
     ),
     UseCase(
-        *("cluster", "GET", "/api/cluster", stores.cluster_status),
+        *("cluster", "GET", "/api/cluster", stores.get_cluster_status),
         id="cluster", tag="service", role="admin", summary="List the nodes of the cluster",
         note="The number of stores that each node serves is included. See [Cluster](cluster.md).",
         example=examples.CLUSTER_STATUS_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"),
@@ -84,7 +84,7 @@ USE_CASES = (
         example=examples.UPGRADE_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"), threads="writes",
     ),
     UseCase(
-        *("cypher_words", "GET", "/api/cypher/words", read_statements.list_cypher_vocabulary),
+        *("cypher_words", "GET", "/api/cypher/words", engine_read_statements.list_cypher_vocabulary),
         id="cypherWords", tag="cypher", role="read", summary="List the words that a Cypher statement may use",
         note="Keywords, functions, procedures and properties, for editors that complete statements.",
         example=examples.CYPHER_WORDS_EXAMPLE, errors=COMMON_ERRORS,
@@ -96,10 +96,10 @@ USE_CASES = (
         example=examples.STORE_WORDS_EXAMPLE,
     ),
     UseCase(
-        *("inject", "POST", f"{STORE_PATH}/inject", mutations.inject_batch),
+        *("inject", "POST", f"{STORE_PATH}/inject", mutations.upsert_nodes_and_edges),
         id="inject", tag="graph", role="write", summary="Create or update nodes and edges in one atomic batch",
         sent=examples.INJECT_REQUEST_EXAMPLE, example=examples.INJECT_ANSWER_EXAMPLE, errors=WRITE_ERRORS,
-        threads="writes", short=mutations.count_rows,
+        threads="writes", short=mutations.count_requested_writes,
         positional=("nodes", "edges"),
     ),
     UseCase(
@@ -114,14 +114,14 @@ USE_CASES = (
         threads="writes", short=_one,
     ),
     UseCase(
-        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse),
+        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse_graph),
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
         note="`depth` is the number of hops.",
         sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE, short=0,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
     UseCase(
-        *("graph", "POST", f"{STORE_PATH}/graph", visualization.draw_graph),
+        *("graph", "POST", f"{STORE_PATH}/graph", visualization.build_graph_drawing),
         id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for visualization",
         note="See [A graph to draw](rest.md#a-graph-to-draw).",
         sent=examples.DRAW_REQUEST_EXAMPLE, example=examples.DRAW_ANSWER_EXAMPLE,
@@ -150,13 +150,13 @@ USE_CASES = (
         statuses=(200, 201), status=lambda made: 201 if made.created else 200,
     ),
     UseCase(
-        *("settings", "GET", STORE_PATH, stores.store_settings),
+        *("settings", "GET", STORE_PATH, stores.get_store_settings),
         id="storeSettings", tag="stores", role="read", summary="Show the settings of a store",
         note="The answer includes the time of its creation and its last sequence.",
         example=examples.SETTINGS_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found"),
     ),
     UseCase(
-        *("update_settings", "PATCH", STORE_PATH, stores.update_store),
+        *("update_settings", "PATCH", STORE_PATH, stores.update_store_settings),
         id="updateStore", tag="stores", role="admin", summary="Change the settings of a store",
         sent=examples.SETTINGS_REQUEST_EXAMPLE, example=examples.SETTINGS_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
     ),
@@ -167,26 +167,26 @@ USE_CASES = (
         example=examples.DROP_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found", "conflict"), repeatable=False,
     ),
     UseCase(
-        *("move", "POST", f"{STORE_PATH}/move", stores.move_store),
+        *("move", "POST", f"{STORE_PATH}/move", stores.move_store_to_node),
         id="moveStore", tag="stores", role="admin", summary="Move a store to another node of the cluster",
         note="See [Cluster](cluster.md).",
         sent=examples.MOVE_REQUEST_EXAMPLE, example=examples.MOVE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", positional=("to",),
     ),
     UseCase(
-        *("repair", "POST", f"{STORE_PATH}/repair", stores.repair_log),
+        *("repair", "POST", f"{STORE_PATH}/repair", stores.rebuild_replicated_log),
         id="repairStore", tag="stores", role="admin", summary="Rebuild a store's log from the files of this node",
         note="For a [damaged log of the cluster](cluster.md#a-log-that-was-torn).",
         example=examples.REPAIR_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", long=True, repeatable=False,
     ),
     UseCase(
-        *("stats", "GET", f"{STORE_PATH}/stats", stores.store_stats),
+        *("stats", "GET", f"{STORE_PATH}/stats", stores.get_store_stats),
         id="storeStats", tag="stores", role="read", summary="Show counts, sizes and condition of a store",
         note="The answer covers the store's indexes.",
         example=examples.STORE_STATS_EXAMPLE,
     ),
     UseCase(
-        *("links", "GET", f"{STORE_PATH}/links", cross_store_links.get_link_manifest),
+        *("links", "GET", f"{STORE_PATH}/links", cross_store_links.get_cross_store_link_counts),
         id="storeLinks", tag="stores", role="read",
         summary="List the stores linked by edges with a store",
         note="See [Links](links.md).",
@@ -201,7 +201,7 @@ USE_CASES = (
             "nodes: continue while there is a `next_cursor`."
         ),
         example=examples.NODE_PAGE_EXAMPLE, answer=ListedNodePage, errors=(*READ_ERRORS, "conflict", "gone"),
-        short=node_reads.estimate_list_cost,
+        short=node_reads.estimate_node_list_cost,
     ),
     UseCase(
         *("node", "GET", _NODE_PATH, node_reads.get_node),
@@ -220,7 +220,7 @@ USE_CASES = (
         *("count", "POST", f"{STORE_PATH}/count", node_reads.count_matching_nodes),
         id="countNodes", tag="nodes", role="read", summary="Count the nodes that match a filter",
         sent=examples.COUNT_REQUEST_EXAMPLE, optional=True, example=examples.COUNT_ANSWER_EXAMPLE,
-        errors=_SEARCH_ERRORS, short=node_reads.estimate_count_cost,
+        errors=_SEARCH_ERRORS, short=node_reads.estimate_node_count_cost,
     ),
     UseCase(
         *("delete_nodes", "POST", f"{STORE_PATH}/delete", node_reads.delete_nodes),
@@ -230,7 +230,7 @@ USE_CASES = (
         threads="writes", repeatable=False,
     ),
     UseCase(
-        *("describe_schema", "GET", f"{STORE_PATH}/schema", node_reads.describe_schema),
+        *("describe_schema", "GET", f"{STORE_PATH}/schema", node_reads.describe_types_and_tags),
         id="describeSchema", tag="nodes", role="read", summary="Describe the types and tags of a store",
         note="Types with counts and examples, prefixes of tags, and tags: the 100 most frequent of each.",
         example=examples.SCHEMA_EXAMPLE,
@@ -238,20 +238,20 @@ USE_CASES = (
     UseCase(
         *("list_tags", "GET", f"{STORE_PATH}/tags", node_reads.list_tags),
         id="listTags", tag="nodes", role="read", summary="List the most frequent tags",
-        example=examples.TAG_LIST_EXAMPLE, positional=("prefix",), short=node_reads.estimate_tags_cost,
+        example=examples.TAG_LIST_EXAMPLE, positional=("prefix",), short=node_reads.estimate_tag_list_cost,
     ),
     UseCase(
         *("outgoing", "GET", f"{_NODE_PATH}/outgoing", node_reads.list_outgoing_edges),
         id="outgoing", tag="nodes", role="read", summary="List the edges that start at a node, in order",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
-        short=node_reads.estimate_edges_cost,
+        short=node_reads.estimate_edge_page_cost,
     ),
     UseCase(
         *("incoming", "GET", f"{_NODE_PATH}/incoming", node_reads.list_incoming_edges),
         id="incoming", tag="nodes", role="read", summary="List the edges that end at a node, in order",
         note="`follow_symlinks` adds the edges of [other stores](links.md).",
         example=examples.EDGE_LIST_EXAMPLE, errors=(*READ_ERRORS, "conflict", "gone"),
-        short=node_reads.estimate_edges_cost,
+        short=node_reads.estimate_edge_page_cost,
     ),
     UseCase(
         *("put_node", "POST", f"{STORE_PATH}/nodes", versioned_writes.put_node),
@@ -284,14 +284,14 @@ USE_CASES = (
         threads="writes",
     ),
     UseCase(
-        *("merge", "POST", f"{_NODE_PATH}/merge", merge.merge_nodes),
+        *("merge", "POST", f"{_NODE_PATH}/merge", node_merge.merge_nodes),
         id="mergeNode", tag="versions", role="write", summary="Merge a duplicate node into another node",
         note="See [Merging](merging.md).",
         sent=examples.MERGE_REQUEST_EXAMPLE, example=examples.MERGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes",
     ),
     UseCase(
-        *("unmerge", "POST", f"{_NODE_PATH}/unmerge", merge.unmerge_node),
+        *("unmerge", "POST", f"{_NODE_PATH}/unmerge", node_merge.unmerge_node),
         id="unmergeNode", tag="versions", role="write", summary="Undo the merge of a node",
         sent=examples.UNMERGE_REQUEST_EXAMPLE, optional=True, example=examples.UNMERGE_ANSWER_EXAMPLE,
         errors=(*UPDATE_ERRORS, "gone"), threads="writes",
@@ -363,26 +363,26 @@ USE_CASES = (
         repeatable=False, long=True, positional=("source",),
     ),
     UseCase(
-        *("reindex", "POST", f"{STORE_PATH}/reindex", stores.reindex),
+        *("reindex", "POST", f"{STORE_PATH}/reindex", stores.rebuild_search_indexes),
         id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
         note="The status is 202 immediately; `stats` shows the progress of both indexes.",
         example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
     ),
     UseCase(
-        *("search", "POST", f"{STORE_PATH}/search", node_search.search),
+        *("search", "POST", f"{STORE_PATH}/search", node_search.search_store_nodes),
         id="search", tag="search", role="read",
         summary="Find nodes by words, meaning and relations",
         note="See [Search](search.md).",
         sent=examples.SEARCH_REQUEST_EXAMPLE, example=examples.SEARCH_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
     ),
     UseCase(
-        *("search_batch", "POST", f"{STORE_PATH}/search/batch", node_search.search_batch),
+        *("search_batch", "POST", f"{STORE_PATH}/search/batch", node_search.search_query_variants),
         id="searchBatch", tag="search", role="read", summary="Run several searches and merge the results",
         note="1 to 8 variants of a question.",
         sent=examples.BATCH_SEARCH_REQUEST_EXAMPLE, example=examples.BATCH_SEARCH_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
     ),
     UseCase(
-        *("context", "POST", f"{STORE_PATH}/context", node_search.build_context),
+        *("context", "POST", f"{STORE_PATH}/context", node_search.build_llm_context),
         id="context", tag="search", role="read", summary="Get text about a question within a token budget",
         note="The text has ids to cite.",
         sent=examples.CONTEXT_REQUEST_EXAMPLE, example=examples.CONTEXT_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,

@@ -12,15 +12,15 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cli.exit_codes import EXIT_FAILED
-from kgserve.cli.options import connect, option_value, require_data_folder, server_options
-from kgserve.cli.terminal import TableColumn, format_size, json_option, print_as_json, show_table
+from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client, require_data_folder
+from kgserve.cli.terminal import TableColumn, format_size, make_json_option, print_json_if_requested, show_table
 from kgserve.errors import NoStore
-from kgserve.platform.permissions import private_umask
+from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupVerification,
-    PreparedStore,
+    PreparedStoreFolder,
     RestoreBackupAnswer,
     RestoredStore,
 )
@@ -28,7 +28,7 @@ from kgserve.stores.backup.api import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgserve.admin.backup import RestoreSource
+    from kgserve.admin.backup import StoreRestoreSpec
     from kgserve.client import Client
     from kgserve.platform.settings import Settings
     from kgserve.stores.backup.create import BackupOptions
@@ -59,7 +59,7 @@ _VERIFY_COLUMNS = (
     TableColumn("Runs", "number"),
     TableColumn("Size", "bytes"),
 )
-_as_json = json_option("Print the result as JSON.")
+_as_json = make_json_option("Print the result as JSON.")
 
 
 @click.command()
@@ -68,9 +68,9 @@ _as_json = json_option("Print the result as JSON.")
 @click.option("--full", is_flag=True, help="Copy everything instead of only what is new.")
 @click.option("--keep", type=click.IntRange(1), help="Number of newest bases to keep.  [default: all]")
 @_as_json
-@server_options
+@add_server_options
 @private_umask()
-def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None) -> int:
+def backup_stores_command(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None) -> int:
     """Back up the given stores, or every store, incrementally.
 
     A server may be running: the command reads the files in place and does not block writes. With --server, that server
@@ -79,35 +79,35 @@ def backup(stores: tuple[str, ...], folder: str, *, full: bool, keep: int | None
     Exit codes: 0 when every store was backed up, 1 when a store failed (its previous backup is unchanged), 2 for wrong
     usage, 3 when no server is reachable.
     """
-    if option_value("server") is not None:
-        with connect() as client:
+    if get_click_option_value("server") is not None:
+        with open_server_client() as client:
             answer = client.backup_stores(folder, stores=stores or None, full=full, keep=keep)
     else:
         from kgserve.stores.backup.create import BackupOptions
 
         answer = _back_up(
-            load_settings({"data_dir": option_value("data_dir")}),
+            load_settings({"data_dir": get_click_option_value("data_dir")}),
             stores,
             Path(folder),
             BackupOptions(live=False, full=full, keep=keep),
         )
-    if not print_as_json(answer):
+    if not print_json_if_requested(answer):
         _show_backup(answer)
     return EXIT_FAILED if answer.failed else 0
 
 
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: BackupOptions) -> BackupAnswer:
     from kgserve.platform.data_folder_lock import DataFolderLock
-    from kgserve.platform.server_discovery import find_server
-    from kgserve.storage.layout import StoreLayout, read_closed_state
+    from kgserve.platform.server_discovery import find_running_server
+    from kgserve.storage.store_folder_layout import StoreLayout, read_closed_store_state
     from kgserve.stores.backup.create import BackupSource, back_up_all
     from kgserve.stores.backup.folder import BackupFolder
     from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
     require_data_folder(settings)
-    if find_server(settings.data_dir) is not None:
-        with connect(settings.data_dir) as client:
+    if find_running_server(settings.data_dir) is not None:
+        with open_server_client(settings.data_dir) as client:
             wanted = [
                 BackupSource(StoreLayout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
                 for name in _select_stores(names, list(_sequences(client)))
@@ -115,7 +115,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: Ba
             return back_up_all(BackupFolder(folder), wanted, msgspec.structs.replace(options, live=True), _announce)
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         wanted = [
-            BackupSource(pool.layout(name), lambda name=name: read_closed_state(pool.layout(name)).sequence)
+            BackupSource(pool.layout(name), lambda name=name: read_closed_store_state(pool.layout(name)).sequence)
             for name in _select_stores(names, pool.names())
         ]
         return back_up_all(BackupFolder(folder), wanted, options, _announce)
@@ -176,9 +176,9 @@ def _select_stores(names: Sequence[str], existing: Sequence[str]) -> list[str]:
     help="State to restore: a time such as 2025-07-15T12:00:00Z, or a sequence.  [default: the newest backup]",
 )
 @_as_json
-@server_options
+@add_server_options
 @private_umask()
-def restore(folder: str, *, store: str | None, into: str | None, until: str | None) -> None:
+def restore_backup_command(folder: str, *, store: str | None, into: str | None, until: str | None) -> None:
     """Restore one store, or all stores, of the backup in DIR. Existing stores are never replaced.
 
     A store whose restore fails leaves nothing behind. With --server, DIR is relative to that server's own backup
@@ -187,12 +187,14 @@ def restore(folder: str, *, store: str | None, into: str | None, until: str | No
     Exit codes: 0 when everything was restored, 1 when the backup is damaged or the store already exists, 2 for wrong
     usage or a moment that the backup does not cover, 3 when no server is reachable.
     """
-    if option_value("server") is not None:
-        with connect() as client:
+    if get_click_option_value("server") is not None:
+        with open_server_client() as client:
             answer = client.restore_backup(folder, store=store, into=into, until=until)
     else:
-        answer = _restore(load_settings({"data_dir": option_value("data_dir")}), Path(folder), store, into, until)
-    if not print_as_json(answer):
+        answer = _restore(
+            load_settings({"data_dir": get_click_option_value("data_dir")}), Path(folder), store, into, until
+        )
+    if not print_json_if_requested(answer):
         show_table(_RESTORE_COLUMNS, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
 
 
@@ -201,52 +203,52 @@ def _restore(
 ) -> RestoreBackupAnswer:
     from kgserve.admin import backup as ops
     from kgserve.platform.data_folder_lock import DataFolderLock
-    from kgserve.platform.server_discovery import find_server
+    from kgserve.platform.server_discovery import find_running_server
     from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
-    sources = ops.list_restore_sources(folder, store, into, until)
-    if find_server(settings.data_dir) is not None:
-        with connect(settings.data_dir) as client:
+    sources = ops.select_backup_stores_to_restore(folder, store, into, until)
+    if find_running_server(settings.data_dir) is not None:
+        with open_server_client(settings.data_dir) as client:
             ops.require_absent_stores(settings.data_dir, sources)
             return RestoreBackupAnswer(stores=[_hand_over(client, settings, folder, source) for source in sources])
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         return ops.restore_stores(pool, folder, sources)
 
 
-def _hand_over(client: Client, settings: Settings, folder: Path, source: RestoreSource) -> RestoredStore:
+def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRestoreSpec) -> RestoredStore:
     """Prepare the store's folder in the data folder and have the running server adopt it."""
     import shutil
     import time
 
     from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP_ROUTE
-    from kgserve.storage.model.digest import format_digest
+    from kgserve.storage.model.row_digest import format_digest
     from kgserve.stores.backup.folder import BackupFolder
 
     started = time.perf_counter()
     data_dir = settings.data_dir.resolve()
     _announce(source.into)
-    staging = ops.staging_folder(data_dir, source.into)
+    staging = ops.choose_store_staging_path(data_dir, source.into)
     backups = BackupFolder(folder)
     with backups.reading():
-        state = ops.build_staged_store(data_dir, staging, backups.there(source.store), source)
+        state = ops.restore_store_to_staging(data_dir, staging, backups.there(source.store), source)
     digest = format_digest(state.digest)
-    prepared = PreparedStore(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
+    prepared = PreparedStoreFolder(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
     try:
         client.connection.answer(
             RESTORE_BACKUP_ROUTE.call({}, body={"prepared": prepared}, wait=None, idempotent=False)
         )
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return ops.build_restored_answer(source, state, started)
+    return ops.build_restored_store_answer(source, state, started)
 
 
 @click.command()
 @click.argument("folder", metavar="DIR")
 @click.option("--store", metavar="STORE", help="Store to check.  [default: every store of the backup]")
 @_as_json
-def verify(folder: str, *, store: str | None) -> int:
+def verify_backup_command(folder: str, *, store: str | None) -> int:
     """Check a backup: file checksums, journal records and completeness.
 
     The exit code is 0 when the backup is intact, and 1 otherwise. Each fault is reported with its file and position.
@@ -255,7 +257,7 @@ def verify(folder: str, *, store: str | None) -> int:
     from kgserve.stores.backup.restore import verify_backup
 
     found = list(verify_backup(BackupFolder(Path(folder)), store))
-    if not print_as_json(found):
+    if not print_json_if_requested(found):
         _show_verified(found)
     return 0 if all(each.ok for each in found) else EXIT_FAILED
 

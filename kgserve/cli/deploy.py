@@ -18,8 +18,8 @@ SHIPPED_FILE_COLUMNS = (
 )
 
 
-class ShippedFile(NamedTuple):
-    """A configuration file: its path in the repository, its usual destination, and a summary."""
+class DeploymentConfigFile(NamedTuple):
+    """Configuration file for deployment: its path in the repository, its usual destination, and a summary."""
 
     path: str
     target: str
@@ -36,57 +36,67 @@ class ShippedFile(NamedTuple):
 
 
 _SYSTEMD_UNIT_DIR = "/etc/systemd/system/"
-_NATS_CONFIG_FILE = ShippedFile(
+_NATS_CONFIG_FILE = DeploymentConfigFile(
     "deploy/nats/kgserve-nats.conf", "/etc/nats/", "a NATS server that replicates the journals"
 )
 SHIPPED_FILES = {
     "systemd": (
-        ShippedFile("deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
-        ShippedFile("deploy/systemd/kgserve.env", "/etc/kgserve/", "its settings"),
-        ShippedFile("deploy/systemd/kgserve.sysusers.conf", "/etc/sysusers.d/kgserve.conf", "its user"),
-        ShippedFile("deploy/systemd/kgserve-backup.service", _SYSTEMD_UNIT_DIR, "a backup of all stores"),
-        ShippedFile(
+        DeploymentConfigFile(
+            "deploy/systemd/kgserve.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"
+        ),
+        DeploymentConfigFile("deploy/systemd/kgserve.env", "/etc/kgserve/", "its settings"),
+        DeploymentConfigFile("deploy/systemd/kgserve.sysusers.conf", "/etc/sysusers.d/kgserve.conf", "its user"),
+        DeploymentConfigFile("deploy/systemd/kgserve-backup.service", _SYSTEMD_UNIT_DIR, "a backup of all stores"),
+        DeploymentConfigFile(
             "deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "the schedule of the backup: every night"
         ),
     ),
-    "nginx": (ShippedFile("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
-    "caddy": (ShippedFile("deploy/caddy/Caddyfile", "/etc/caddy/", "a proxy with TLS that gets its certificate"),),
-    "grafana": (ShippedFile("deploy/grafana/kgserve.json", "Grafana's import", "a dashboard"),),
-    "alerts": (ShippedFile("deploy/prometheus/alerts.yml", "/etc/prometheus/", "alerts, with what to do about each"),),
-    "compose": (ShippedFile("deploy/compose/compose.yaml", "a folder of its own", "a container with limits"),),
+    "nginx": (DeploymentConfigFile("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
+    "caddy": (
+        DeploymentConfigFile("deploy/caddy/Caddyfile", "/etc/caddy/", "a proxy with TLS that gets its certificate"),
+    ),
+    "grafana": (DeploymentConfigFile("deploy/grafana/kgserve.json", "Grafana's import", "a dashboard"),),
+    "alerts": (
+        DeploymentConfigFile("deploy/prometheus/alerts.yml", "/etc/prometheus/", "alerts, with what to do about each"),
+    ),
+    "compose": (DeploymentConfigFile("deploy/compose/compose.yaml", "a folder of its own", "a container with limits"),),
     "compose-cluster": (
-        ShippedFile(
+        DeploymentConfigFile(
             "deploy/compose-cluster/compose.yaml", "a folder of its own", "containers for a machine of a cluster"
         ),
-        ShippedFile("deploy/compose-cluster/node.env", "the same folder", "settings that differ between the machines"),
+        DeploymentConfigFile(
+            "deploy/compose-cluster/node.env", "the same folder", "settings that differ between the machines"
+        ),
         _NATS_CONFIG_FILE,
     ),
     "nats": (
         _NATS_CONFIG_FILE,
-        ShippedFile("deploy/nats/kgserve-nats.env", "/etc/nats/", "settings that differ between the servers"),
-        ShippedFile("deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"),
+        DeploymentConfigFile("deploy/nats/kgserve-nats.env", "/etc/nats/", "settings that differ between the servers"),
+        DeploymentConfigFile(
+            "deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"
+        ),
     ),
 }
 """Shipped files by topic; the first file of each topic is its main file."""
 
 
 @click.group()
-def deploy() -> None:
+def deployment_config_command_group() -> None:
     """Print configuration files for programs that run, monitor or proxy a server."""
 
 
-@deploy.command("list")
-def list_() -> None:
+@deployment_config_command_group.command("list")
+def list_deployment_configs_command() -> None:
     """List all files and where each belongs."""
     rows = [(what, each.name, each.target, each.summary) for what, found in SHIPPED_FILES.items() for each in found]
     show_table(SHIPPED_FILE_COLUMNS, rows)
 
 
-@deploy.command("print")
+@deployment_config_command_group.command("print")
 @click.argument("what", type=click.Choice([*SHIPPED_FILES]))
 @click.argument("file", required=False)
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), help="Write all files of WHAT to this folder.")
-def print_(what: str, *, file: str | None, to: Path | None) -> None:
+def print_deployment_config_command(what: str, *, file: str | None, to: Path | None) -> None:
     """Print a file of WHAT: the main one, or FILE.
 
     With --to, write all files of WHAT into a folder instead. Existing files are not overwritten.
@@ -105,7 +115,7 @@ def print_(what: str, *, file: str | None, to: Path | None) -> None:
         click.echo(str(path))
 
 
-def _named(what: str, file: str | None) -> ShippedFile:
+def _named(what: str, file: str | None) -> DeploymentConfigFile:
     found = {each.name: each for each in SHIPPED_FILES[what]}
     if file is not None and file not in found:
         raise click.UsageError(f"{what} has no file {file!r}. Files of {what}: {', '.join(found)}.")

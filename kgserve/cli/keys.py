@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kgserve.cli.options import connect, require_data_folder, server_options, settings_options
-from kgserve.cli.terminal import TableColumn, as_json_option, json_option, print_as_json, show_table
-from kgserve.platform.permissions import create_private_folder, private_umask
+from kgserve.cli.options import add_server_options, add_setting_options, open_server_client, require_data_folder
+from kgserve.cli.terminal import TableColumn, as_json_option, make_json_option, print_json_if_requested, show_table
+from kgserve.platform.file_permissions import create_private_folder, private_umask
 from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ApiKeyListEntry(msgspec.Struct, frozen=True):
 
 
 @click.group()
-def keys() -> None:
+def api_key_command_group() -> None:
     """Create, list and revoke API keys.
 
     While a data folder has no key, its server accepts connections from this machine only, without authentication. Once
@@ -47,7 +47,7 @@ def keys() -> None:
     """
 
 
-@keys.command()
+@api_key_command_group.command()
 @click.option("--role", type=click.Choice(ROLES), required=True, help="Role; each includes the previous ones.")
 @click.option("--name", required=True, metavar="NAME", help="Owner of the key, shown in lists and logs.")
 @click.option(
@@ -58,11 +58,11 @@ def keys() -> None:
     help="Stores that the key can access: names, or prefixes such as team-*, separated by commas.",
 )
 @click.option("--expires", metavar="TIME", help="Lifetime of the key: 12h, 30d, 6w, 1y.  [default: never]")
-@settings_options("data_dir")
+@add_setting_options("data_dir")
 @private_umask()
-def create(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
+def create_api_key_command(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
     """Create a key and print it. It cannot be shown again: only its hash is stored."""
-    from kgserve.platform.access.authentication import add_key, create_api_key, parse_duration
+    from kgserve.platform.access.authentication import add_api_key, create_api_key, parse_duration
 
     folder, now = _folder(data_dir), _now()
     until = None if expires is None else now + parse_duration(expires)
@@ -70,7 +70,7 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
     if not folder.is_dir():
         create_private_folder(folder)
         click.echo(f"created the data folder {folder}", err=True)
-    add_key(folder, key)
+    add_api_key(folder, key)
     _record(folder, "keys create", key)
     click.echo(text)
     click.echo(
@@ -80,30 +80,30 @@ def create(role: Role, name: str, stores: str, expires: str | None, data_dir: st
     )
 
 
-@keys.command("list")
-@json_option("Print JSON.")
-@settings_options("data_dir")
-def list_keys(*, data_dir: str | None) -> None:
+@api_key_command_group.command("list")
+@make_json_option("Print JSON.")
+@add_setting_options("data_dir")
+def list_api_keys_command(*, data_dir: str | None) -> None:
     """List all keys, including revoked and expired ones, without their secrets."""
-    from kgserve.platform.access.authentication import read_keys
+    from kgserve.platform.access.authentication import read_api_keys
 
     now = _now()
-    listed = [_listed(key, now) for key in read_keys(_folder_there(data_dir))]
-    if print_as_json(listed):
+    listed = [_listed(key, now) for key in read_api_keys(_folder_there(data_dir))]
+    if print_json_if_requested(listed):
         return
     show_table(KEY_COLUMNS, [_row(key) for key in listed])
 
 
-@keys.command()
+@api_key_command_group.command()
 @click.argument("id_or_name")
-@settings_options("data_dir")
+@add_setting_options("data_dir")
 @private_umask()
-def revoke(id_or_name: str, data_dir: str | None) -> None:
+def revoke_api_key_command(id_or_name: str, data_dir: str | None) -> None:
     """Revoke a key with immediate effect. It remains in the list."""
-    from kgserve.platform.access.authentication import revoke_key
+    from kgserve.platform.access.authentication import revoke_api_key
 
     folder = _folder_there(data_dir)
-    key = revoke_key(folder, id_or_name, _now())
+    key = revoke_api_key(folder, id_or_name, _now())
     _record(folder, "keys revoke", key)
     click.echo(f"revoked the key {key.name!r} ({key.prefix}…)", err=True)
 
@@ -167,12 +167,12 @@ AUDIT_COLUMNS = tuple(map(TableColumn, ("Time", "Node", "Caller", "Address", "Ac
     help="Number of newest records.",
 )
 @as_json_option
-@server_options
-def audit(*, node: str | None, limit: int) -> None:
+@add_server_options
+def show_audit_log_command(*, node: str | None, limit: int) -> None:
     """Show rejected requests and administrative actions, oldest first, from all nodes of a cluster."""
-    with connect() as client:
+    with open_server_client() as client:
         found = client.audit(node=node, limit=limit)
-    if print_as_json(found):
+    if print_json_if_requested(found):
         return
     show_table(
         AUDIT_COLUMNS,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import msgspec
 
-from kgserve.cli.options import key_option, settings_options
+from kgserve.cli.options import add_setting_options, make_api_key_option
 from kgserve.errors import InvalidInput
 
 HOOK_TIMEOUT_SECONDS = 5
@@ -28,7 +28,7 @@ _PROMPT_HOOK_EVENTS = frozenset({"UserPromptSubmit", "BeforeAgent", "beforeSubmi
 _CURSOR_HOOK_EVENTS = frozenset({"sessionStart", "beforeSubmitPrompt"})
 
 
-class HookEvent(msgspec.Struct):
+class EditorHookEvent(msgspec.Struct):
     """Input of an editor's hook. Editors write the event's name as `hook_event_name` or `hookEventName`."""
 
     hook_event_name: str = ""
@@ -58,8 +58,8 @@ class HookEvent(msgspec.Struct):
         return json.dumps({"hookSpecificOutput": output}, ensure_ascii=False)
 
 
-class EditorHooks(NamedTuple):
-    """An editor that runs hooks.
+class EditorHookConfig(NamedTuple):
+    """Hook configuration of an editor: its file, format and events.
 
     ``events``: events whose output reaches the model. ``more``: further setup instructions. ``grouped``: the file holds
     hooks in groups, each with an optional matcher. ``version``: version of the file's format.
@@ -87,19 +87,19 @@ class EditorHooks(NamedTuple):
 
 
 _HOOK_CLIENTS_IN_ORDER = (
-    EditorHooks("claude-code", ".claude/settings.json in the project, or ~/.claude/settings.json"),
-    EditorHooks(
+    EditorHookConfig("claude-code", ".claude/settings.json in the project, or ~/.claude/settings.json"),
+    EditorHookConfig(
         "codex",
         ".codex/hooks.json in the project, or ~/.codex/hooks.json",
         more="older versions need hooks = true, or codex_hooks = true, under [features] in config.toml",
     ),
-    EditorHooks(
+    EditorHookConfig(
         "gemini",
         ".gemini/settings.json in the project, or ~/.gemini/settings.json",
         events=("SessionStart", "BeforeAgent"),
         milliseconds=True,
     ),
-    EditorHooks(
+    EditorHookConfig(
         "cursor",
         ".cursor/hooks.json in the project, or ~/.cursor/hooks.json",
         events=("sessionStart",),
@@ -108,7 +108,7 @@ _HOOK_CLIENTS_IN_ORDER = (
         version=1,
         more="its model does not receive the output of prompt hooks, so memories are added at session start only",
     ),
-    EditorHooks(
+    EditorHookConfig(
         "vscode",
         ".github/hooks/kgserve.json in the project",
         events=("SessionStart",),
@@ -117,7 +117,7 @@ _HOOK_CLIENTS_IN_ORDER = (
     ),
 )
 
-HOOK_CLIENTS: Mapping[str, EditorHooks] = {client.name: client for client in _HOOK_CLIENTS_IN_ORDER}
+HOOK_CLIENTS: Mapping[str, EditorHookConfig] = {client.name: client for client in _HOOK_CLIENTS_IN_ORDER}
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -137,8 +137,8 @@ GENERAL_STORE = "memory"
 MAX_FOLDER_STORE_NAME_CHARS = 64
 
 
-class EditorIntegration(NamedTuple):
-    """An editor that can run MCP servers.
+class EditorMcpConfig(NamedTuple):
+    """MCP server configuration of an editor: its file, format and the command that adds a server.
 
     ``place``: its configuration file, and the way to it in the editor. ``root``: the key that holds the servers.
     ``of_project``: the file belongs to one project. ``typed``: entries carry `"type": "stdio"`. ``command``: the
@@ -157,8 +157,8 @@ class EditorIntegration(NamedTuple):
 
 
 _EDITORS_IN_ORDER = (
-    EditorIntegration("claude-desktop", "claude_desktop_config.json (Settings, Developer, Edit Config)"),
-    EditorIntegration(
+    EditorMcpConfig("claude-desktop", "claude_desktop_config.json (Settings, Developer, Edit Config)"),
+    EditorMcpConfig(
         "claude-code",
         ".mcp.json in the project",
         of_project=True,
@@ -166,9 +166,9 @@ _EDITORS_IN_ORDER = (
         command=f"claude mcp add {EDITOR_SERVER_NAME}",
         variable="-e",
     ),
-    EditorIntegration("cursor", ".cursor/mcp.json in the project, or ~/.cursor/mcp.json", of_project=True),
-    EditorIntegration("vscode", ".vscode/mcp.json in the project", root="servers", of_project=True, typed=True),
-    EditorIntegration(
+    EditorMcpConfig("cursor", ".cursor/mcp.json in the project, or ~/.cursor/mcp.json", of_project=True),
+    EditorMcpConfig("vscode", ".vscode/mcp.json in the project", root="servers", of_project=True, typed=True),
+    EditorMcpConfig(
         "codex",
         "~/.codex/config.toml, or .codex/config.toml in a trusted project",
         root="mcp_servers",
@@ -176,27 +176,27 @@ _EDITORS_IN_ORDER = (
         command=f"codex mcp add {EDITOR_SERVER_NAME}",
         variable="--env",
     ),
-    EditorIntegration("zed", "~/.config/zed/settings.json (zed: open settings)", root="context_servers"),
-    EditorIntegration("windsurf", "~/.codeium/windsurf/mcp_config.json (Settings, Cascade, MCP Servers)"),
-    EditorIntegration("gemini", ".gemini/settings.json in the project, or ~/.gemini/settings.json", of_project=True),
-    EditorIntegration(
+    EditorMcpConfig("zed", "~/.config/zed/settings.json (zed: open settings)", root="context_servers"),
+    EditorMcpConfig("windsurf", "~/.codeium/windsurf/mcp_config.json (Settings, Cascade, MCP Servers)"),
+    EditorMcpConfig("gemini", ".gemini/settings.json in the project, or ~/.gemini/settings.json", of_project=True),
+    EditorMcpConfig(
         "jetbrains",
         "Settings, Tools, AI Assistant, Model Context Protocol (MCP), Add, As JSON; for Junie .junie/mcp/mcp.json in "
         "the project",
     ),
-    EditorIntegration("generic", "the editor's configuration of MCP servers", of_project=True),
+    EditorMcpConfig("generic", "the editor's configuration of MCP servers", of_project=True),
 )
 
-EDITORS: Mapping[str, EditorIntegration] = {editor.name: editor for editor in _EDITORS_IN_ORDER}
+EDITORS: Mapping[str, EditorMcpConfig] = {editor.name: editor for editor in _EDITORS_IN_ORDER}
 
 
-def format_editor_list() -> str:
+def format_editor_config_list() -> str:
     """Return the configuration files of all editors as an aligned text list."""
     width = max(map(len, EDITORS))
     return "\n".join(f"{editor.name:<{width}}  {editor.place}" for editor in _EDITORS_IN_ORDER)
 
 
-def render_editor_configuration(editor: EditorIntegration, command: list[str], key: str | None = None) -> str:
+def render_editor_mcp_config(editor: EditorMcpConfig, command: list[str], key: str | None = None) -> str:
     """Return a configuration, in the format of the editor's file, that starts ``command`` as an MCP server."""
     entry: dict[str, Any] = {"type": "stdio"} if editor.typed else {}
     entry |= {"command": command[0], "args": command[1:]}
@@ -207,7 +207,7 @@ def render_editor_configuration(editor: EditorIntegration, command: list[str], k
     return json.dumps({editor.root: {EDITOR_SERVER_NAME: entry}}, indent=2, ensure_ascii=False)
 
 
-def editor_add_command(editor: EditorIntegration, command: list[str], *, keyed: bool) -> str | None:
+def format_mcp_add_command(editor: EditorMcpConfig, command: list[str], *, keyed: bool) -> str | None:
     """Return the editor's own command that adds the server, or None. A key is left as a placeholder."""
     if editor.command is None:
         return None
@@ -215,7 +215,7 @@ def editor_add_command(editor: EditorIntegration, command: list[str], *, keyed: 
     return f"{editor.command}{variable} -- {shlex.join(command)}"
 
 
-def default_store_for_folder(editor: EditorIntegration, folder: Path, is_name: Callable[[str], bool]) -> str:
+def default_store_for_folder(editor: EditorMcpConfig, folder: Path, is_name: Callable[[str], bool]) -> str:
     """Return the default store for an editor configured in ``folder``: named after the project, else `memory`.
 
     ``is_name``: predicate that accepts valid store names.
@@ -234,7 +234,7 @@ def _toml(table: str, entry: Mapping[str, Any]) -> str:
     return "\n\n".join(["\n".join(lines), *below])
 
 
-def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
+def add_mcp_bridge_options(*, store: str = "") -> Callable[[Function], Function]:
     """Add the bridge's options to a command. ``store`` is appended to the help of ``--store``."""
     named = click.option("--store", metavar="NAME", help=f"{_STORE_HELP}{store}")
     url = click.option(
@@ -244,15 +244,15 @@ def bridge_options(*, store: str = "") -> Callable[[Function], Function]:
     )
 
     def add(function: Function) -> Function:
-        return settings_options(*_SHARED_SETTINGS)(url(named(key_option()(function))))
+        return add_setting_options(*_SHARED_SETTINGS)(url(named(make_api_key_option()(function))))
 
     return add
 
 
 @click.group(invoke_without_command=True)
-@bridge_options()
+@add_mcp_bridge_options()
 @click.pass_context
-def mcp(context: click.Context, **given: Any) -> int | None:
+def mcp_bridge_command(context: click.Context, **given: Any) -> int | None:
     """Connect an editor to a server by MCP over standard input and output.
 
     Messages go to the server of the data folder, which all editors share and which starts automatically. A relative
@@ -260,18 +260,20 @@ def mcp(context: click.Context, **given: Any) -> int | None:
     does.
     """
     if context.invoked_subcommand is None:
-        from kgserve.cli.mcp_stdio.command import run
+        from kgserve.cli.mcp_stdio.command import run_mcp_bridge
 
-        return run(**given)
+        return run_mcp_bridge(**given)
     if any(given.values()):
         raise click.UsageError(f"Put options after `{context.invoked_subcommand}`.", context)
     return None
 
 
-@mcp.command(epilog=f"\b\nConfiguration file of each editor:\n{format_editor_list()}")
+@mcp_bridge_command.command(epilog=f"\b\nConfiguration file of each editor:\n{format_editor_config_list()}")
 @click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
-@bridge_options(store="  [default: named after the project's folder, or memory for editors with one configuration]")
-def config(
+@add_mcp_bridge_options(
+    store="  [default: named after the project's folder, or memory for editors with one configuration]"
+)
+def print_editor_config_command(
     client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None, **wishes: Any
 ) -> None:
     """Print the configuration for an editor. Standard error says which file it belongs in.
@@ -279,29 +281,29 @@ def config(
     Without --tools it lists the memory tools. A key is passed in the command's environment, where other users of the
     machine cannot see it.
     """
-    from kgserve.cli.mcp_stdio.command import validate_bridge_options
+    from kgserve.cli.mcp_stdio.command import find_mcp_bridge_option_errors
 
-    for fault in validate_bridge_options(url, store, key, wishes["call_timeout"]):
+    for fault in find_mcp_bridge_option_errors(url, store, key, wishes["call_timeout"]):
         raise click.UsageError(fault)
     editor = EDITORS[client]
-    command = [*kgserve_command(), "mcp", *_arguments(editor, data_dir, url, store)]
+    command = [*resolve_kgserve_launch_command(), "mcp", *_arguments(editor, data_dir, url, store)]
     wishes["tools"] = wishes["tools"] or _DEFAULT_TOOLS
     texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
     command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
-    click.echo(render_editor_configuration(editor, command, key))
+    click.echo(render_editor_mcp_config(editor, command, key))
     click.echo(f"Add this to {editor.place}.", err=True)
-    if enter := editor_add_command(editor, command, keyed=bool(key)):
+    if enter := format_mcp_add_command(editor, command, keyed=bool(key)):
         click.echo(f"Or run: {enter}", err=True)
     if wishes["tools"] == _DEFAULT_TOOLS:
         click.echo(_FIRST_STEPS, err=True)
 
 
-@mcp.command()
+@mcp_bridge_command.command()
 @click.option("--client", type=click.Choice([*HOOK_CLIENTS]), required=True, help="The editor or agent.")
 @click.option("--store", metavar="NAME", help="Store to recall from.  [default: named after the project's folder]")
 @click.option("--url", metavar="URL", help="Address of a running server.  [default: the data folder's]")
-@settings_options("data_dir")
-def hooks(client: str, store: str | None, url: str | None, data_dir: str | None) -> None:
+@add_setting_options("data_dir")
+def print_editor_hooks_command(client: str, store: str | None, url: str | None, data_dir: str | None) -> None:
     """Print hooks that make an editor recall memories automatically.
 
     At the start of a session they add the newest memories. With each prompt they add the memories that match it, if the
@@ -313,7 +315,7 @@ def hooks(client: str, store: str | None, url: str | None, data_dir: str | None)
     known = HOOK_CLIENTS[client]
     where = ["--server", url] if url else ["--data", str(resolve_data_folder(data_dir))]
     named = store or default_store_for_folder(EDITORS[client], Path.cwd(), _is_store_name)
-    click.echo(known.entries(shlex.join([*kgserve_command(), "recall", named, "--hook", *where])))
+    click.echo(known.entries(shlex.join([*resolve_kgserve_launch_command(), "recall", named, "--hook", *where])))
     click.echo(f"Add this to {known.place}.", err=True)
     if known.more:
         click.echo(f"{known.more[0].upper()}{known.more[1:]}.", err=True)
@@ -331,14 +333,14 @@ Then restart the editor and try it:
 `--tools default` also lists the graph tools. `kgserve mcp hooks` makes an editor recall automatically."""
 
 
-def kgserve_command() -> list[str]:
+def resolve_kgserve_launch_command() -> list[str]:
     """Return the command that starts this installation: the script in its environment, or the module."""
     script = Path(sys.executable).with_name(EDITOR_SERVER_NAME)
     found = str(script) if script.exists() else shutil.which(EDITOR_SERVER_NAME)
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", EDITOR_SERVER_NAME]
 
 
-def _arguments(editor: EditorIntegration, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
+def _arguments(editor: EditorMcpConfig, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
     from kgserve.platform.server_discovery import resolve_data_folder
 
     where = ["--url", url] if url else ["--data", str(resolve_data_folder(data_dir))]

@@ -16,13 +16,13 @@ import click
 import msgspec
 from typing_extensions import override
 
-from kgserve.cli.mcp import HookEvent
-from kgserve.cli.options import connect, option_value, server_options
-from kgserve.cli.terminal import as_json_option, print_as_json
+from kgserve.cli.mcp import EditorHookEvent
+from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client
+from kgserve.cli.terminal import as_json_option, print_json_if_requested
 from kgserve.errors import KgserveError
 from kgserve.memory.api import ConsolidationReport, Memory, RecalledMemory, UndoConsolidationAnswer
-from kgserve.memory.reflect_api import ReflectAnswer, format_memory_line, format_proposal_line
-from kgserve.memory.retain_api import (
+from kgserve.memory.reflect_api import MemoryReflectionAnswer, format_memory_line, format_proposal_line
+from kgserve.memory.retain_forget_recall_api import (
     DEFAULT_AGENT_RECALL_BUDGET_TOKENS,
     DEFAULT_AGENT_RECALL_LIMIT,
     MAX_CONVERSATION_MESSAGES,
@@ -68,8 +68,8 @@ class _NumberListType(click.ParamType[list[int]]):
 @click.option("--supersedes", metavar="ID", help="Memory that it replaces; the old one remains in the history.")
 @click.option("--source", metavar="TEXT", help="Source of the memory.")
 @as_json_option
-@server_options
-def retain(
+@add_server_options
+def retain_memory_command(
     store: str,
     text: str | None,
     *,
@@ -88,11 +88,11 @@ def retain(
     if lines is not None:
         if memory_type or about or supersedes or source:
             raise click.UsageError("With --file, set memory_type, entities, supersedes and source in each line.")
-        with connect() as client:
+        with open_server_client() as client:
             _retain_lines(client.store(store), lines)
         return
     content = sys.stdin.read().strip() if text == "-" else text or ""
-    with connect() as client:
+    with open_server_client() as client:
         done = client.store(store).retain(
             content,
             memory_type=memory_type,
@@ -100,7 +100,7 @@ def retain(
             supersedes=supersedes,
             source=source,
         )
-    if print_as_json(done):
+    if print_json_if_requested(done):
         return
     for step in done.operations:
         click.echo(f"{step.type} [{step.memory_id}] {step.content} ({step.reason})")
@@ -120,9 +120,9 @@ def _retain_lines(store: Store, lines: Iterable[bytes]) -> None:
             )
             raise
         number += len(batch)
-        print_as_json(found)
+        print_json_if_requested(found)
         done.update(step.type for each in found.results for step in each.operations)
-    if not option_value("as_json"):
+    if not get_click_option_value("as_json"):
         click.echo(f"{number:,} lines: " + (", ".join(f"{done[each]:,} {each}" for each in done) or "nothing"))
 
 
@@ -168,8 +168,8 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
     help="With --hook: time limit of the server in seconds.",
 )
 @as_json_option
-@server_options
-def recall(
+@add_server_options
+def recall_memories_command(
     store: str,
     query: str | None,
     *,
@@ -187,12 +187,14 @@ def recall(
     if hook:
         with suppress(KgserveError, click.ClickException, OSError, ValueError, msgspec.MsgspecError):
             _answer_hook(
-                HookRecall(store, also, limit or _DEFAULT_HOOK_MEMORIES, budget or _DEFAULT_HOOK_TOKENS, within)
+                EditorHookRecallOptions(
+                    store, also, limit or _DEFAULT_HOOK_MEMORIES, budget or _DEFAULT_HOOK_TOKENS, within
+                )
             )
         return
     if not query:
         raise click.UsageError("Specify QUERY.")
-    with connect() as client:
+    with open_server_client() as client:
         found = client.store(store).recall(
             query,
             limit=limit or DEFAULT_AGENT_RECALL_LIMIT,
@@ -200,7 +202,7 @@ def recall(
             expand=True,
             also=also,
         )
-    if print_as_json(found):
+    if print_json_if_requested(found):
         return
     if found.notice:
         click.echo(f"kgserve: {found.notice}", err=True)
@@ -210,7 +212,7 @@ def recall(
         click.echo(f"withheld: {withheld}", err=True)
 
 
-class HookRecall(NamedTuple):
+class EditorHookRecallOptions(NamedTuple):
     """Stores, limits and timeout (in seconds) of a recall for an editor's hook."""
 
     store: str
@@ -220,9 +222,9 @@ class HookRecall(NamedTuple):
     seconds: float
 
 
-def _answer_hook(hook: HookRecall) -> None:
+def _answer_hook(hook: EditorHookRecallOptions) -> None:
     """Print the answer to an editor's event; nothing if the server does not answer in time."""
-    event = decode_json(sys.stdin.read().encode(), HookEvent)
+    event = decode_json(sys.stdin.read().encode(), EditorHookEvent)
     if event.is_empty:
         return
     # imported before the time limit starts, which is for the server and not the disk
@@ -230,7 +232,7 @@ def _answer_hook(hook: HookRecall) -> None:
     context = click.get_current_context()
 
     def ask() -> Sequence[Memory]:
-        with context.scope(cleanup=False), connect(timeout=hook.seconds) as client:
+        with context.scope(cleanup=False), open_server_client(timeout=hook.seconds) as client:
             return _recall_for_hook(client.store(hook.store), hook, event.question)
 
     found = run_with_timeout(hook.seconds, ask)
@@ -242,7 +244,7 @@ def _answer_hook(hook: HookRecall) -> None:
     click.echo(event.answer("\n".join([*lines, *(format_memory_line(each, now) for each in found)])))
 
 
-def _recall_for_hook(store: Store, hook: HookRecall, question: str) -> Sequence[Memory]:
+def _recall_for_hook(store: Store, hook: EditorHookRecallOptions, question: str) -> Sequence[Memory]:
     """Return memories similar to a question; the newest ones without a question."""
     if not question:
         return store.memories(limit=hook.limit).memories
@@ -287,18 +289,20 @@ def run_with_timeout(seconds: float, work: Callable[[], Sequence[Memory]]) -> Se
 @click.option("--refuse", type=_NumberListType(), default=None, help="Reject these proposals permanently.")
 @click.option("--undo", is_flag=True, help="Undo the last run.")
 @as_json_option
-@server_options
-def reflect(store: str, *, dry_run: bool, accept: list[int] | None, refuse: list[int] | None, undo: bool) -> None:
+@add_server_options
+def organize_memories_command(
+    store: str, *, dry_run: bool, accept: list[int] | None, refuse: list[int] | None, undo: bool
+) -> None:
     """Organize the memories of STORE: merge duplicates, assign concepts, and number uncertain changes."""
-    with connect() as client:
+    with open_server_client() as client:
         done = client.store(store).reflect(dry_run=dry_run, accept=accept or (), refuse=refuse or (), undo=undo)
-    if print_as_json(done):
+    if print_json_if_requested(done):
         return
     for line in _reflection_lines(done):
         click.echo(line)
 
 
-def _reflection_lines(done: ReflectAnswer) -> Iterable[str]:
+def _reflection_lines(done: MemoryReflectionAnswer) -> Iterable[str]:
     would = "would be " if done.dry_run else ""
     yield from map(format_proposal_line, done.proposals)
     yield from (f"[{each.id}] {would}below [{each.parent_id}] ({each.score:.2f})" for each in done.linked)
@@ -323,8 +327,8 @@ def _reflection_lines(done: ReflectAnswer) -> Iterable[str]:
 @click.option("--reason", default="", metavar="TEXT", help="Reason, stored with the memories.")
 @click.option("--yes", is_flag=True, help="With --entity: do not ask for confirmation.")
 @as_json_option
-@server_options
-def forget(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, **options: Any) -> None:
+@add_server_options
+def forget_memories_command(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, **options: Any) -> None:
     """Soft-delete memories of STORE, given by id, including their previous versions.
 
     With --entity, delete the entity, its aliases, the memories about it and those that name it. On a terminal, confirm
@@ -332,7 +336,7 @@ def forget(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, *
     """
     if (entity is None) == (not ids):
         raise click.UsageError("Specify the memories by ID, or --entity.")
-    with connect() as client:
+    with open_server_client() as client:
         memories = client.store(store)
         if entity is None:
             done = memories.forget(ids=ids, **options)
@@ -342,7 +346,7 @@ def forget(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, *
                 _confirm_forgetting(memories.forget(entity=entity, **looking), entity)
             confirm = entity if options["erase"] else ""
             done = memories.forget(entity=entity, confirm=confirm, **options)
-    if print_as_json(done):
+    if print_json_if_requested(done):
         return
     if options["dry_run"]:
         _print_preview(done)
@@ -404,8 +408,10 @@ def _show(memories: Iterable[Memory]) -> None:
 )
 @click.option("--undo", metavar="RUN", help="Restore the memories that a run merged.")
 @as_json_option
-@server_options
-def consolidate(store: str, *, dry_run: bool, threshold: float | None, guard: bool | None, undo: str | None) -> None:
+@add_server_options
+def consolidate_memories_command(
+    store: str, *, dry_run: bool, threshold: float | None, guard: bool | None, undo: str | None
+) -> None:
     """Merge memories of STORE that state the same fact in different words.
 
     Memories that differ in numbers, names or negations are not merged but listed. Each run has an id, by which it can
@@ -413,13 +419,13 @@ def consolidate(store: str, *, dry_run: bool, threshold: float | None, guard: bo
     """
     if undo is not None and (dry_run or (threshold, guard) != (None, None)):
         raise click.UsageError("--undo cannot be combined with other options.")
-    with connect() as client:
+    with open_server_client() as client:
         memories = client.store(store)
         if undo is not None:
             done = memories.undo_consolidation(undo)
         else:
             done = memories.consolidate(similarity_threshold=threshold, guard=guard, dry_run=dry_run)
-    if print_as_json(done):
+    if print_json_if_requested(done):
         return
     if isinstance(done, ConsolidationReport):
         _print_report(store, done)

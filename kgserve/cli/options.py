@@ -39,22 +39,22 @@ OPTION_NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models",
 """Options that are not named after their setting."""
 
 
-def option_names(field: str) -> tuple[str, ...]:
+def setting_option_names(field: str) -> tuple[str, ...]:
     """Return the option names of a setting, the documented one first."""
     return OPTION_NAMES.get(field, (f"--{field.replace('_', '-')}",))
 
 
-def variable_name(field: str) -> str:
+def setting_environment_variable(field: str) -> str:
     """Return the name of a setting's environment variable."""
     return ENVIRONMENT_PREFIX + field.upper()
 
 
-def description(field: msgspec.structs.FieldInfo) -> str:
+def setting_description(field: msgspec.structs.FieldInfo) -> str:
     """Return the documentation of a setting."""
     return str(get_args(field.type)[1].description)
 
 
-def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function]:
+def add_setting_options(*fields: str, **more: Any) -> Callable[[Function], Function]:
     """Add an option for each of ``fields`` (default: every server setting).
 
     An option that was not given is passed as None.
@@ -73,19 +73,19 @@ def settings_options(*fields: str, **more: Any) -> Callable[[Function], Function
     return add
 
 
-def key_option(**more: Any) -> Callable[[Function], Function]:
+def make_api_key_option(**more: Any) -> Callable[[Function], Function]:
     """Return the option ``--key`` of commands that call a server."""
     text = "API key; prefer the environment variable KGSERVE_KEY.  [default: the token of the data folder's server]"
     return click.option("--key", metavar="KEY", help=text, **more)
 
 
-def store_option_value(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Store an option's value for `option_value`, so that commands need not pass it on. A click callback."""
+def save_click_option_value(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Store an option's value for `get_click_option_value`, so that commands need not pass it on. A click callback."""
     context.meta[f"kgserve.{parameter.name}"] = value
     return value
 
 
-def option_value(option: str) -> Any:
+def get_click_option_value(option: str) -> Any:
     """Return the value of a stored option of the current command, or None."""
     context = click.get_current_context(silent=True)
     return context.meta.get(f"kgserve.{option}") if context else None
@@ -99,12 +99,12 @@ def require_data_folder(settings: Settings) -> None:
 
 def _option(field: msgspec.structs.FieldInfo, more: Mapping[str, Any]) -> Callable[[Function], Function]:
     return click.option(
-        *option_names(field.name),
+        *setting_option_names(field.name),
         field.name,
         type=_click_type(get_args(field.type)[0]),
         default=None,
         **_as_flag(field),
-        help=f"{description(field)}.  [{variable_name(field.name)}; default: {_default_text(field.default)}]",
+        help=f"{setting_description(field)}.  [{setting_environment_variable(field.name)}; default: {_default_text(field.default)}]",
         **more,
     )
 
@@ -128,7 +128,7 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
     return {int: click.INT, float: click.FLOAT, Path: click.Path()}.get(kind, click.STRING)
 
 
-_CONTEXT_OPTION: dict[str, Any] = {"expose_value": False, "callback": store_option_value}
+_CONTEXT_OPTION: dict[str, Any] = {"expose_value": False, "callback": save_click_option_value}
 
 
 class ServerUnreachable(click.ClickException):
@@ -141,7 +141,7 @@ class RequestRefused(click.ClickException):
     """The server answered with an error."""
 
 
-def server_options(function: Function) -> Function:
+def add_server_options(function: Function) -> Function:
     """Add the options ``--server``, ``--data`` and ``--key``, which select the server for `connect`."""
     named = click.option(
         "--server",
@@ -149,11 +149,11 @@ def server_options(function: Function) -> Function:
         **_CONTEXT_OPTION,
         help="Address of the server.  [default: the data folder's; without --data, the one at KGSERVE_PORT]",
     )
-    return named(settings_options("data_dir", **_CONTEXT_OPTION)(key_option(**_CONTEXT_OPTION)(function)))
+    return named(add_setting_options("data_dir", **_CONTEXT_OPTION)(make_api_key_option(**_CONTEXT_OPTION)(function)))
 
 
 @contextmanager
-def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Generator[Client]:
+def open_server_client(data_dir: Path | None = None, *, timeout: float | None = None) -> Generator[Client]:
     """Yield a client of ``data_dir``'s server, of the one that the options select, or of the configured port's.
 
     ``timeout`` is the time limit of an answer in seconds. Errors of the server are raised as RequestRefused.
@@ -162,13 +162,15 @@ def connect(data_dir: Path | None = None, *, timeout: float | None = None) -> Ge
     """
     from kgserve.client import Client
 
-    server, folder = (None, str(data_dir)) if data_dir else (option_value("server"), option_value("data_dir"))
+    server, folder = (
+        (None, str(data_dir)) if data_dir else (get_click_option_value("server"), get_click_option_value("data_dir"))
+    )
     _require_server(server, folder)
-    with Client(server, data=folder, key=option_value("key"), timeout=timeout, retries=0) as client:
+    with Client(server, data=folder, key=get_click_option_value("key"), timeout=timeout, retries=0) as client:
         try:
             yield client
         except KgserveError as error:
-            raise translate_client_error(error, url_of(client)) from error
+            raise translate_client_error(error, get_client_server_url(client)) from error
 
 
 def translate_client_error(error: Exception, url: str) -> Exception:
@@ -196,7 +198,7 @@ def translate_client_error(error: Exception, url: str) -> Exception:
             return error
 
 
-def url_of(client: Client) -> str:
+def get_client_server_url(client: Client) -> str:
     """Return the address of the client's server."""
     return client.http.target.address.url
 
@@ -207,13 +209,13 @@ def format_invalid_input(error: InvalidInput) -> str:
 
 
 def _require_server(server: str | None, data_dir: str | None) -> None:
-    from kgserve.platform.server_discovery import find_server
+    from kgserve.platform.server_discovery import find_running_server
 
     if server is not None or data_dir is None:
         return
     folder = load_settings({"data_dir": data_dir}).data_dir
     if not folder.is_dir():
         raise ServerUnreachable(f"data folder {folder} does not exist")
-    if find_server(folder) is None:
+    if find_running_server(folder) is None:
         hint = f"start one with `kgserve serve --data {folder}`, or specify one with --server"
         raise ServerUnreachable(f"no server has opened {folder}; {hint}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options
+from kgserve.cli.options import ServerUnreachable, add_server_options, add_setting_options, open_server_client
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.terminal import TableColumn, as_json_option, print_as_json, show_table
+from kgserve.cli.terminal import TableColumn, as_json_option, print_json_if_requested, show_table
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.platform.settings import load_settings
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @click.option("--mode", type=click.Choice(MODES), default="table", show_default=True, help="Output format of rows.")
 @click.option("--write", is_flag=True, help="Allow statements to change the store.")
 @click.option("--url", metavar="URL", help="Address of the server.  [default: the data folder's, started on demand]")
-@settings_options("data_dir", "key")
-def shell(
+@add_setting_options("data_dir", "key")
+def cypher_shell_command(
     store: str | None,
     query: str | None,
     file: Path | None,
@@ -45,11 +45,11 @@ def shell(
     """
     if query is not None and file is not None:
         raise click.UsageError("-c and -f cannot be combined.")
-    from kgserve.cli.shell.screen import ShellScreen
+    from kgserve.cli.shell.screen import ShellOutput
     from kgserve.cli.shell.session import NoServerAvailable, ServerConnection, ShellSession
     from kgserve.platform.server_discovery import resolve_data_folder
 
-    screen = ShellScreen()
+    screen = ShellOutput()
     try:
         server = ServerConnection(
             url, resolve_data_folder(data_dir), screen.note, load_settings({"key": key}).key or None
@@ -64,17 +64,17 @@ def shell(
 
 
 def _serve(session: ShellSession, query: str | None, file: Path | None) -> int:
-    from kgserve.cli.shell.commands import CommandStopped, ShellExit, read_file, run_script
+    from kgserve.cli.shell.commands import ShellCommandFailed, ShellExit, read_script_file, run_cypher_script
 
     if query is None and file is None and sys.stdin.isatty() and session.screen.terminal:
-        from kgserve.cli.shell.terminal import run_prompt_loop
+        from kgserve.cli.shell.interactive_prompt import run_prompt_loop
 
         run_prompt_loop(session, _history())
         return 0
     try:
-        text = query if query is not None else read_file(file or Path("-"))
-        run_script(session, text, None if query is not None else str(file or "standard input"))
-    except CommandStopped as stopped:
+        text = query if query is not None else read_script_file(file or Path("-"))
+        run_cypher_script(session, text, None if query is not None else str(file or "standard input"))
+    except ShellCommandFailed as stopped:
         return stopped.code
     except ShellExit:
         return 0
@@ -104,8 +104,8 @@ _MAX_CONTENT_CHARS = 200
 @click.option("--as-of", metavar="WHEN", help="State to search: a sequence, or a time such as 2025-07-15T12:00:00Z.")
 @click.option("--valid-at", metavar="TIME", help="Only facts that were valid at this time, or `now`.")
 @as_json_option
-@server_options
-def search(
+@add_server_options
+def search_nodes_command(
     store: str,
     query: str,
     *,
@@ -121,7 +121,7 @@ def search(
 
     QUERY is plain text. Recent writes may be missing until the indexes have caught up.
     """
-    with connect() as client:
+    with open_server_client() as client:
         found = client.store(store).search(
             query,
             mode=mode,
@@ -132,7 +132,7 @@ def search(
             as_of=as_of,
             valid_at=valid_at,
         )
-    if print_as_json(found):
+    if print_json_if_requested(found):
         return
     if found.degraded:
         click.echo("kgserve: no embedding model is available; results are ranked by words and letters only", err=True)

@@ -11,28 +11,78 @@ import click
 from typing_extensions import override
 
 from kgserve import __version__
-from kgserve.cli.backup import backup, restore, verify
-from kgserve.cli.deploy import deploy
+from kgserve.cli.backup import backup_stores_command, restore_backup_command, verify_backup_command
+from kgserve.cli.deploy import deployment_config_command_group
 from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USAGE
-from kgserve.cli.keys import audit, keys
-from kgserve.cli.mcp import mcp
-from kgserve.cli.memory import consolidate, forget, recall, reflect, retain
-from kgserve.cli.model import model
+from kgserve.cli.keys import api_key_command_group, show_audit_log_command
+from kgserve.cli.mcp import mcp_bridge_command
+from kgserve.cli.memory import (
+    consolidate_memories_command,
+    forget_memories_command,
+    organize_memories_command,
+    recall_memories_command,
+    retain_memory_command,
+)
+from kgserve.cli.model import embedding_model_command_group
 from kgserve.cli.options import format_invalid_input
-from kgserve.cli.query import search, shell
-from kgserve.cli.serve import cluster, health, open_, serve, stop, version
-from kgserve.cli.stores import create, doctor, drop, prune_history, reindex, settings, stores
-from kgserve.cli.top import top
-from kgserve.cli.transfer import export, import_
+from kgserve.cli.query import cypher_shell_command, search_nodes_command
+from kgserve.cli.serve import (
+    check_server_health_command,
+    cluster_command_group,
+    open_explorer_command,
+    print_versions_command,
+    serve_stores_command,
+    stop_server_command,
+)
+from kgserve.cli.stores import (
+    check_stores_command,
+    configure_store_command,
+    create_store_command,
+    drop_store_command,
+    list_stores_command,
+    prune_history_command,
+    rebuild_indexes_command,
+)
+from kgserve.cli.top import show_live_metrics_command
+from kgserve.cli.transfer import export_store_command, import_files_command
 from kgserve.errors import InvalidInput, KgserveError
 
 COMMAND_GROUPS = {
-    "Server": (serve, stop, health, top, keys, audit, cluster, deploy, version),
-    "Stores": (stores, create, settings, drop, reindex, prune_history),
-    "Data": (import_, export, search, shell, open_),
-    "Memories": (retain, recall, reflect, forget, consolidate),
-    "Backups": (backup, verify, restore, doctor),
-    "Editors and models": (mcp, model),
+    "Server": (
+        serve_stores_command,
+        stop_server_command,
+        check_server_health_command,
+        show_live_metrics_command,
+        api_key_command_group,
+        show_audit_log_command,
+        cluster_command_group,
+        deployment_config_command_group,
+        print_versions_command,
+    ),
+    "Stores": (
+        list_stores_command,
+        create_store_command,
+        configure_store_command,
+        drop_store_command,
+        rebuild_indexes_command,
+        prune_history_command,
+    ),
+    "Data": (
+        import_files_command,
+        export_store_command,
+        search_nodes_command,
+        cypher_shell_command,
+        open_explorer_command,
+    ),
+    "Memories": (
+        retain_memory_command,
+        recall_memories_command,
+        organize_memories_command,
+        forget_memories_command,
+        consolidate_memories_command,
+    ),
+    "Backups": (backup_stores_command, verify_backup_command, restore_backup_command, check_stores_command),
+    "Editors and models": (mcp_bridge_command, embedding_model_command_group),
 }
 """All commands by the heading under which the help lists them."""
 
@@ -52,19 +102,19 @@ class _SectionedGroup(click.Group):
 
 @click.group(cls=_SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def kgserve() -> None:
+def kgserve_root_command() -> None:
     """Serve many small knowledge graphs from one process."""
 
 
 for _commands in COMMAND_GROUPS.values():
     for _command in _commands:
-        kgserve.add_command(_command)
+        kgserve_root_command.add_command(_command)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's arguments) and return its exit code."""
     try:
-        code: object = kgserve.main(args=arguments, prog_name="kgserve", standalone_mode=False)
+        code: object = kgserve_root_command.main(args=arguments, prog_name="kgserve", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
         error.show()
@@ -80,7 +130,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
-    sys.exit(run())
+    sys.exit(run_command_line())
 
 
 def _outcome(error: BaseException) -> tuple[str, int]:

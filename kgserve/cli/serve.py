@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgserve import __version__
-from kgserve.cli.options import ServerUnreachable, connect, server_options, settings_options, url_of
-from kgserve.cli.terminal import TableColumn, as_json_option, print_as_json, show_table
-from kgserve.platform.permissions import private_umask
+from kgserve.cli.options import (
+    ServerUnreachable,
+    add_server_options,
+    add_setting_options,
+    get_client_server_url,
+    open_server_client,
+)
+from kgserve.cli.terminal import TableColumn, as_json_option, print_json_if_requested, show_table
+from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.platform_support import describe_unsupported_platform
 from kgserve.platform.settings import load_settings
 
@@ -20,19 +26,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@settings_options()
+@add_setting_options()
 @private_umask()
-def serve(**values: Any) -> int:
+def serve_stores_command(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
     if reason := describe_unsupported_platform():
         raise click.ClickException(reason)
     settings = load_settings(values)
-    from kgserve.platform import allocator, import_environment
+    from kgserve.platform import malloc_control, startup_imports
 
-    allocator.limit_malloc_arenas()
+    malloc_control.limit_malloc_arenas()
     gc.disable()  # until it listens: collecting garbage among imported modules takes a sixth of the startup time
     try:
-        import_environment.prepare_imports()
+        startup_imports.configure_startup_imports()
         from kgserve.server import app
 
         return app.run_server(settings)
@@ -41,9 +47,9 @@ def serve(**values: Any) -> int:
 
 
 @click.command()
-@settings_options("data_dir")
+@add_setting_options("data_dir")
 @click.option("--force", is_flag=True, help="Kill the server without a clean shutdown. Acknowledged writes are kept.")
-def stop(*, data_dir: str | None, force: bool) -> None:
+def stop_server_command(*, data_dir: str | None, force: bool) -> None:
     """Stop the server of a data folder, and wait until the folder is unlocked.
 
     Exit codes: 0 if a server was stopped, 1 if it does not exit, 3 if none was running.
@@ -53,7 +59,7 @@ def stop(*, data_dir: str | None, force: bool) -> None:
     folder = server_discovery.resolve_data_folder(data_dir)
     try:
         stopped = server_discovery.stop_server(folder, force=force)
-    except server_discovery.StopFailed as error:
+    except server_discovery.ServerStopFailed as error:
         raise click.ClickException(str(error)) from None
     if stopped is None:
         raise ServerUnreachable(f"no server is running for {folder}; nothing to stop")
@@ -62,19 +68,19 @@ def stop(*, data_dir: str | None, force: bool) -> None:
 
 @click.command()
 @click.option("--ready", is_flag=True, help="Also check that stores can be opened and written.")
-@server_options
-def health(*, ready: bool) -> None:
+@add_server_options
+def check_server_health_command(*, ready: bool) -> None:
     """Check whether a server is alive. For containers and supervisors.
 
     Exit codes: 0 if it is, 1 if it is not ready, 3 if none answers.
     """
-    with connect() as client:
+    with open_server_client() as client:
         client.ready() if ready else client.health()
-    click.echo(f"{url_of(client)} is {'ready' if ready else 'alive'}")
+    click.echo(f"{get_client_server_url(client)} is {'ready' if ready else 'alive'}")
 
 
 @click.command()
-def version() -> None:
+def print_versions_command() -> None:
     """Print the versions of kgserve, its engines and Python."""
     from contextlib import suppress
     from importlib import metadata
@@ -90,18 +96,18 @@ def version() -> None:
 @click.argument("store", required=False)
 @click.option("--write", is_flag=True, help="Allow the page to write, if the server requires keys.")
 @click.option("--print", "only_print", is_flag=True, help="Print the address without opening it.")
-@server_options
-def open_(*, store: str | None, write: bool, only_print: bool) -> None:
+@add_server_options
+def open_explorer_command(*, store: str | None, write: bool, only_print: bool) -> None:
     """Open the explorer in a browser, at STORE if given, and print its address.
 
     If the server requires keys, it creates one for the page and adds it to the address. The key allows reading, or
     writing with --write, for 12 hours or until the server stops. Anyone with the address has the same access.
     """
-    with connect() as client:
+    with open_server_client() as client:
         if store is not None:
             client.store(store).settings()
         key = None if client.whoami().open else _key(client, write=write)
-        address = f"{url_of(client)}/{_fragment(store, key)}"
+        address = f"{get_client_server_url(client)}/{_fragment(store, key)}"
     click.echo(address)
     if not only_print:
         import webbrowser
@@ -141,21 +147,21 @@ CLUSTER_NODE_COLUMNS = (
 
 
 @click.group()
-def cluster() -> None:
+def cluster_command_group() -> None:
     """List the nodes of a cluster, move stores between them, and repair logs."""
 
 
-@cluster.command()
+@cluster_command_group.command()
 @as_json_option
-@server_options
-def status() -> None:
+@add_server_options
+def show_cluster_status_command() -> None:
     """List the nodes, whether they are alive, and the number of stores that each serves or would serve.
 
     Exit codes: 0 if all are alive, 1 if not, 3 if no server answers.
     """
-    with connect() as client:
+    with open_server_client() as client:
         found = client.cluster()
-    if not print_as_json(found):
+    if not print_json_if_requested(found):
         show_table(CLUSTER_NODE_COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
         if found.silent:
             click.echo(f"{found.node} is disconnected from the NATS servers of the cluster", err=True)
@@ -163,17 +169,17 @@ def status() -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster.command()
+@cluster_command_group.command()
 @click.argument("store")
 @click.argument("node")
-@server_options
-def move(store: str, node: str) -> None:
+@add_server_options
+def move_store_command(store: str, node: str) -> None:
     """Move STORE to NODE, and wait until NODE has opened it. Requests to STORE wait meanwhile.
 
     The exit code is 1, with the reason, if NODE has not opened STORE within 30 seconds. NODE owns STORE in that case
     too.
     """
-    with connect() as client:
+    with open_server_client() as client:
         moved = client.store(store).move(node)
     click.echo(f"{moved.store} is served by {moved.node}, at {moved.url}")
     if not moved.opened:
@@ -181,16 +187,16 @@ def move(store: str, node: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster.command()
+@cluster_command_group.command()
 @click.option("--undo", is_flag=True, help="Let the node own stores again.")
-@server_options
-def drain(*, undo: bool) -> None:
+@add_server_options
+def drain_node_command(*, undo: bool) -> None:
     """Move all stores of the connected node to other nodes. It accepts no stores until --undo or its next start.
 
     The exit code is 1 if stores could not be moved, or were not opened by their new nodes within 30 seconds. Those are
     listed with the reason.
     """
-    with connect() as client:
+    with open_server_client() as client:
         found = client.drain(undo=undo)
     click.echo(
         f"{found.node} accepts stores again"
@@ -205,24 +211,24 @@ def drain(*, undo: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster.command()
+@cluster_command_group.command()
 @click.argument("store")
-@server_options
-def repair(store: str) -> None:
+@add_server_options
+def rebuild_store_log_command(store: str) -> None:
     """Rebuild the log of STORE from the files of the connected node, after the log has lost data.
 
     Run it on the node that served the store last: a node whose files are incomplete refuses.
     """
-    with connect() as client:
+    with open_server_client() as client:
         done = client.store(store).repair()
     matching = f"{done.found} frames of its log were left and match the files of {done.node}"
     click.echo(f"{done.store} is served by {done.node} up to sequence {done.sequence}; {matching}")
 
 
-@cluster.command("finish-upgrade")
-@server_options
-def finalize_cluster_upgrade() -> None:
+@cluster_command_group.command("finish-upgrade")
+@add_server_options
+def finish_cluster_upgrade_command() -> None:
     """Switch all nodes to the newest format, once each runs the new version. Older versions can no longer join."""
-    with connect() as client:
+    with open_server_client() as client:
         done = client.finish_upgrade()
     click.echo(f"the cluster writes format {done.format}")

@@ -14,18 +14,18 @@ from typing_extensions import override
 from kgserve.admin.api import StoreSettingsAnswer, StoreStats, StoreSummary
 from kgserve.cli.options import (
     RequestRefused,
-    connect,
-    option_value,
+    add_server_options,
+    add_setting_options,
+    get_click_option_value,
+    open_server_client,
     require_data_folder,
-    server_options,
-    settings_options,
 )
-from kgserve.cli.terminal import IndexProgress, TableColumn, as_json_option, print_as_json, show_table
+from kgserve.cli.terminal import IndexProgress, TableColumn, as_json_option, print_json_if_requested, show_table
 from kgserve.errors import KgserveError
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.permissions import private_umask
+from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
-from kgserve.storage.model.statuses import IndexStatus
+from kgserve.storage.model.projection_statuses import IndexStatus
 from kgserve.storage.model.store_settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ INDEX_ERROR_TIMEOUT_SECONDS = 5.0
 @click.command()
 @as_json_option
 @click.option("--indexes", is_flag=True, help="Also show the lag of the indexes of open stores.")
-@server_options
-def stores(*, indexes: bool) -> None:
+@add_server_options
+def list_stores_command(*, indexes: bool) -> None:
     """List the stores of a running server, with counts and sizes on disk.
 
     For open stores, also show the lag: the number of commits that the slowest index or the history has not applied yet.
@@ -68,27 +68,27 @@ def stores(*, indexes: bool) -> None:
     With --indexes, also show the commits that each index has not applied yet, its pending entities, and its error. The
     columns are empty for closed stores, which are not opened for this.
     """
-    if option_value("as_json") and indexes:
+    if get_click_option_value("as_json") and indexes:
         raise click.UsageError("--json cannot be combined with --indexes.")
-    with connect() as client:
+    with open_server_client() as client:
         answer = client.stores()
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
-    if print_as_json(answer):
+    if print_json_if_requested(answer):
         return
     show_table(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
 
 
 @click.command()
 @click.argument("store")
-@server_options
-def reindex(store: str) -> int:
+@add_server_options
+def rebuild_indexes_command(store: str) -> int:
     """Rebuild both indexes of STORE, vectors with the server's current model, and wait until they are complete.
 
     Interrupting the command does not stop the rebuild. The exit code is 1 if an index cannot be built.
     """
-    with connect() as client:
+    with open_server_client() as client:
         handle = client.store(store)
-        for index in await_indexes(handle.stats, handle.reindex().sequence):
+        for index in wait_until_indexes_complete(handle.stats, handle.reindex().sequence):
             click.echo(f"{index.name}: {index.entities:,} entities, model {index.model}, sequence {index.sequence:,}")
     return 0
 
@@ -101,13 +101,13 @@ def reindex(store: str) -> int:
     help="Delete states that ended before this: a time such as 2025-07-15T12:00:00Z, a sequence, or days such as 30d.  "
     "[default: the store's setting]",
 )
-@server_options
-def prune_history(store: str, before: str | None) -> None:
+@add_server_options
+def prune_history_command(store: str, before: str | None) -> None:
     """Permanently delete previous states of STORE's nodes and edges, and report how many.
 
     Current states are kept, and so are the states at that moment and since.
     """
-    with connect() as client:
+    with open_server_client() as client:
         done = client.store(store).prune_history(before)
     states = "1 state" if done.pruned == 1 else f"{done.pruned:,} states"
     known = f"available from sequence {done.oldest:,} on" if done.oldest else "available from the beginning"
@@ -127,9 +127,9 @@ def prune_history(store: str, before: str | None) -> None:
     is_flag=True,
     help="Set timestamps in the future, written under a clock that was ahead, to the current time in a new commit.",
 )
-@settings_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
+@add_setting_options("data_dir", "log_format", "engine", "buffer_pool_mb", "engine_threads")
 @private_umask()
-def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: bool, **values: Any) -> int:
+def check_stores_command(store: str | None, *, rebuild: bool, salvage: bool, repair_times: bool, **values: Any) -> int:
     """Check journal, snapshot and engine file of STORE, or of every store, while no server is running.
 
     Also removes read permissions of other users from the data folder's files, and reports them.
@@ -140,17 +140,17 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
     """
     settings = load_settings(values)
     require_data_folder(settings)
-    from kgserve.admin.doctor import RepairOptions, examine_folder, require_standalone
-    from kgserve.admin.doctor import check_stores as examine
+    from kgserve.admin.doctor import StoreRepairOptions, check_data_folder, require_non_cluster_data_folder
+    from kgserve.admin.doctor import repair_and_check_stores as examine
     from kgserve.platform import structured_log
     from kgserve.platform.data_folder_lock import DataFolderLock
 
     structured_log.configure_logging(settings.log_format, "error")  # findings are shown in the table
     if repair_times:
-        require_standalone(settings.data_dir)
+        require_non_cluster_data_folder(settings.data_dir)
     with DataFolderLock(settings.data_dir) as lock:
-        repairs = RepairOptions(rebuild=rebuild, salvage=salvage, times=repair_times)
-        reports = [*examine_folder(settings, lock.mended), *examine(settings, store, repairs)]
+        repairs = StoreRepairOptions(rebuild=rebuild, salvage=salvage, times=repair_times)
+        reports = [*check_data_folder(settings, lock.mended), *examine(settings, store, repairs)]
     rows = [
         (report.store, finding.part, "ok" if finding.ok else "BAD", finding.detail)
         for report in reports
@@ -160,7 +160,7 @@ def doctor(store: str | None, *, rebuild: bool, salvage: bool, repair_times: boo
     return 0 if all(report.ok for report in reports) else 1
 
 
-def await_indexes(stats: Callable[[], StoreStats], sequence: int) -> list[IndexStatus]:
+def wait_until_indexes_complete(stats: Callable[[], StoreStats], sequence: int) -> list[IndexStatus]:
     """Wait until both indexes have applied commit ``sequence`` and have nothing pending; show progress on a terminal.
 
     ``stats`` returns the store's current statistics. Raises ClickException when indexes are disabled, or one makes no
@@ -286,8 +286,8 @@ _chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=
 @click.command()
 @click.argument("store")
 @_chosen
-@server_options
-def create(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
+@add_server_options
+def create_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
     """Create STORE, empty, with settings such as history=90 or memory.dedup=off.
 
     The first import or write also creates a store, with default settings. The exit code is 1 if STORE exists.
@@ -295,7 +295,7 @@ def create(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
     fields = _request(chosen)
     if "name" in fields:
         fields["display_name"] = fields.pop("name")
-    with connect() as client:
+    with open_server_client() as client:
         done = client.create(store, **fields)
     if not done.created:
         raise RequestRefused(
@@ -308,17 +308,17 @@ def create(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
 @click.argument("store")
 @_chosen
 @as_json_option
-@server_options
-def settings(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
+@add_server_options
+def configure_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
     """Show the settings of STORE, or change the given ones, such as history=90 or kind_whitelist=note,person.
 
     A VALUE is JSON, a comma-separated list, or text; an empty value resets the setting. Memory settings start with
     `memory.`, such as memory.half_life_days=null.
     """
-    with connect() as client:
+    with open_server_client() as client:
         handle = client.store(store)
         found = handle.update_settings(**_request(chosen)) if chosen else handle.settings()
-    if print_as_json(found):
+    if print_json_if_requested(found):
         return
     show_table(SETTING_COLUMNS, _rows(found))
 
@@ -326,13 +326,13 @@ def settings(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
 @click.command()
 @click.argument("store")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@server_options
-def drop(store: str, *, yes: bool) -> None:
+@add_server_options
+def drop_store_command(store: str, *, yes: bool) -> None:
     """Permanently delete STORE and its contents. Only a backup can restore it.
 
     On a terminal, confirm by typing its name. Otherwise, --yes is required.
     """
-    with connect() as client:
+    with open_server_client() as client:
         if not yes:
             _confirm(store, client.store(store).stats().nodes)
         inbound = client.drop(store, confirm=store).inbound

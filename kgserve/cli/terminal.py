@@ -9,19 +9,21 @@ from typing import Any, Self, TypeVar
 import click
 import msgspec
 
-from kgserve.cli.options import option_value, store_option_value
+from kgserve.cli.options import get_click_option_value, save_click_option_value
 from kgserve.cli.shell.formats import tab_separated_line
-from kgserve.storage.model.statuses import IndexStatus
+from kgserve.storage.model.projection_statuses import IndexStatus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def json_option(text: str) -> Callable[[Function], Function]:
-    """Return the option ``--json``, which `print_as_json` reads."""
-    return click.option("--json", "as_json", is_flag=True, expose_value=False, callback=store_option_value, help=text)
+def make_json_option(text: str) -> Callable[[Function], Function]:
+    """Return the option ``--json``, which `print_json_if_requested` reads."""
+    return click.option(
+        "--json", "as_json", is_flag=True, expose_value=False, callback=save_click_option_value, help=text
+    )
 
 
-as_json_option = json_option("Print the server's answer as JSON.")
+as_json_option = make_json_option("Print the server's answer as JSON.")
 
 
 class TableColumn(msgspec.Struct, frozen=True):
@@ -41,9 +43,9 @@ def show_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) ->
         click.echo(tab_separated_line([str(value) for value in row]), nl=False)
 
 
-def print_as_json(value: Any) -> bool:
+def print_json_if_requested(value: Any) -> bool:
     """Print ``value`` as JSON to standard output if ``--json`` was given. Return True if it was."""
-    if option_value("as_json"):
+    if get_click_option_value("as_json"):
         click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
         return True
     return False

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import click
 import msgspec
 
-from kgserve.cli.options import RequestRefused, connect, option_value, server_options, translate_client_error, url_of
+from kgserve.cli.options import (
+    RequestRefused,
+    add_server_options,
+    get_click_option_value,
+    get_client_server_url,
+    open_server_client,
+    translate_client_error,
+)
 from kgserve.cli.terminal import format_size
 from kgserve.errors import KgserveError
 from kgserve.platform.settings import load_settings
@@ -66,8 +73,8 @@ _UNKNOWN_VALUE = "-"
     metavar="SECONDS",
     help="Time between two updates.",
 )
-@server_options
-def top(*, once: bool, order: Order, interval: float) -> None:
+@add_server_options
+def show_live_metrics_command(*, once: bool, order: Order, interval: float) -> None:
     """Show a running server's rates, latency, memory, open stores and engine processes.
 
     Engine is the memory of a store's engine process, empty without one. Waiting is the number of Cypher statements in
@@ -77,18 +84,18 @@ def top(*, once: bool, order: Order, interval: float) -> None:
     """
     from rich.console import Console
 
-    with connect(timeout=_METRICS_TIMEOUT_SECONDS) as client:
+    with open_server_client(timeout=_METRICS_TIMEOUT_SECONDS) as client:
         watch = _ServerMonitor(
             client,
-            named=option_value("server") is not None,
-            folder=load_settings({"data_dir": option_value("data_dir")}).data_dir,
+            named=get_click_option_value("server") is not None,
+            folder=load_settings({"data_dir": get_click_option_value("data_dir")}).data_dir,
         )
         if once:
             watch.read()
             time.sleep(interval)
             watch.read()
             console = Console()
-            console.print(render_frame(watch.frame(order, keys=False), console.width, None))
+            console.print(render_metrics_frame(watch.frame(order, keys=False), console.width, None))
         elif not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise click.UsageError("Standard output is not a terminal; use --once to print one frame.")
         else:
@@ -101,9 +108,9 @@ class _ServerMonitor:
     def __init__(self, client: Client, *, named: bool, folder: Path) -> None:
         self._client = client
         self._named, self._folder = named, folder
-        self._overview: ServerOverview | None = None
+        self._overview: ServerMetricsOverview | None = None
         self._trouble: str | None = None
-        self._before: MetricsReading | None = None
+        self._before: TimedMetricsScrape | None = None
 
     def read(self) -> None:
         """Read the metrics. Raises the client's errors, and RequestRefused for other content."""
@@ -114,30 +121,32 @@ class _ServerMonitor:
         with self._client.http.open(call) as response:
             text = response.read()
         try:
-            reading = MetricsReading(time.monotonic(), MetricsScrape.read(text.decode()))
+            reading = TimedMetricsScrape(time.monotonic(), MetricsScrape.read(text.decode()))
         except ValueError as error:
-            raise RequestRefused(f"{url_of(self._client)} did not send kgserve metrics: {error}") from error
-        self._overview = compute_overview(self._before or reading, reading)
+            raise RequestRefused(
+                f"{get_client_server_url(self._client)} did not send kgserve metrics: {error}"
+            ) from error
+        self._overview = compute_metrics_overview(self._before or reading, reading)
         self._before, self._trouble = reading, None
 
     def read_patiently(self) -> None:
         """Read the metrics; on failure, record the trouble and locate the server again, as it may have moved."""
-        from kgserve.platform.server_discovery import find_server
+        from kgserve.platform.server_discovery import find_running_server
 
         try:
             self.read()
         except (KgserveError, RequestRefused) as error:
             if self._trouble is None:
-                reason = str(translate_client_error(error, url_of(self._client))).splitlines()[0]
+                reason = str(translate_client_error(error, get_client_server_url(self._client))).splitlines()[0]
                 self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, retrying: {reason}"
             self._before = None
             # The configured port alone could belong to another server.
-            if self._named or find_server(self._folder) is not None:
+            if self._named or find_running_server(self._folder) is not None:
                 self._client.http.target.relocate()
 
-    def frame(self, order: Order, *, keys: bool = True) -> TopFrame:
+    def frame(self, order: Order, *, keys: bool = True) -> MetricsDisplayFrame:
         """Return the current frame."""
-        return TopFrame(url_of(self._client), self._overview, order, self._trouble, keys)
+        return MetricsDisplayFrame(get_client_server_url(self._client), self._overview, order, self._trouble, keys)
 
 
 def _live(watch: _ServerMonitor, order: Order, interval: float) -> None:
@@ -151,7 +160,7 @@ def _live(watch: _ServerMonitor, order: Order, interval: float) -> None:
             if time.monotonic() >= due:
                 watch.read_patiently()
                 due = time.monotonic() + interval
-            live.update(render_frame(watch.frame(order), console.width, console.height), refresh=True)
+            live.update(render_metrics_frame(watch.frame(order), console.width, console.height), refresh=True)
             match _key(due - time.monotonic()):
                 case "q" | "Q" | "\x04":
                     return
@@ -185,15 +194,15 @@ def _key(seconds: float) -> str:
     return os.read(sys.stdin.fileno(), 1).decode("latin-1") or "\x04"
 
 
-class MetricsReading(msgspec.Struct, frozen=True):
+class TimedMetricsScrape(msgspec.Struct, frozen=True):
     """A scrape of metrics, and its time on the monotonic clock."""
 
     at: float
     scrape: MetricsScrape
 
 
-class StoreRow(msgspec.Struct, frozen=True):
-    """An open store. ``writes`` is per second, ``lag`` in commits; ``check`` is None before the first check.
+class StoreMetricsRow(msgspec.Struct, frozen=True):
+    """Metrics of an open store. ``writes``: per second. ``lag``: in commits. ``check``: None before the first check.
 
     ``engine``: memory of its engine process in bytes, 0 without one. ``waiting``: statements in the process's queue.
     ``lost``: number of processes that crashed or hung.
@@ -213,11 +222,11 @@ class StoreRow(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-class ServerOverview(msgspec.Struct, frozen=True):
+class ServerMetricsOverview(msgspec.Struct, frozen=True):
     """Metrics of the whole server; None for those that the key may not see. Rates are per second, sizes in bytes."""
 
     version: str
-    stores: Sequence[StoreRow]
+    stores: Sequence[StoreMetricsRow]
     requests: float | None
     errors: float | None
     p95: float | None
@@ -234,12 +243,12 @@ class ServerOverview(msgspec.Struct, frozen=True):
     engine_memory: float
 
 
-def compute_overview(before: MetricsReading, now: MetricsReading) -> ServerOverview:
+def compute_metrics_overview(before: TimedMetricsScrape, now: TimedMetricsScrape) -> ServerMetricsOverview:
     """Return the current values, with rates and quantiles between two readings."""
     scrape = now.scrape
     stores = _stores(before, now)
     versions = scrape.by("version", "kgserve_build_info")
-    return ServerOverview(
+    return ServerMetricsOverview(
         version=next(iter(versions), "?"),
         stores=stores,
         requests=_growth_per_second(before, now, _requests),
@@ -259,7 +268,7 @@ def compute_overview(before: MetricsReading, now: MetricsReading) -> ServerOverv
     )
 
 
-def sort_stores(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
+def sort_store_metrics_rows(stores: Sequence[StoreMetricsRow], order: Order) -> list[StoreMetricsRow]:
     """Return stores by name, or in descending order of another column."""
     by_name = sorted(stores, key=lambda store: store.name)
     if order == "name":
@@ -267,7 +276,7 @@ def sort_stores(stores: Sequence[StoreRow], order: Order) -> list[StoreRow]:
     return sorted(by_name, key=lambda store: getattr(store, order), reverse=True)
 
 
-def _stores(before: MetricsReading, now: MetricsReading) -> list[StoreRow]:
+def _stores(before: TimedMetricsScrape, now: TimedMetricsScrape) -> list[StoreMetricsRow]:
     columns = {field: now.scrape.by("store", f"kgserve_store_{name}") for field, name in _STORE_METRICS.items()}
     written = _rates(before, now, "kgserve_store_writes_total")
     checks = now.scrape.by("store", "kgserve_store_last_check_ok")
@@ -276,7 +285,7 @@ def _stores(before: MetricsReading, now: MetricsReading) -> list[StoreRow]:
         name = sample.labels["store"]
         lags[name] = max(lags.get(name, 0.0), sample.value)
     return [
-        StoreRow(
+        StoreMetricsRow(
             name=name,
             writes=written.get(name, 0.0),
             lag=int(lags.get(name, 0)),
@@ -287,7 +296,7 @@ def _stores(before: MetricsReading, now: MetricsReading) -> list[StoreRow]:
     ]
 
 
-def _rates(before: MetricsReading, now: MetricsReading, name: str) -> dict[str, float]:
+def _rates(before: TimedMetricsScrape, now: TimedMetricsScrape, name: str) -> dict[str, float]:
     seconds = max(now.at - before.at, 1e-3)
     earlier = before.scrape.by("store", name)
     # A smaller value than before was reset: the store was reopened, or the server restarted.
@@ -297,12 +306,12 @@ def _rates(before: MetricsReading, now: MetricsReading, name: str) -> dict[str, 
     }
 
 
-def _rate(before: MetricsReading, now: MetricsReading, name: str) -> float | None:
+def _rate(before: TimedMetricsScrape, now: TimedMetricsScrape, name: str) -> float | None:
     return _growth_per_second(before, now, lambda scrape: scrape.value(name))
 
 
 def _growth_per_second(
-    before: MetricsReading, now: MetricsReading, count: Callable[[MetricsScrape], float | None]
+    before: TimedMetricsScrape, now: TimedMetricsScrape, count: Callable[[MetricsScrape], float | None]
 ) -> float | None:
     """Return the growth of a counter per second."""
     value = count(now.scrape)
@@ -324,13 +333,13 @@ def _errors(scrape: MetricsScrape) -> float | None:
     return sum(count for status, count in by_status.items() if int(status) >= _MIN_ERROR_STATUS)
 
 
-def _p95(before: MetricsReading, now: MetricsReading) -> float | None:
+def _p95(before: TimedMetricsScrape, now: TimedMetricsScrape) -> float | None:
     """Return the 95th percentile of request durations between two readings, in seconds."""
-    from kgserve.platform.metrics.exposition import estimate_quantile
+    from kgserve.platform.metrics.exposition import estimate_histogram_quantile
 
     counts, earlier = _buckets(now.scrape), _buckets(before.scrape)
     grown = {bound: count - earlier.get(bound, 0.0) for bound, count in counts.items()}
-    return estimate_quantile(0.95, grown) if all(count >= 0 for count in grown.values()) else None
+    return estimate_histogram_quantile(0.95, grown) if all(count >= 0 for count in grown.values()) else None
 
 
 def _buckets(scrape: MetricsScrape) -> dict[str, float]:
@@ -344,7 +353,7 @@ class _Column(NamedTuple):
     title: str
     width: int
     """Minimum terminal width in characters at which the column is shown."""
-    text: Callable[[StoreRow], str]
+    text: Callable[[StoreMetricsRow], str]
 
 
 _STORE_TABLE_COLUMNS = (
@@ -362,17 +371,17 @@ _STORE_TABLE_COLUMNS = (
 )
 
 
-class TopFrame(NamedTuple):
-    """A frame: the server's address, its metrics, the order of stores, and the current connection error."""
+class MetricsDisplayFrame(NamedTuple):
+    """Frame of the live display: server address, metrics, order of stores, and the current connection error."""
 
     url: str
-    overview: ServerOverview | None
+    overview: ServerMetricsOverview | None
     order: Order
     trouble: str | None = None
     keys: bool = True
 
 
-def render_frame(frame: TopFrame, width: int, height: int | None) -> RenderableType:
+def render_metrics_frame(frame: MetricsDisplayFrame, width: int, height: int | None) -> RenderableType:
     """Render a frame for a screen of ``width`` by ``height`` characters; without ``height``, include all stores."""
     from rich.console import Group
     from rich.text import Text
@@ -393,7 +402,7 @@ def render_frame(frame: TopFrame, width: int, height: int | None) -> RenderableT
     return Group(*parts)
 
 
-def _title(frame: TopFrame) -> Text:
+def _title(frame: MetricsDisplayFrame) -> Text:
     from rich.text import Text
 
     version = f" {frame.overview.version}" if frame.overview else ""
@@ -403,7 +412,7 @@ def _title(frame: TopFrame) -> Text:
     return text
 
 
-def _head(seen: ServerOverview, per_row: int) -> Table:
+def _head(seen: ServerMetricsOverview, per_row: int) -> Table:
     """Return a grid of names and values, ``per_row`` pairs per row."""
     from rich.table import Table
     from rich.text import Text
@@ -429,14 +438,14 @@ def _head(seen: ServerOverview, per_row: int) -> Table:
     return grid
 
 
-def _table(stores: Sequence[StoreRow], order: Order, width: int, max_rows: int | None) -> Group | Table:
+def _table(stores: Sequence[StoreMetricsRow], order: Order, width: int, max_rows: int | None) -> Group | Table:
     """Return the table of the first ``max_rows`` stores, with the columns that fit the width."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    stores = sort_stores(stores, order)
+    stores = sort_store_metrics_rows(stores, order)
     limit = len(stores) if max_rows is None else max_rows
     table = Table(box=box.SIMPLE_HEAD, expand=False)
     columns = [column for column in _STORE_TABLE_COLUMNS if width >= column.width]
@@ -455,7 +464,7 @@ def _table(stores: Sequence[StoreRow], order: Order, width: int, max_rows: int |
     return Group(table, Text(f"… and {hidden} more", style="dim")) if hidden > 0 else table
 
 
-def _style(store: StoreRow) -> str:
+def _style(store: StoreMetricsRow) -> str:
     return "bold red" if store.check is False else ""
 
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 from typing_extensions import override
 
-from kgserve.cli.options import connect, option_value, server_options
-from kgserve.cli.stores import await_indexes
+from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client
+from kgserve.cli.stores import wait_until_indexes_complete
 from kgserve.cli.terminal import TransferProgress, format_size
 from kgserve.graph.answers import ImportAnswer, empty_import_answer
-from kgserve.platform.permissions import private_umask
+from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
 
 if TYPE_CHECKING:
     from kgserve.client import Client
     from kgserve.client.embedded import Library
-    from kgserve.graph.transfer.formats.csv_pair import TableFileOpener
-    from kgserve.graph.transfer.formats.exchange_lines import ImportConversion, InputPart
+    from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
+    from kgserve.graph.transfer.formats.nodes_and_edges_csv import TableFileOpener
 
 EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server")
 IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
@@ -66,9 +66,9 @@ KEEPALIVE_BLANKS = b" " * 1024
     help="For files of the MCP memory server: create entities by name, and a memory for each observation.",
 )
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
-@server_options
+@add_server_options
 @private_umask()
-def import_(
+def import_files_command(
     store: str, files: tuple[str, ...], *, kind: str | None, mapping: Path | None, as_memories: bool, wait_index: bool
 ) -> int:
     """Import FILEs, or standard input for "-", into STORE.
@@ -93,7 +93,7 @@ def import_(
                 answer = conversion.translate_answer(answer)
             _summarise(store, answer, conversion)
             if wait_index and answer.sequence:
-                await_indexes(opened.store(store).stats, answer.sequence)
+                wait_until_indexes_complete(opened.store(store).stats, answer.sequence)
     return 0 if answer.ok else 1
 
 
@@ -104,11 +104,11 @@ def _open_backend(*, indexes: bool = False) -> Generator[Client | Library]:
     ``indexes``: also fill the indexes of an opened folder, which the next server does otherwise. Raises Conflict when a
     process other than a server has locked the folder.
     """
-    from kgserve.platform.server_discovery import find_server
+    from kgserve.platform.server_discovery import find_running_server
 
-    data_dir, named = option_value("data_dir"), option_value("server") is not None
-    if named or data_dir is None or not Path(data_dir).is_dir() or find_server(Path(data_dir)) is not None:
-        with connect() as client:
+    data_dir, named = get_click_option_value("data_dir"), get_click_option_value("server") is not None
+    if named or data_dir is None or not Path(data_dir).is_dir() or find_running_server(Path(data_dir)) is not None:
+        with open_server_client() as client:
             yield client
         return
     from kgserve.client.embedded import Library
@@ -136,10 +136,10 @@ def _without_warnings() -> Generator[None]:
 def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> ImportAnswer:
     """Import lines as they arrive."""
     from kgserve.client import Client
-    from kgserve.client.lines import Upload
-    from kgserve.client.streams import IMPORT_ROUTE
+    from kgserve.client.custom_request_builders import IMPORT_ROUTE
+    from kgserve.client.json_lines_streaming import ImportUpload
 
-    class StreamedUpload(Upload):
+    class StreamedUpload(ImportUpload):
         """Upload without buffering: data from a pipe is sent as soon as it arrives."""
 
         @override
@@ -158,9 +158,8 @@ def _export_blocks(
 ) -> Generator[Iterator[bytes]]:
     """Yield the lines of an export, in blocks that may end within a line."""
     from kgserve.client import Client
-    from kgserve.client.streams import export
 
-    call = export(store, as_of=as_of, valid_at=valid_at).call
+    call = export_store_command(store, as_of=as_of, valid_at=valid_at).call
     if isinstance(opened, Client):
         with opened.http.begun(call) as response:
             yield response.iter_bytes()
@@ -193,9 +192,9 @@ def _is_readable(file: BinaryIO, seconds: float) -> bool:
 
 def _read(
     files: tuple[str, ...], kind: str | None, mapping: Path | None, stack: ExitStack
-) -> tuple[ImportConversion | None, Iterator[bytes], int | None]:
+) -> tuple[ImportLinesWithSourceMap | None, Iterator[bytes], int | None]:
     """Return the lines to send, their conversion if they are converted, and their size in bytes if known."""
-    from kgserve.graph.transfer.formats.files import import_format
+    from kgserve.graph.transfer.formats.import_export_files import detect_import_format
 
     if mapping is not None:
         if kind not in {None, "csv"}:
@@ -206,7 +205,7 @@ def _read(
     if "-" in files:
         return _from_pipe(files, kind)
     paths = [Path(file) for file in files]
-    kind = kind or import_format(paths)
+    kind = kind or detect_import_format(paths)
     _check_files(paths, kind)
     if kind in LINE_FORMATS and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
@@ -214,9 +213,11 @@ def _read(
     return _convert(kind, paths, None, stack)
 
 
-def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[ImportConversion | None, Iterator[bytes], int | None]:
-    from kgserve.graph.transfer.formats.exchange_lines import ImportConversion
-    from kgserve.graph.transfer.formats.files import stream_part
+def _from_pipe(
+    files: tuple[str, ...], kind: str | None
+) -> tuple[ImportLinesWithSourceMap | None, Iterator[bytes], int | None]:
+    from kgserve.graph.transfer.formats.import_export_files import read_stream_as_import_table
+    from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap
 
     kind = kind or "ndjson"
     if len(files) > 1:
@@ -226,18 +227,18 @@ def _from_pipe(files: tuple[str, ...], kind: str | None) -> tuple[ImportConversi
     file = sys.stdin.buffer
     if kind in LINE_FORMATS:
         return None, read_with_keepalive(file), _size(file)
-    conversion = ImportConversion([stream_part(kind, file, "")])
+    conversion = ImportLinesWithSourceMap([read_stream_as_import_table(kind, file, "")])
     return conversion, _with_first_read(conversion.blocks()), None
 
 
 def _convert(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
-) -> tuple[ImportConversion, Iterator[bytes], int | None]:
-    from kgserve.graph.transfer.formats.exchange_lines import ImportConversion
-    from kgserve.graph.transfer.formats.files import open_parts
+) -> tuple[ImportLinesWithSourceMap, Iterator[bytes], int | None]:
+    from kgserve.graph.transfer.formats.import_export_files import open_import_tables
+    from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap
 
-    parts = _open_graphiti(paths, stack) if kind == "graphiti" else open_parts(kind, paths, stack, mapping)
-    conversion = ImportConversion(parts)
+    parts = _open_graphiti(paths, stack) if kind == "graphiti" else open_import_tables(kind, paths, stack, mapping)
+    conversion = ImportLinesWithSourceMap(parts)
     return conversion, _with_first_read(conversion.blocks()), None
 
 
@@ -247,26 +248,26 @@ def _with_first_read(blocks: Iterator[bytes]) -> Iterator[bytes]:
     return iter(()) if first is None else chain((first,), blocks)
 
 
-def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[InputPart]:
-    from kgserve.graph.transfer.formats.graphiti import read_graphiti
-    from kgserve.projections.cypher_engine.driver.graphiti_file import open_graphiti_file
+def _open_graphiti(paths: list[Path], stack: ExitStack) -> list[ImportSourceTable]:
+    from kgserve.graph.transfer.formats.graphiti_import import read_graphiti
+    from kgserve.projections.cypher_engine.driver.foreign_kuzu_file import open_foreign_kuzu_file
 
-    parts: list[InputPart] = []
+    parts: list[ImportSourceTable] = []
     for path in paths:
-        file = stack.enter_context(open_graphiti_file(path))
+        file = stack.enter_context(open_foreign_kuzu_file(path))
         parts += read_graphiti(path.name, file.tables, file.rows)
     return parts
 
 
 def _check_files(paths: list[Path], kind: str) -> None:
-    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair_paths
-    from kgserve.graph.transfer.formats.kb_sqlite import is_kb_folder
+    from kgserve.graph.transfer.formats.import_export_files import PAIR_FORMATS, node_and_edge_file_paths
+    from kgserve.graph.transfer.formats.kb_notes_sqlite_import import is_kb_notes_folder
 
     for path in paths:
-        is_pair = kind in PAIR_FORMATS and any(each.exists() for each in pair_paths(path, kind))
+        is_pair = kind in PAIR_FORMATS and any(each.exists() for each in node_and_edge_file_paths(path, kind))
         if not (path.exists() or is_pair):
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
-        if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_folder(path)):
+        if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_notes_folder(path)):
             raise click.BadParameter(f"{str(path)!r} is a folder; {kind} needs a file", param_hint="FILE")
 
 
@@ -286,17 +287,19 @@ def _check_files(paths: list[Path], kind: str) -> None:
 )
 @click.option("--as-of", metavar="WHEN", help="State to export: a sequence, or a time such as 2025-07-15T12:00:00Z.")
 @click.option("--valid-at", metavar="TIME", help="Only facts that were valid at this time, or `now`.")
-@server_options
-def export(store: str, *, output: str | None, kind: str | None, as_of: str | None, valid_at: str | None) -> None:
+@add_server_options
+def export_store_command(
+    store: str, *, output: str | None, kind: str | None, as_of: str | None, valid_at: str | None
+) -> None:
     """Export a consistent snapshot of STORE, one JSON object per line or in another format.
 
     With -o, files appear when they are complete; an interrupted export leaves none. If --data names a folder without a
     running server, the command opens it directly.
     """
-    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, export_format
+    from kgserve.graph.transfer.formats.import_export_files import PAIR_FORMATS, detect_export_format
 
     target = None if output is None else Path(output)
-    chosen = kind or export_format(target)
+    chosen = kind or detect_export_format(target)
     hidden = target is None and sys.stdout.isatty()
     if chosen in PAIR_FORMATS and output is None:
         raise click.UsageError(f"{chosen} consists of two files; specify them with -o.")
@@ -315,33 +318,33 @@ def export(store: str, *, output: str | None, kind: str | None, as_of: str | Non
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
     """Write an export and return its files."""
-    from kgserve.graph.transfer.formats.files import PAIR_FORMATS, pair_paths
+    from kgserve.graph.transfer.formats.import_export_files import PAIR_FORMATS, node_and_edge_file_paths
 
     if output is not None and kind in PAIR_FORMATS:
         target = Path(output)
         if output.endswith(os.sep):
             target.mkdir(parents=True, exist_ok=True)
-        files = pair_paths(target, kind)
+        files = node_and_edge_file_paths(target, kind)
         _write_pair(kind, blocks, files)
         return list(files)
     with _destination(None if output is None else Path(output)) as file:
         if kind == "ndjson":
             file.writelines(blocks)
         else:
-            from kgserve.graph.transfer.formats.files import write_stream
+            from kgserve.graph.transfer.formats.import_export_files import write_single_file_export
 
-            write_stream(kind, blocks, file)
+            write_single_file_export(kind, blocks, file)
     return [] if output is None else [Path(output)]
 
 
 def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) -> None:
-    from kgserve.client.lines import write_atomically
-    from kgserve.graph.transfer.formats.files import write_pair
+    from kgserve.client.json_lines_streaming import write_atomically
+    from kgserve.graph.transfer.formats.import_export_files import write_node_and_edge_files
 
     with write_atomically(files[0]) as nodes, write_atomically(files[1]) as edges:
         opened = {"nodes": nodes, "edges": edges}
         sink: TableFileOpener = lambda part: nullcontext(opened[part])  # noqa: E731 - annotated with its type
-        write_pair(kind, blocks, sink)
+        write_node_and_edge_files(kind, blocks, sink)
 
 
 def _counted(blocks: Iterator[bytes], progress: TransferProgress) -> Iterator[bytes]:
@@ -358,7 +361,7 @@ def _size(file: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _summarise(store: str, answer: ImportAnswer, conversion: ImportConversion | None) -> None:
+def _summarise(store: str, answer: ImportAnswer, conversion: ImportLinesWithSourceMap | None) -> None:
     for kind in ("nodes", "edges"):
         created, updated, unchanged = (
             getattr(answer, f"{kind}_{outcome}") for outcome in ("created", "updated", "unchanged")
@@ -413,7 +416,7 @@ def _destination(output: Path | None) -> Generator[BinaryIO]:
         with output.open("wb") as file:
             yield file
     else:
-        from kgserve.client.lines import write_atomically
+        from kgserve.client.json_lines_streaming import write_atomically
 
         with write_atomically(output) as file:
             yield file

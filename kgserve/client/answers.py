@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
     import pyarrow as pa
 
-H = TypeVar("H", answers.SearchHit, answers.BatchHit)
+H = TypeVar("H", answers.SearchHit, answers.BatchSearchHit)
 
 _MAX_DISPLAYED_ROWS = 20
 _MAX_HTML_CELL_CHARS = 200
@@ -25,7 +25,7 @@ _MAX_TEXT_CELL_CHARS = 60
 
 
 class DisplayTable(NamedTuple):
-    """Columns and rows, of which the first rows are displayed."""
+    """Table for display: columns and rows, of which only the first rows are shown."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -134,7 +134,7 @@ def _text(value: Any) -> str:
 
 
 class Traversal(DisplayableAnswer, answers.TraverseAnswer, kw_only=True):
-    """The reached nodes, nearest first, and all edges between them. ``count`` is the number of nodes.
+    """Result of a traversal: reached nodes, nearest first, and all edges between them. ``count``: number of nodes.
 
     Supports `len` and iteration over the nodes.
     """
@@ -173,9 +173,9 @@ class Traversal(DisplayableAnswer, answers.TraverseAnswer, kw_only=True):
 
     def to_arrow(self) -> tuple[pa.Table, pa.Table]:
         """Return the nodes and the edges as two tables. Attributes are JSON text; times are timestamps in UTC."""
-        from kgserve.client.tables import edges_table, nodes_table  # noqa: PLC0415 - importing pyarrow is slow
+        from kgserve.client.tables import build_edges_arrow_table, build_nodes_arrow_table  # noqa: PLC0415 - importing pyarrow is slow
 
-        return nodes_table(self.nodes), edges_table(self.edges)
+        return build_nodes_arrow_table(self.nodes), build_edges_arrow_table(self.edges)
 
     def to_df(self, rows: Literal["nodes", "edges"] = "nodes") -> Any:
         """Return the nodes or the edges as a pandas DataFrame. Raises ImportError when pandas is not installed."""
@@ -215,9 +215,9 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
 
     @override
     def to_arrow(self) -> pa.Table:
-        from kgserve.client.tables import hits_table  # noqa: PLC0415 - importing pyarrow is slow
+        from kgserve.client.tables import build_hits_arrow_table  # noqa: PLC0415 - importing pyarrow is slow
 
-        return hits_table(self.hits)
+        return build_hits_arrow_table(self.hits)
 
     @override
     def _about(self) -> str:
@@ -225,14 +225,14 @@ class Hits(HitList[answers.SearchHit], answers.SearchAnswer, kw_only=True):
         return f"{hits}{_degraded(self.degraded)}{_noticed(self.notice)}"
 
 
-class BatchHits(HitList[answers.BatchHit], answers.BatchSearchAnswer, kw_only=True):
+class BatchHits(HitList[answers.BatchSearchHit], answers.BatchSearchAnswer, kw_only=True):
     """Merged hits of several searches, best first. Supports `len` and iteration."""
 
     @override
     def to_arrow(self) -> pa.Table:
-        from kgserve.client.tables import batch_table  # noqa: PLC0415 - importing pyarrow is slow
+        from kgserve.client.tables import build_batch_hits_arrow_table  # noqa: PLC0415 - importing pyarrow is slow
 
-        return batch_table(self.hits)
+        return build_batch_hits_arrow_table(self.hits)
 
     @override
     def _about(self) -> str:
@@ -251,9 +251,9 @@ class CypherResult(TabularAnswer, answers.CypherAnswer, kw_only=True):
 
     @override
     def to_arrow(self) -> pa.Table:
-        from kgserve.client.tables import rows_table  # noqa: PLC0415 - importing pyarrow is slow
+        from kgserve.client.tables import build_cypher_rows_arrow_table  # noqa: PLC0415 - importing pyarrow is slow
 
-        return rows_table(self.columns, self.types, self.rows)
+        return build_cypher_rows_arrow_table(self.columns, self.types, self.rows)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as dictionaries by column name. For repeated names, the last column wins."""

@@ -11,16 +11,16 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from kgserve.client.errors import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
-from kgserve.client.event_stream import Event, EventStreamState
-from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, write_atomically
-from kgserve.client.streams import PagedNodes
+from kgserve.client.custom_request_builders import PagedNodes
+from kgserve.client.errors import Retries, RetryState, Unreachable, build_error_from_response, translate_httpx_errors
+from kgserve.client.event_stream import Event, ResumableEventStreamState
+from kgserve.client.json_lines_streaming import SEQUENCE_RESPONSE_HEADER, ImportUpload, write_atomically
 from kgserve.client.wire import (
     CONNECTION_LIMITS,
     MAX_OWNER_REDIRECTS,
     ClientRequest,
     ServerTarget,
-    StreamedRequest,
+    StreamedAnswerRequest,
     bind_client_method,
     httpx_timeout,
 )
@@ -34,7 +34,7 @@ U = TypeVar("U")
 
 
 class AsyncConnection:
-    """Connection to one server, shared by the tasks of one event loop."""
+    """Asynchronous connection to one server, shared by the tasks of one event loop."""
 
     def __init__(self, target: ServerTarget, timeout: float | None, retries: Retries) -> None:
         self.target = target
@@ -75,7 +75,7 @@ class AsyncConnection:
                         yield response
                         return
                     if not left or (found := self.target.follow_redirect(call, response)) is None:
-                        raise error_from_answer(response.status_code, response.headers, await response.aread())
+                        raise build_error_from_response(response.status_code, response.headers, await response.aread())
                     to = found
         except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
@@ -83,7 +83,7 @@ class AsyncConnection:
 
     @asynccontextmanager
     async def _send(self, call: ClientRequest[Any], to: DiscoveredServer) -> AsyncGenerator[httpx.Response]:
-        body = call.body.blocks_async() if isinstance(call.body, Upload) else call.body
+        body = call.body.blocks_async() if isinstance(call.body, ImportUpload) else call.body
         with translate_httpx_errors(to.url):
             async with self._http.stream(
                 call.route.method,
@@ -126,7 +126,7 @@ class AsyncConnection:
 
 
 class HasAsyncConnection(Protocol):
-    """Object with an asynchronous connection."""
+    """Object with an asynchronous connection to a server."""
 
     connection: AsyncConnection
 
@@ -172,7 +172,7 @@ async def _pages(connection: AsyncConnection, paged: PagedNodes) -> AsyncGenerat
             yield node
 
 
-def _stream(connection: AsyncConnection, streamed: StreamedRequest[T]) -> AsyncStream[T]:
+def _stream(connection: AsyncConnection, streamed: StreamedAnswerRequest[T]) -> AsyncStream[T]:
     decoder = streamed.decoder()
 
     async def items() -> AsyncGenerator[T]:
@@ -186,7 +186,7 @@ def _stream(connection: AsyncConnection, streamed: StreamedRequest[T]) -> AsyncS
     return AsyncStream(items(), decoder.about)
 
 
-async def _follow(connection: AsyncConnection, listener: EventStreamState) -> AsyncGenerator[Event]:
+async def _follow(connection: AsyncConnection, listener: ResumableEventStreamState) -> AsyncGenerator[Event]:
     while not listener.ended:
         trouble: KgserveError | None = None
         try:
@@ -201,15 +201,15 @@ async def _follow(connection: AsyncConnection, listener: EventStreamState) -> As
             await connection.rest(pause)
 
 
-def make_request_method(
+def make_server_request_method(
     build: Callable[P, ClientRequest[T]],
 ) -> Callable[Concatenate[HasAsyncConnection, P], Coroutine[Any, Any, T]]:
     """Return a method that sends a request about the server or all stores."""
     return bind_client_method(build, AsyncConnection.answer, of_store=False)
 
 
-def make_events_method(
-    build: Callable[P, EventStreamState],
+def make_event_stream_method(
+    build: Callable[P, ResumableEventStreamState],
 ) -> Callable[Concatenate[HasAsyncConnection, P], AsyncStream[Event]]:
     """Return a method that streams events."""
     return bind_client_method(
@@ -227,7 +227,7 @@ def make_store_request_method(
     return bind_client_method(build, AsyncConnection.answer, of_store=True)
 
 
-def make_store_pages_method(
+def make_node_pagination_method(
     build: Callable[Concatenate[str, P], PagedNodes],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
@@ -237,14 +237,14 @@ def make_store_pages_method(
 
 
 def make_store_stream_method(
-    build: Callable[Concatenate[str, P], StreamedRequest[T]],
+    build: Callable[Concatenate[str, P], StreamedAnswerRequest[T]],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[T]]:
     """Return a method that streams items of one store."""
     return bind_client_method(build, _stream, "AsyncStream[{}]", of_store=True)
 
 
-def make_store_events_method(
-    build: Callable[Concatenate[str, P], EventStreamState],
+def make_store_event_stream_method(
+    build: Callable[Concatenate[str, P], ResumableEventStreamState],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Event]]:
     """Return a method that streams events of one store."""
     return bind_client_method(

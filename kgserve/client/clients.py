@@ -8,19 +8,19 @@ from typing import Self
 from typing_extensions import override
 
 from kgserve.client.asynchronous import AsyncConnection
+from kgserve.client.custom_request_builders import export
 from kgserve.client.errors import Retries
 from kgserve.client.methods import (
-    AsyncServerMethods,
-    AsyncStoreMethods,
-    ServerMethods,
-    StoreMethods,
+    AsyncServerClientMethods,
+    AsyncStoreClientMethods,
+    ServerClientMethods,
+    StoreClientMethods,
 )
-from kgserve.client.streams import export
-from kgserve.client.synchronous import BlockingConnection, CallTransport
+from kgserve.client.synchronous import BlockingConnection, ClientTransport
 from kgserve.client.wire import DEFAULT_REQUEST_TIMEOUT_SECONDS, ServerTarget
 
 
-class Client(ServerMethods):
+class Client(ServerClientMethods):
     """Client of a server: at ``url``, else of the one that serves the folder ``data``, else at the configured address.
 
     ``key``: API key; default KGSERVE_KEY, else the token in the data folder. ``timeout``: seconds that an answer may
@@ -41,7 +41,7 @@ class Client(ServerMethods):
     ) -> None:
         policy = Retries(times=retries) if isinstance(retries, int) else retries
         self.http = BlockingConnection(ServerTarget(url, data, key, copies=copies), timeout, policy)
-        self.connection: CallTransport = self.http
+        self.connection: ClientTransport = self.http
 
     def store(self, name: str) -> Store:
         """Return one store, whether it exists or not: the first inject creates it."""
@@ -62,10 +62,10 @@ class Client(ServerMethods):
         return f"Client({self.http.target.address.url!r})"
 
 
-class Store(StoreMethods):
-    """One store, of a server or of a folder opened in this process."""
+class Store(StoreClientMethods):
+    """Client of one store, of a server or of a folder opened in this process."""
 
-    def __init__(self, connection: CallTransport, name: str) -> None:
+    def __init__(self, connection: ClientTransport, name: str) -> None:
         self.connection = connection
         self.name = name
 
@@ -78,8 +78,8 @@ class Store(StoreMethods):
         return f"<Store {self.name!r} {self.connection!r}>"
 
 
-class AsyncClient(AsyncServerMethods):
-    """Client of a server: at ``url``, else of the one that serves the folder ``data``, else at the configured address.
+class AsyncClient(AsyncServerClientMethods):
+    """Asynchronous client of a server: at ``url``, else of the folder ``data``, else at the configured address.
 
     ``key``: API key; default KGSERVE_KEY, else the token in the data folder. ``timeout``: seconds that an answer may
     take; None for no limit. ``retries``: number and timing of retries; 0 disables them. ``copies``: let any node of a
@@ -119,8 +119,8 @@ class AsyncClient(AsyncServerMethods):
         return f"AsyncClient({self.connection.target.address.url!r})"
 
 
-class AsyncStore(AsyncStoreMethods):
-    """One store of a server."""
+class AsyncStore(AsyncStoreClientMethods):
+    """Asynchronous client of one store of a server."""
 
     def __init__(self, connection: AsyncConnection, name: str) -> None:
         self.connection = connection

@@ -48,7 +48,7 @@ from kgserve.errors import (
     Unavailable,
     Unsupported,
 )
-from kgserve.graph.answers import Problem
+from kgserve.graph.answers import ProblemDetails
 from kgserve.platform.codecs import decode_json
 
 _ERROR_TYPE_PREFIX = "urn:kgserve:error:"
@@ -120,18 +120,18 @@ def translate_httpx_errors(url: str) -> Generator[None]:
         raise Interrupted(f"the connection to {url} broke: {str(error) or type(error).__name__}") from None
 
 
-def error_from_answer(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
+def build_error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> KgserveError:
     """Return the error of an unsuccessful answer."""
     try:
-        problem = decode_json(body, Problem)
+        problem = decode_json(body, ProblemDetails)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _error_from_status(status, body, _retry_after(headers))
-    error = error_from_problem(problem, _retry_after(headers))
+    error = build_error_from_problem_document(problem, _retry_after(headers))
     error.add_note(f"request: {problem.instance.rpartition(':')[2]}")
     return error
 
 
-def error_from_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
+def build_error_from_problem_document(problem: ProblemDetails, retry_after: int = 1) -> KgserveError:
     """Return the error of a problem document; ``retry_after`` is in seconds."""
     code, detail = problem.type.removeprefix(_ERROR_TYPE_PREFIX), problem.detail or problem.title
     match code:
@@ -151,7 +151,7 @@ def error_from_problem(problem: Problem, retry_after: int = 1) -> KgserveError:
             return known(detail) if known else Refused(detail, problem.status)
 
 
-def decode_answer(body: bytes, kind: Any) -> Any:
+def decode_json_answer(body: bytes, kind: Any) -> Any:
     """Decode the JSON of an answer to ``kind``. Raises Unintelligible."""
     try:
         return decode_json(body, kind)
@@ -159,7 +159,7 @@ def decode_answer(body: bytes, kind: Any) -> Any:
         raise Unintelligible(f"the answer is not from kgserve: {error}") from error
 
 
-def _field_errors(problem: Problem) -> tuple[FieldError, ...]:
+def _field_errors(problem: ProblemDetails) -> tuple[FieldError, ...]:
     return tuple(FieldError(each.get("path", ""), each.get("message", "")) for each in problem.errors or [])
 
 

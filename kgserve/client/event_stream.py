@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kgserve.client.errors import Retries, Unreachable, decode_answer, retry_after_seconds
+from kgserve.client.errors import Retries, Unreachable, decode_json_answer, retry_after_seconds
 from kgserve.client.wire import ClientRequest, ClientRoute
 from kgserve.errors import KgserveError, NotFound, RateLimited, TimedOut, Unavailable
 from kgserve.graph.answers import Edge, Node
-from kgserve.platform.codecs import convert
+from kgserve.platform.codecs import convert_to_type
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.storage.model.store_settings import StoreSettings
 
@@ -37,17 +37,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def node(self) -> Node | None:
         """The node that was created or updated, else None."""
-        return convert(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
+        return convert_to_type(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
 
     @property
     def edge(self) -> Edge | None:
         """The edge that was created or updated, else None. Edges into another store have `to_graph`."""
-        return convert(self.data, Edge) if self.kind in _EDGE_EVENT_KINDS else None
+        return convert_to_type(self.data, Edge) if self.kind in _EDGE_EVENT_KINDS else None
 
     @property
     def settings(self) -> StoreSettings | None:
         """Current settings of the store that was created or changed, else None."""
-        return convert(self.data, StoreSettings) if self.kind in {"store_created", "store_changed"} else None
+        return convert_to_type(self.data, StoreSettings) if self.kind in {"store_created", "store_changed"} else None
 
 
 class _EventHeader(msgspec.Struct):
@@ -56,7 +56,7 @@ class _EventHeader(msgspec.Struct):
     time: str
 
 
-class EventStreamState:
+class ResumableEventStreamState:
     """Progress of one listener over any number of connections. Performs no I/O itself."""
 
     def __init__(
@@ -130,10 +130,10 @@ class EventStreamState:
         self._lost_at = now if self._lost_at is None else self._lost_at
         return self._give_up_after is not None and now + pause > self._lost_at + self._give_up_after
 
-    def _event(self, block: SseBlock) -> Event:
+    def _event(self, block: SseMessage) -> Event:
         body = block.data.encode()
-        data = decode_answer(body, dict[str, Any])
-        about = decode_answer(body, _EventHeader)
+        data = decode_json_answer(body, dict[str, Any])
+        about = decode_json_answer(body, _EventHeader)
         if block.kind == "store_dropped" and about.store == self.store:
             self.ended = True
         return Event(
@@ -146,8 +146,8 @@ class EventStreamState:
         )
 
 
-class SseBlock(NamedTuple):
-    """A block of a stream. ``data`` is empty if the block only reports progress."""
+class SseMessage(NamedTuple):
+    """One message of a stream of server-sent events. ``data`` is empty if it only reports progress."""
 
     kind: str
     data: str
@@ -165,7 +165,7 @@ class SseParser:
         """Seconds to wait before reconnecting, if the server sent them."""
         self._reset()
 
-    def feed(self, chunk: bytes) -> Iterator[SseBlock]:
+    def feed(self, chunk: bytes) -> Iterator[SseMessage]:
         """Yield the blocks that ``chunk`` completes. ``last_id`` advances with each of them."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
@@ -201,8 +201,8 @@ class SseParser:
             case _:  # a comment, or a field of later versions
                 pass
 
-    def _finish_block(self) -> SseBlock:
-        block = SseBlock(self._kind or "message", "\n".join(self._data))
+    def _finish_block(self) -> SseMessage:
+        block = SseMessage(self._kind or "message", "\n".join(self._data))
         if self._id is not None:
             self.last_id = self._id
         self._clear_block()

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from kgserve.admin.api import (
-    DropAnswer,
-    LinkManifest,
-    PruneAnswer,
+    DropStoreAnswer,
+    LinkedStoresAnswer,
+    PruneHistoryAnswer,
     PruneHistoryRequest,
     StoreList,
     StoreSettingsAnswer,
@@ -22,83 +22,83 @@ from kgserve.client.wire import ClientRequest, ClientRoute
 from kgserve.graph.answers import (
     CallerInfo,
     ChangesPage,
-    ContextAnswer,
-    CountAnswer,
     CypherVocabulary,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
     DeleteNodesAnswer,
     HealthStatus,
     InjectAnswer,
-    NodeAnswer,
+    LlmContextAnswer,
+    NodeCountAnswer,
     NodeHistory,
-    NodesAnswer,
+    NodesByIdAnswer,
+    NodeWithEdgesAnswer,
     ReadinessStatus,
     ReindexAnswer,
     RestoreAnswer,
-    SchemaDescription,
     StoreCypherVocabulary,
+    StoreTypesAndTags,
     TagList,
 )
 from kgserve.graph.compat.versioned_nodes_api import (
     EdgeAnswer,
     EdgeList,
-    EdgeSpec,
-    NodeSpec,
     PutSubgraphAnswer,
     RetireAnswer,
     RetireEdgeRequest,
+    SubgraphEdgeInput,
+    SubgraphNodeInput,
 )
-from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
+from kgserve.graph.node_merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
 from kgserve.graph.query_parameters import (
-    ChangesQuery,
-    DropStoreQuery,
+    DropStoreParameters,
     EdgeIdRequest,
-    EdgesRequest,
-    HistoryRequest,
+    GetNodeRequest,
     IncomingEdgesRequest,
+    NodeEdgesRequest,
+    NodeHistoryRequest,
     NodeIdRequest,
-    NodeRequest,
     RetireNodeRequest,
     RevertNodeRequest,
-    TagsQuery,
+    StoreChangesParameters,
+    TagListParameters,
 )
 from kgserve.graph.request_bodies import (
-    ContextRequest,
-    CountRequest,
+    CountNodesRequest,
     DeleteNodesRequest,
     EdgeInput,
     EdgeKeyRequest,
     FusionMethod,
+    GetNodesByIdRequest,
+    LlmContextRequest,
     NodeInput,
-    NodesRequest,
-    RestoreRequest,
+    PointInTimeRestoreRequest,
     SearchMode,
     SearchRequest,
     TraverseRequest,
 )
-from kgserve.graph.visualization_api import CommitTimeline, CommitTimelineQuery, Drawing, DrawingRequest
+from kgserve.graph.visualization_api import CommitTimeline, CommitTimelineQuery, GraphDrawing, GraphDrawingRequest
 from kgserve.memory.api import (
-    AssociatedEntity,
     ConsolidateRequest,
     ConsolidationReport,
+    ConsolidationRunListQuery,
     ConsolidationRuns,
-    ConsolidationsQuery,
+    DeleteMemoriesAnswer,
     DeleteMemoriesRequest,
-    MemoriesDeleted,
-    MemoriesQuery,
+    DeleteMemoryAnswer,
+    DryRunPlanReference,
     Memory,
-    MemoryDeleted,
+    MemoryEntityInput,
     MemoryIdRequest,
+    MemoryListQuery,
     MemoryPage,
-    MemoryRequest,
-    PlanReference,
+    MemoryPruneReport,
     PruneMemoriesRequest,
-    PruneReport,
+    ReadMemoryRequest,
     RecallAnswer,
     RecallRequest,
-    StoredMemory,
     StoreMemoriesAnswer,
+    StoreMemoryAnswer,
     StoreMemoryRequest,
     UndoConsolidationAnswer,
     UndoConsolidationRequest,
@@ -107,51 +107,51 @@ from kgserve.memory.api import (
 )
 from kgserve.memory.entities_api import (
     ConfidenceHistogram,
-    ConfidenceQuery,
-    CountsQuery,
+    ConfidenceHistogramQuery,
     CreatedEntity,
     CreatedRelation,
+    CreateEntitiesAnswer,
+    CreateRelationsAnswer,
+    DeleteEntitiesAnswer,
     DeleteEntitiesRequest,
     DeleteEntityRequest,
     DeleteRelationsAnswer,
-    EntitiesCreated,
-    EntitiesDeleted,
-    EntitiesQuery,
-    EntityAnswer,
     EntityGraph,
     EntityGraphRequest,
     EntityIdRequest,
     EntityInput,
+    EntityListQuery,
     EntityMemoriesRequest,
     EntityPage,
-    GrowthQuery,
+    EntityWithRelations,
+    MemoryCountsQuery,
     MemoryGrowth,
-    MemoryStats,
-    MemoryTags,
-    MemoryTypes,
+    MemoryGrowthQuery,
+    MemoryTagCounts,
+    MemoryTypeCounts,
     RelationIdRequest,
     RelationInput,
     RelationKey,
+    RelationListQuery,
     RelationPage,
-    RelationsCreated,
-    RelationsQuery,
+    StoredMemoryStatistics,
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.memory.extraction.marks import ExtractAnswer, ExtractRequest
+from kgserve.memory.extraction.marks import ExtractionQueueAnswer, ExtractionQueueRequest
 from kgserve.memory.hierarchy_api import MemoryDetailsRequest
-from kgserve.memory.reflect_api import ReflectAnswer, ReflectRequest
+from kgserve.memory.reflect_api import MemoryReflectionAnswer, MemoryReflectionRequest
 from kgserve.memory.relationships import MemoryDetails
-from kgserve.memory.retain_api import (
+from kgserve.memory.retain_forget_recall_api import (
     ConversationMessage,
     ForgetAnswer,
     ForgetRequest,
     RetainAnswer,
     RetainBatchAnswer,
-    RetainRequest,
+    RetainTextRequest,
 )
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
-from kgserve.storage.model.traversal import TraversalDirection
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection
 from kgserve.stores.backup.api import (
     BackupAnswer,
     BackupRequest,
@@ -161,13 +161,13 @@ from kgserve.stores.backup.api import (
     StoreBackupRequest,
 )
 from kgserve.stores.cluster_api import (
+    ClusterFormatUpgradeAnswer,
     ClusterStatus,
     DrainAnswer,
     DrainRequest,
-    MoveAnswer,
-    MoveRequest,
-    RepairAnswer,
-    UpgradeAnswer,
+    StoreLogRepairAnswer,
+    StoreMoveAnswer,
+    StoreMoveRequest,
 )
 
 HEALTH_ROUTE = ClientRoute("health", "GET", "/health", HealthStatus)
@@ -176,7 +176,7 @@ WHOAMI_ROUTE = ClientRoute("whoami", "GET", "/api/whoami", CallerInfo)
 AUDIT_ROUTE = ClientRoute("audit", "GET", "/api/audit", AuditAnswer)
 CLUSTER_ROUTE = ClientRoute("cluster", "GET", "/api/cluster", ClusterStatus)
 DRAIN_ROUTE = ClientRoute("drain", "POST", "/api/cluster/drain", DrainAnswer, in_body=True)
-FINISH_UPGRADE_ROUTE = ClientRoute("finish_upgrade", "POST", "/api/cluster/finish-upgrade", UpgradeAnswer)
+FINISH_UPGRADE_ROUTE = ClientRoute("finish_upgrade", "POST", "/api/cluster/finish-upgrade", ClusterFormatUpgradeAnswer)
 CYPHER_WORDS_ROUTE = ClientRoute("cypher_words", "GET", "/api/cypher/words", CypherVocabulary)
 CYPHER_VOCABULARY_ROUTE = ClientRoute(
     "cypher_vocabulary", "GET", "/api/memory/{store}/cypher/words", StoreCypherVocabulary, reads=True
@@ -185,21 +185,21 @@ INJECT_ROUTE = ClientRoute("inject", "POST", "/api/memory/{store}/inject", Injec
 DELETE_NODE_ROUTE = ClientRoute("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
 DELETE_EDGE_ROUTE = ClientRoute("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
 TRAVERSE_ROUTE = ClientRoute("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
-GRAPH_ROUTE = ClientRoute("graph", "POST", "/api/memory/{store}/graph", Drawing, in_body=True, reads=True)
+GRAPH_ROUTE = ClientRoute("graph", "POST", "/api/memory/{store}/graph", GraphDrawing, in_body=True, reads=True)
 TIMELINE_ROUTE = ClientRoute("timeline", "GET", "/api/memory/{store}/timeline", CommitTimeline, reads=True)
 STORES_ROUTE = ClientRoute("stores", "GET", "/api/memory", StoreList)
 SETTINGS_ROUTE = ClientRoute("settings", "GET", "/api/memory/{store}", StoreSettingsAnswer, reads=True)
-DROP_ROUTE = ClientRoute("drop", "DELETE", "/api/memory/{store}", DropAnswer)
-MOVE_ROUTE = ClientRoute("move", "POST", "/api/memory/{store}/move", MoveAnswer, in_body=True)
-REPAIR_ROUTE = ClientRoute("repair", "POST", "/api/memory/{store}/repair", RepairAnswer)
+DROP_ROUTE = ClientRoute("drop", "DELETE", "/api/memory/{store}", DropStoreAnswer)
+MOVE_ROUTE = ClientRoute("move", "POST", "/api/memory/{store}/move", StoreMoveAnswer, in_body=True)
+REPAIR_ROUTE = ClientRoute("repair", "POST", "/api/memory/{store}/repair", StoreLogRepairAnswer)
 STATS_ROUTE = ClientRoute("stats", "GET", "/api/memory/{store}/stats", StoreStats, reads=True)
-LINKS_ROUTE = ClientRoute("links", "GET", "/api/memory/{store}/links", LinkManifest, reads=True)
-NODE_ROUTE = ClientRoute("node", "GET", "/api/memory/{store}/nodes/{id}", NodeAnswer, reads=True)
-GET_NODES_ROUTE = ClientRoute("get_nodes", "POST", "/api/memory/{store}/get", NodesAnswer, in_body=True, reads=True)
-COUNT_ROUTE = ClientRoute("count", "POST", "/api/memory/{store}/count", CountAnswer, in_body=True, reads=True)
+LINKS_ROUTE = ClientRoute("links", "GET", "/api/memory/{store}/links", LinkedStoresAnswer, reads=True)
+NODE_ROUTE = ClientRoute("node", "GET", "/api/memory/{store}/nodes/{id}", NodeWithEdgesAnswer, reads=True)
+GET_NODES_ROUTE = ClientRoute("get_nodes", "POST", "/api/memory/{store}/get", NodesByIdAnswer, in_body=True, reads=True)
+COUNT_ROUTE = ClientRoute("count", "POST", "/api/memory/{store}/count", NodeCountAnswer, in_body=True, reads=True)
 DELETE_NODES_ROUTE = ClientRoute("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
 DESCRIBE_SCHEMA_ROUTE = ClientRoute(
-    "describe_schema", "GET", "/api/memory/{store}/schema", SchemaDescription, reads=True
+    "describe_schema", "GET", "/api/memory/{store}/schema", StoreTypesAndTags, reads=True
 )
 LIST_TAGS_ROUTE = ClientRoute("list_tags", "GET", "/api/memory/{store}/tags", TagList, reads=True)
 OUTGOING_ROUTE = ClientRoute("outgoing", "GET", "/api/memory/{store}/nodes/{id}/outgoing", EdgeList, reads=True)
@@ -218,22 +218,26 @@ REVERT_ROUTE = ClientRoute("revert", "POST", "/api/memory/{store}/nodes/{id}/rev
 CHANGES_ROUTE = ClientRoute("changes", "GET", "/api/memory/{store}/changes", ChangesPage, reads=True)
 RESTORE_ROUTE = ClientRoute("restore", "POST", "/api/memory/{store}/restore", RestoreAnswer, in_body=True)
 PRUNE_HISTORY_ROUTE = ClientRoute(
-    "prune_history", "POST", "/api/memory/{store}/history/prune", PruneAnswer, in_body=True
+    "prune_history", "POST", "/api/memory/{store}/history/prune", PruneHistoryAnswer, in_body=True
 )
 BACKUP_ROUTE = ClientRoute("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
 BACKUP_STORES_ROUTE = ClientRoute("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
 RESTORE_BACKUP_ROUTE = ClientRoute("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
 REINDEX_ROUTE = ClientRoute("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
 SEARCH_ROUTE = ClientRoute("search", "POST", "/api/memory/{store}/search", Hits, in_body=True, reads=True)
-CONTEXT_ROUTE = ClientRoute("context", "POST", "/api/memory/{store}/context", ContextAnswer, in_body=True, reads=True)
-STORE_MEMORY_ROUTE = ClientRoute("store_memory", "POST", "/api/memories", StoredMemory, in_body=True)
+CONTEXT_ROUTE = ClientRoute(
+    "context", "POST", "/api/memory/{store}/context", LlmContextAnswer, in_body=True, reads=True
+)
+STORE_MEMORY_ROUTE = ClientRoute("store_memory", "POST", "/api/memories", StoreMemoryAnswer, in_body=True)
 STORE_MEMORIES_ROUTE = ClientRoute("store_memories", "POST", "/api/memories/batch", StoreMemoriesAnswer, in_body=True)
 MEMORIES_ROUTE = ClientRoute("memories", "GET", "/api/memories", MemoryPage, reads=True)
 MEMORY_ROUTE = ClientRoute("memory", "GET", "/api/memories/{id}", Memory, reads=True)
 WHOLE_MEMORY_ROUTE = ClientRoute("whole_memory", "GET", "/api/v1/memories/{id}", MemoryDetails, reads=True)
 UPDATE_MEMORY_ROUTE = ClientRoute("update_memory", "PUT", "/api/memories/{id}", UpdatedMemory, in_body=True)
-DELETE_MEMORY_ROUTE = ClientRoute("delete_memory", "DELETE", "/api/memories/{id}", MemoryDeleted)
-DELETE_MEMORIES_ROUTE = ClientRoute("delete_memories", "POST", "/api/memories/delete", MemoriesDeleted, in_body=True)
+DELETE_MEMORY_ROUTE = ClientRoute("delete_memory", "DELETE", "/api/memories/{id}", DeleteMemoryAnswer)
+DELETE_MEMORIES_ROUTE = ClientRoute(
+    "delete_memories", "POST", "/api/memories/delete", DeleteMemoriesAnswer, in_body=True
+)
 RECALL_ROUTE = ClientRoute("recall", "POST", "/api/memories/search", RecallAnswer, in_body=True, reads=True)
 RETAIN_ROUTE = ClientRoute("retain", "POST", "/api/v1/retain", RetainAnswer, in_body=True)
 RETAIN_BATCH_ROUTE = ClientRoute("retain_batch", "POST", "/api/v1/retain/batch", RetainBatchAnswer, in_body=True)
@@ -245,30 +249,36 @@ CONSOLIDATIONS_ROUTE = ClientRoute(
 UNDO_CONSOLIDATION_ROUTE = ClientRoute(
     "undo_consolidation", "POST", "/api/memories/consolidations/{id}/undo", UndoConsolidationAnswer, in_body=True
 )
-PRUNE_MEMORIES_ROUTE = ClientRoute("prune_memories", "POST", "/api/memories/prune", PruneReport, in_body=True)
-REFLECT_ROUTE = ClientRoute("reflect", "POST", "/api/v1/reflect", ReflectAnswer, in_body=True)
-EXTRACT_MEMORIES_ROUTE = ClientRoute("extract_memories", "POST", "/api/v1/extract", ExtractAnswer, in_body=True)
+PRUNE_MEMORIES_ROUTE = ClientRoute("prune_memories", "POST", "/api/memories/prune", MemoryPruneReport, in_body=True)
+REFLECT_ROUTE = ClientRoute("reflect", "POST", "/api/v1/reflect", MemoryReflectionAnswer, in_body=True)
+EXTRACT_MEMORIES_ROUTE = ClientRoute("extract_memories", "POST", "/api/v1/extract", ExtractionQueueAnswer, in_body=True)
 CREATE_ENTITY_ROUTE = ClientRoute("create_entity", "POST", "/api/entities", CreatedEntity, in_body=True)
-CREATE_ENTITIES_ROUTE = ClientRoute("create_entities", "POST", "/api/entities/batch", EntitiesCreated, in_body=True)
+CREATE_ENTITIES_ROUTE = ClientRoute(
+    "create_entities", "POST", "/api/entities/batch", CreateEntitiesAnswer, in_body=True
+)
 ENTITIES_ROUTE = ClientRoute("entities", "GET", "/api/entities", EntityPage, reads=True)
-ENTITY_ROUTE = ClientRoute("entity", "GET", "/api/entities/{id}", EntityAnswer, reads=True)
+ENTITY_ROUTE = ClientRoute("entity", "GET", "/api/entities/{id}", EntityWithRelations, reads=True)
 UPDATE_ENTITY_ROUTE = ClientRoute("update_entity", "PUT", "/api/entities/{id}", UpdatedEntity, in_body=True)
-DELETE_ENTITY_ROUTE = ClientRoute("delete_entity", "DELETE", "/api/entities/{id}", EntitiesDeleted)
-DELETE_ENTITIES_ROUTE = ClientRoute("delete_entities", "POST", "/api/entities/delete", EntitiesDeleted, in_body=True)
+DELETE_ENTITY_ROUTE = ClientRoute("delete_entity", "DELETE", "/api/entities/{id}", DeleteEntitiesAnswer)
+DELETE_ENTITIES_ROUTE = ClientRoute(
+    "delete_entities", "POST", "/api/entities/delete", DeleteEntitiesAnswer, in_body=True
+)
 ENTITY_GRAPH_ROUTE = ClientRoute("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
 MERGE_ENTITIES_ROUTE = ClientRoute("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
 ENTITY_MEMORIES_ROUTE = ClientRoute("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage, reads=True)
 RELATIONS_ROUTE = ClientRoute("relations", "GET", "/api/relations", RelationPage, reads=True)
 RELATE_ROUTE = ClientRoute("relate", "POST", "/api/relations", CreatedRelation, in_body=True)
-CREATE_RELATIONS_ROUTE = ClientRoute("create_relations", "POST", "/api/relations/batch", RelationsCreated, in_body=True)
+CREATE_RELATIONS_ROUTE = ClientRoute(
+    "create_relations", "POST", "/api/relations/batch", CreateRelationsAnswer, in_body=True
+)
 DELETE_RELATION_ROUTE = ClientRoute("delete_relation", "DELETE", "/api/relations/{id}", DeleteRelationsAnswer)
 DELETE_RELATIONS_ROUTE = ClientRoute(
     "delete_relations", "POST", "/api/relations/delete", DeleteRelationsAnswer, in_body=True
 )
-MEMORY_STATS_ROUTE = ClientRoute("memory_stats", "GET", "/api/analytics/overview", MemoryStats, reads=True)
+MEMORY_STATS_ROUTE = ClientRoute("memory_stats", "GET", "/api/analytics/overview", StoredMemoryStatistics, reads=True)
 MEMORY_GROWTH_ROUTE = ClientRoute("memory_growth", "GET", "/api/analytics/growth", MemoryGrowth, reads=True)
-MEMORY_TYPES_ROUTE = ClientRoute("memory_types", "GET", "/api/analytics/types", MemoryTypes, reads=True)
-MEMORY_TAGS_ROUTE = ClientRoute("memory_tags", "GET", "/api/analytics/tags", MemoryTags, reads=True)
+MEMORY_TYPES_ROUTE = ClientRoute("memory_types", "GET", "/api/analytics/types", MemoryTypeCounts, reads=True)
+MEMORY_TAGS_ROUTE = ClientRoute("memory_tags", "GET", "/api/analytics/tags", MemoryTagCounts, reads=True)
 MEMORY_CONFIDENCE_ROUTE = ClientRoute(
     "memory_confidence", "GET", "/api/analytics/confidence", ConfidenceHistogram, reads=True
 )
@@ -332,7 +342,7 @@ def drain(*, undo: bool = False) -> ClientRequest[DrainAnswer]:
     return DRAIN_ROUTE.ask(None, DrainRequest(undo=undo), wait=None)
 
 
-def finish_upgrade() -> ClientRequest[UpgradeAnswer]:
+def finish_upgrade() -> ClientRequest[ClusterFormatUpgradeAnswer]:
     """Have all nodes write the newest format.
 
     Let all nodes write the newest format that each of them supports; older versions cannot join afterwards.
@@ -470,7 +480,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     lives: bool = False,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> ClientRequest[Drawing]:
+) -> ClientRequest[GraphDrawing]:
     """Get a part of a graph in columns, for visualization.
 
     Return nodes by `ids`, or `around` some nodes, or an `overview`, with all edges between them, in columns.
@@ -486,7 +496,7 @@ def graph(  # noqa: PLR0913 - the fields of the request
     """
     return GRAPH_ROUTE.ask(
         store,
-        DrawingRequest(
+        GraphDrawingRequest(
             ids=_listed(ids),
             around=_listed(around),
             overview=overview,
@@ -532,7 +542,7 @@ def settings(store: str) -> ClientRequest[StoreSettingsAnswer]:
     return SETTINGS_ROUTE.ask(store)
 
 
-def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
+def drop(name: str, *, confirm: str) -> ClientRequest[DropStoreAnswer]:
     """Delete a store and everything in it.
 
     Delete the store's graph, journal and files permanently.
@@ -541,10 +551,10 @@ def drop(name: str, *, confirm: str) -> ClientRequest[DropAnswer]:
 
     Raises NotFound.
     """
-    return DROP_ROUTE.ask(name, DropStoreQuery(confirm=confirm), idempotent=False)
+    return DROP_ROUTE.ask(name, DropStoreParameters(confirm=confirm), idempotent=False)
 
 
-def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
+def move(store: str, to: str) -> ClientRequest[StoreMoveAnswer]:
     """Move a store to another node of the cluster.
 
     Move a store to another node, and wait until that node has opened it.
@@ -554,10 +564,10 @@ def move(store: str, to: str) -> ClientRequest[MoveAnswer]:
 
     Raises Conflict for a node that is not alive, and where there is no cluster.
     """
-    return MOVE_ROUTE.ask(store, MoveRequest(to=to))
+    return MOVE_ROUTE.ask(store, StoreMoveRequest(to=to))
 
 
-def repair(store: str) -> ClientRequest[RepairAnswer]:
+def repair(store: str) -> ClientRequest[StoreLogRepairAnswer]:
     """Rebuild a store's log from the files of this node.
 
     Rebuild a store's log from the files of this node, after the log has lost commits.
@@ -577,7 +587,7 @@ def stats(store: str) -> ClientRequest[StoreStats]:
     return STATS_ROUTE.ask(store)
 
 
-def links(store: str) -> ClientRequest[LinkManifest]:
+def links(store: str) -> ClientRequest[LinkedStoresAnswer]:
     """List the stores linked by edges with a store.
 
     Return the stores that edges of this store lead into, and those whose edges lead into it, with counts.
@@ -595,7 +605,7 @@ def node(
     valid_at: str | None = None,
     version: int | None = None,
     follow_symlinks: bool = False,
-) -> ClientRequest[NodeAnswer]:
+) -> ClientRequest[NodeWithEdgesAnswer]:
     """Get one node with its edges.
 
     Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
@@ -605,7 +615,7 @@ def node(
     """
     return NODE_ROUTE.ask(
         store,
-        NodeRequest(
+        GetNodeRequest(
             node_id=node_id, as_of=_text(as_of), valid_at=valid_at, version=version, follow_symlinks=follow_symlinks
         ),
     )
@@ -613,14 +623,14 @@ def node(
 
 def get_nodes(
     store: str, ids: Iterable[str], *, as_of: int | str | None = None, valid_at: str | None = None
-) -> ClientRequest[NodesAnswer]:
+) -> ClientRequest[NodesByIdAnswer]:
     """Get many nodes by id.
 
     Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
     Raises Gone for a moment that is no longer in the history.
     """
-    return GET_NODES_ROUTE.ask(store, NodesRequest(ids=list(ids), as_of=as_of, valid_at=valid_at))
+    return GET_NODES_ROUTE.ask(store, GetNodesByIdRequest(ids=list(ids), as_of=as_of, valid_at=valid_at))
 
 
 def count(
@@ -630,7 +640,7 @@ def count(
     tags: Iterable[str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     valid_at: str | None = None,
-) -> ClientRequest[CountAnswer]:
+) -> ClientRequest[NodeCountAnswer]:
     """Count the nodes that match a filter.
 
     Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
@@ -639,7 +649,8 @@ def count(
     scanned, `exact` is false, and `count` is a lower bound.
     """
     return COUNT_ROUTE.ask(
-        store, CountRequest(types=_listed(types), tags=_listed(tags), attributes=_mapped(attributes), valid_at=valid_at)
+        store,
+        CountNodesRequest(types=_listed(types), tags=_listed(tags), attributes=_mapped(attributes), valid_at=valid_at),
     )
 
 
@@ -680,7 +691,7 @@ def delete_nodes(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def describe_schema(store: str) -> ClientRequest[SchemaDescription]:
+def describe_schema(store: str) -> ClientRequest[StoreTypesAndTags]:
     """Describe the types and tags of a store.
 
     Return types with examples, tag prefixes with values, and tags: 100 of each, most frequent first.
@@ -695,7 +706,7 @@ def list_tags(store: str, prefix: str = "", *, limit: int = 100) -> ClientReques
 
     Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name.
     """
-    return LIST_TAGS_ROUTE.ask(store, TagsQuery(prefix=prefix, limit=limit))
+    return LIST_TAGS_ROUTE.ask(store, TagListParameters(prefix=prefix, limit=limit))
 
 
 def outgoing(
@@ -718,7 +729,7 @@ def outgoing(
     """
     return OUTGOING_ROUTE.ask(
         store,
-        EdgesRequest(
+        NodeEdgesRequest(
             node_id=node_id, kinds=list(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
         ),
     )
@@ -759,8 +770,8 @@ def incoming(  # noqa: PLR0913 - the fields of the request
 
 def put_subgraph(
     store: str,
-    nodes: Iterable[Mapping[str, Any] | NodeSpec] = (),
-    edges: Iterable[Mapping[str, Any] | EdgeSpec] = (),
+    nodes: Iterable[Mapping[str, Any] | SubgraphNodeInput] = (),
+    edges: Iterable[Mapping[str, Any] | SubgraphEdgeInput] = (),
     *,
     graph_id: str | None = None,
 ) -> ClientRequest[PutSubgraphAnswer]:
@@ -783,7 +794,7 @@ def retire(
 ) -> ClientRequest[RetireAnswer]:
     """Set the end of a node's valid time.
 
-    Set `valid_to` of a node, by default to now. Nothing is deleted; reads with `valid_at` respect it.
+    End the validity of a node: set its `valid_to`, by default to now. Nothing is deleted.
 
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
     is.
@@ -805,7 +816,7 @@ def retire_edge(
 ) -> ClientRequest[RetireAnswer]:
     """Set the end of an edge's valid time.
 
-    Set `valid_to` of an edge, by default to now.
+    End the validity of an edge: set its `valid_to`, by default to now.
 
     An edge whose validity has already ended keeps its end, unless another one is sent.
 
@@ -905,13 +916,13 @@ def history(store: str, node_id: str, *, limit: int = 50, before: int | None = N
 
     The history of a deleted node can be read, too. Raises NotFound for a node that never existed.
     """
-    return HISTORY_ROUTE.ask(store, HistoryRequest(node_id=node_id, limit=limit, before=before))
+    return HISTORY_ROUTE.ask(store, NodeHistoryRequest(node_id=node_id, limit=limit, before=before))
 
 
 def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer]:
     """Restore a node to an earlier version.
 
-    Write the type, content and attributes of that version as a new state. A deleted node is restored.
+    Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
     Its edges do not change. Raises NotFound.
     """
@@ -927,7 +938,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[Cha
 
     Raises Gone when the journal no longer holds them.
     """
-    return CHANGES_ROUTE.ask(store, ChangesQuery(since=since, limit=limit))
+    return CHANGES_ROUTE.ask(store, StoreChangesParameters(since=since, limit=limit))
 
 
 def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAnswer]:
@@ -939,10 +950,10 @@ def restore(store: str, as_of: int | str, into: str) -> ClientRequest[RestoreAns
 
     Raises Conflict when the new store exists, Gone when the moment is no longer in the history.
     """
-    return RESTORE_ROUTE.ask(store, RestoreRequest(as_of=as_of, into=into), idempotent=False, wait=None)
+    return RESTORE_ROUTE.ask(store, PointInTimeRestoreRequest(as_of=as_of, into=into), idempotent=False, wait=None)
 
 
-def prune_history(store: str, before: int | str | None = None) -> ClientRequest[PruneAnswer]:
+def prune_history(store: str, before: int | str | None = None) -> ClientRequest[PruneHistoryAnswer]:
     """Delete previous states permanently.
 
     Delete the states that ended by `before`; without it, those that exceed the retention of the store's settings.
@@ -1096,7 +1107,7 @@ def context(  # noqa: PLR0913 - the fields of the request
     at_least: int | None = None,
     as_of: int | str | None = None,
     valid_at: str | None = None,
-) -> ClientRequest[ContextAnswer]:
+) -> ClientRequest[LlmContextAnswer]:
     """Get text about a question within a token budget.
 
     Return the best nodes and the edges between them as Markdown or JSON, with ids to cite.
@@ -1108,7 +1119,7 @@ def context(  # noqa: PLR0913 - the fields of the request
     """
     return CONTEXT_ROUTE.ask(
         store,
-        ContextRequest(
+        LlmContextRequest(
             query=query,
             budget=budget,
             format=format,
@@ -1136,7 +1147,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     context: str | None = None,
     metadata: Mapping[str, Any] = {},
     entity_names: Iterable[str] = (),
-    entities: Iterable[Mapping[str, Any] | AssociatedEntity] = (),
+    entities: Iterable[Mapping[str, Any] | MemoryEntityInput] = (),
     memory_id: str | None = None,
     importance: float = 0.5,
     layer: int | None = None,
@@ -1147,7 +1158,7 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
     created_at: str | None = None,
     dedup: Literal["off", "exact", "guarded", "similarity"] | None = None,
     dedup_threshold: float | None = None,
-) -> ClientRequest[StoredMemory]:
+) -> ClientRequest[StoreMemoryAnswer]:
     """Store a memory.
 
     Store a memory, or find one that says the same; create the store if it does not exist.
@@ -1228,7 +1239,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     """
     return MEMORIES_ROUTE.ask(
         store,
-        MemoriesQuery(
+        MemoryListQuery(
             types=_listed(types),
             tags=_listed(tags),
             min_confidence=min_confidence,
@@ -1258,7 +1269,7 @@ def memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[M
     The id of an absorbed memory returns the one that absorbed it. A former version can be read and does not count as
     used. Raises NotFound, also for a withdrawn memory; list with `ended` to find those.
     """
-    return MEMORY_ROUTE.ask(store, MemoryRequest(memory_id=memory_id, touch=touch))
+    return MEMORY_ROUTE.ask(store, ReadMemoryRequest(memory_id=memory_id, touch=touch))
 
 
 def whole_memory(store: str, memory_id: str, *, touch: bool = True) -> ClientRequest[MemoryDetails]:
@@ -1321,7 +1332,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def delete_memory(store: str, memory_id: str) -> ClientRequest[MemoryDeleted]:
+def delete_memory(store: str, memory_id: str) -> ClientRequest[DeleteMemoryAnswer]:
     """Delete one memory.
 
     Delete a memory with its former versions; its entities stay.
@@ -1341,7 +1352,7 @@ def delete_memories(
     min_confidence_below: float | None = None,
     memory_types: Iterable[str] | None = None,
     dry_run: bool = False,
-) -> ClientRequest[MemoriesDeleted]:
+) -> ClientRequest[DeleteMemoriesAnswer]:
     """Delete the memories that match a filter.
 
     Delete the memories that match all filters, at most 10,000 in one commit; at least one filter is required.
@@ -1458,7 +1469,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
     layer: int | None = None,
     parent: str | None = None,
     tags: Iterable[str] | None = None,
-    entities: Iterable[Mapping[str, Any] | AssociatedEntity] = (),
+    entities: Iterable[Mapping[str, Any] | MemoryEntityInput] = (),
     relations: Iterable[Mapping[str, Any] | RelationInput] = (),
     confidence: float | None = None,
     importance: float | None = None,
@@ -1519,7 +1530,7 @@ def retain(  # noqa: PLR0913 - the fields of the request
 
 
 def retain_batch(
-    store: str, items: Iterable[Mapping[str, Any] | RetainRequest] = ()
+    store: str, items: Iterable[Mapping[str, Any] | RetainTextRequest] = ()
 ) -> ClientRequest[RetainBatchAnswer]:
     """Remember texts and conversations in one commit.
 
@@ -1615,7 +1626,7 @@ def consolidate(
             dry_run=dry_run,
             guard=guard,
             types=_listed(types),
-            apply=None if apply is None else PlanReference(plan=apply),
+            apply=None if apply is None else DryRunPlanReference(plan=apply),
         ),
         wait=None,
     )
@@ -1626,7 +1637,7 @@ def consolidations(store: str, *, limit: int = 20) -> ClientRequest[Consolidatio
 
     Return the consolidation runs of a store, newest first, both requested and automatic.
     """
-    return CONSOLIDATIONS_ROUTE.ask(store, ConsolidationsQuery(limit=limit))
+    return CONSOLIDATIONS_ROUTE.ask(store, ConsolidationRunListQuery(limit=limit))
 
 
 def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> ClientRequest[UndoConsolidationAnswer]:
@@ -1642,7 +1653,7 @@ def undo_consolidation(store: str, run_id: str, *, force: bool = False) -> Clien
     return UNDO_CONSOLIDATION_ROUTE.ask(store, UndoConsolidationRequest(run_id=run_id, force=force), wait=None)
 
 
-def prune_memories(store: str, *, dry_run: bool = False) -> ClientRequest[PruneReport]:
+def prune_memories(store: str, *, dry_run: bool = False) -> ClientRequest[MemoryPruneReport]:
     """Soft-delete memories whose confidence has decayed.
 
     Withdraw or delete memories whose confidence is below the store's threshold, as its settings say.
@@ -1669,7 +1680,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     names: Mapping[str, Any] | None = None,
     undo: bool = False,
     answer: bool = False,
-) -> ClientRequest[ReflectAnswer]:
+) -> ClientRequest[MemoryReflectionAnswer]:
     """Assign memories to concepts, or propose it.
 
     Place memories without a parent below matching concepts, and propose uncertain placements.
@@ -1686,7 +1697,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     """
     return REFLECT_ROUTE.ask(
         store,
-        ReflectRequest(
+        MemoryReflectionRequest(
             query=query,
             under=under,
             limit=limit,
@@ -1704,7 +1715,7 @@ def reflect(  # noqa: PLR0913 - the fields of the request
     )
 
 
-def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> ClientRequest[ExtractAnswer]:
+def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> ClientRequest[ExtractionQueueAnswer]:
     """Extract facts from memories with a language model.
 
     Queue memories for extraction by the language model: the failed ones, or those in `ids`.
@@ -1712,7 +1723,7 @@ def extract_memories(store: str, *, ids: Iterable[str] | None = None) -> ClientR
     The model processes the queue one text at a time; `stats` reports its progress. A text that was already processed is
     not processed again. Raises InvalidInput when no language model is configured, NotFound and Unavailable.
     """
-    return EXTRACT_MEMORIES_ROUTE.ask(store, ExtractRequest(ids=_listed(ids)))
+    return EXTRACT_MEMORIES_ROUTE.ask(store, ExtractionQueueRequest(ids=_listed(ids)))
 
 
 def create_entity(
@@ -1745,7 +1756,7 @@ def create_entity(
 
 def create_entities(
     store: str, entities: Iterable[Mapping[str, Any] | EntityInput] = ()
-) -> ClientRequest[EntitiesCreated]:
+) -> ClientRequest[CreateEntitiesAnswer]:
     """Create entities in one commit.
 
     Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
@@ -1763,10 +1774,10 @@ def entities(
 
     Return a page of the named entities, by name ignoring case, then by id. Raises InvalidInput for a bad cursor.
     """
-    return ENTITIES_ROUTE.ask(store, EntitiesQuery(type=list(type), name=name, limit=limit, cursor=cursor))
+    return ENTITIES_ROUTE.ask(store, EntityListQuery(type=list(type), name=name, limit=limit, cursor=cursor))
 
 
-def entity(store: str, entity_id: str) -> ClientRequest[EntityAnswer]:
+def entity(store: str, entity_id: str) -> ClientRequest[EntityWithRelations]:
     """Get one entity with its relations.
 
     Return an entity, by id or name, with its relations and the number of memories about it.
@@ -1807,7 +1818,7 @@ def update_entity(
 
 def delete_entity(
     store: str, entity_id: str, *, cascade_memories: bool = False, dry_run: bool = False
-) -> ClientRequest[EntitiesDeleted]:
+) -> ClientRequest[DeleteEntitiesAnswer]:
     """Delete one entity with its relations.
 
     Delete one entity, by id or name, with its relations. Options and errors are those of `delete_entities`.
@@ -1819,7 +1830,7 @@ def delete_entity(
 
 def delete_entities(
     store: str, entity_names: Iterable[str], *, cascade_memories: bool = False, dry_run: bool = False
-) -> ClientRequest[EntitiesDeleted]:
+) -> ClientRequest[DeleteEntitiesAnswer]:
     """Delete entities by name.
 
     Delete entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
@@ -1927,7 +1938,7 @@ def relations(
     """
     return RELATIONS_ROUTE.ask(
         store,
-        RelationsQuery(
+        RelationListQuery(
             source=source, target=target, type=list(type), min_strength=min_strength, limit=limit, cursor=cursor
         ),
     )
@@ -1967,7 +1978,7 @@ def relate(  # noqa: PLR0913 - the fields of the request
 
 def create_relations(
     store: str, relations: Iterable[Mapping[str, Any] | RelationInput] = ()
-) -> ClientRequest[RelationsCreated]:
+) -> ClientRequest[CreateRelationsAnswer]:
     """Relate entities by name in one commit.
 
     Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
@@ -1997,7 +2008,7 @@ def delete_relations(
     return DELETE_RELATIONS_ROUTE.ask(store, {"relations": list(relations)})
 
 
-def memory_stats(store: str) -> ClientRequest[MemoryStats]:
+def memory_stats(store: str) -> ClientRequest[StoredMemoryStatistics]:
     """Summarize the memories of a store.
 
     Return counts of memories, entities and relations, and the average confidence now.
@@ -2014,23 +2025,23 @@ def memory_growth(
 
     Return counts of memories by day, week or month of creation, for the latest periods. Raises NotFound.
     """
-    return MEMORY_GROWTH_ROUTE.ask(store, GrowthQuery(by=by, limit=limit))
+    return MEMORY_GROWTH_ROUTE.ask(store, MemoryGrowthQuery(by=by, limit=limit))
 
 
-def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypes]:
+def memory_types(store: str, *, limit: int = 100) -> ClientRequest[MemoryTypeCounts]:
     """Count memories by type.
 
     Return counts of memories by type, the most frequent first. Raises NotFound.
     """
-    return MEMORY_TYPES_ROUTE.ask(store, CountsQuery(limit=limit))
+    return MEMORY_TYPES_ROUTE.ask(store, MemoryCountsQuery(limit=limit))
 
 
-def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTags]:
+def memory_tags(store: str, *, limit: int = 100) -> ClientRequest[MemoryTagCounts]:
     """Count memories by tag.
 
     Return counts of memories by tag, the most frequent first. Raises NotFound.
     """
-    return MEMORY_TAGS_ROUTE.ask(store, CountsQuery(limit=limit))
+    return MEMORY_TAGS_ROUTE.ask(store, MemoryCountsQuery(limit=limit))
 
 
 def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[ConfidenceHistogram]:
@@ -2038,7 +2049,7 @@ def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[Confide
 
     Return a histogram of the effective confidence in equal intervals of 0 to 1. Raises NotFound.
     """
-    return MEMORY_CONFIDENCE_ROUTE.ask(store, ConfidenceQuery(buckets=buckets))
+    return MEMORY_CONFIDENCE_ROUTE.ask(store, ConfidenceHistogramQuery(buckets=buckets))
 
 
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 import httpx
 from typing_extensions import override
 
-from kgserve.client.errors import Retries, RetryState, Unreachable, error_from_answer, translate_httpx_errors
-from kgserve.client.event_stream import Event, EventStreamState
-from kgserve.client.lines import SEQUENCE_RESPONSE_HEADER, Upload, write_atomically
-from kgserve.client.streams import PagedNodes, events
+from kgserve.client.custom_request_builders import PagedNodes, events
+from kgserve.client.errors import Retries, RetryState, Unreachable, build_error_from_response, translate_httpx_errors
+from kgserve.client.event_stream import Event, ResumableEventStreamState
+from kgserve.client.json_lines_streaming import SEQUENCE_RESPONSE_HEADER, ImportUpload, write_atomically
 from kgserve.client.wire import (
     CONNECTION_LIMITS,
     MAX_OWNER_REDIRECTS,
     ClientRequest,
     ServerTarget,
-    StreamedRequest,
+    StreamedAnswerRequest,
     bind_client_method,
     httpx_timeout,
 )
@@ -63,18 +63,18 @@ class Stream(ClosableContext, Generic[T]):
         self._items.close()
 
 
-class CallTransport(Protocol):
+class ClientTransport(Protocol):
     """Transport of client requests: to a server, or to the stores that are open in this process."""
 
     def answer(self, call: ClientRequest[T]) -> T:
         """Send a request and return the decoded answer, with retries."""
         ...
 
-    def stream(self, streamed: StreamedRequest[T]) -> Stream[T]:
+    def stream(self, streamed: StreamedAnswerRequest[T]) -> Stream[T]:
         """Return the items of a streamed answer."""
         ...
 
-    def events(self, listener: EventStreamState) -> Stream[Event]:
+    def events(self, listener: ResumableEventStreamState) -> Stream[Event]:
         """Return a stream of events as they happen."""
         ...
 
@@ -84,23 +84,25 @@ class CallTransport(Protocol):
 
 
 class HasTransport(Protocol):
-    """Object with a connection."""
+    """Object with a client transport."""
 
-    connection: CallTransport
+    connection: ClientTransport
 
 
 class HasStoreTransport(HasTransport, Protocol):
-    """Object with a connection, bound to one store."""
+    """Object with a client transport, bound to one store."""
 
     name: str
 
 
-def make_request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
+def make_server_request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
     """Return a method that sends a request about the server or all stores."""
     return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=False)
 
 
-def make_events_method(build: Callable[P, EventStreamState]) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
+def make_event_stream_method(
+    build: Callable[P, ResumableEventStreamState],
+) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
     """Return a method that streams events."""
     return bind_client_method(
         build, lambda connection, listener: connection.events(listener), "Stream[Event]", of_store=False
@@ -114,7 +116,7 @@ def make_store_request_method(
     return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=True)
 
 
-def make_store_pages_method(
+def make_node_pagination_method(
     build: Callable[Concatenate[str, P], PagedNodes],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
@@ -124,7 +126,7 @@ def make_store_pages_method(
 
 
 def make_store_stream_method(
-    build: Callable[Concatenate[str, P], StreamedRequest[T]],
+    build: Callable[Concatenate[str, P], StreamedAnswerRequest[T]],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[T]]:
     """Return a method that streams items of one store."""
     return bind_client_method(
@@ -132,8 +134,8 @@ def make_store_stream_method(
     )
 
 
-def make_store_events_method(
-    build: Callable[Concatenate[str, P], EventStreamState],
+def make_store_event_stream_method(
+    build: Callable[Concatenate[str, P], ResumableEventStreamState],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Event]]:
     """Return a method that streams events of one store."""
     return bind_client_method(
@@ -141,7 +143,7 @@ def make_store_events_method(
     )
 
 
-def _pages(connection: CallTransport, paged: PagedNodes) -> Generator[Node]:
+def _pages(connection: ClientTransport, paged: PagedNodes) -> Generator[Node]:
     page = connection.answer(paged.page())
     yield from page.nodes
     while page.next_cursor is not None:
@@ -149,8 +151,8 @@ def _pages(connection: CallTransport, paged: PagedNodes) -> Generator[Node]:
         yield from page.nodes
 
 
-class BlockingConnection(CallTransport):
-    """Connection to one server, shared by threads."""
+class BlockingConnection(ClientTransport):
+    """Synchronous connection to one server, shared by threads."""
 
     def __init__(self, target: ServerTarget, timeout: float | None, retries: Retries) -> None:
         self.target = target
@@ -175,7 +177,7 @@ class BlockingConnection(CallTransport):
         return answer
 
     @override
-    def stream(self, streamed: StreamedRequest[T]) -> Stream[T]:
+    def stream(self, streamed: StreamedAnswerRequest[T]) -> Stream[T]:
         decoder = streamed.decoder()
 
         def items() -> Generator[T]:
@@ -187,7 +189,7 @@ class BlockingConnection(CallTransport):
         return Stream(items(), decoder.about)
 
     @override
-    def events(self, listener: EventStreamState) -> Stream[Event]:
+    def events(self, listener: ResumableEventStreamState) -> Stream[Event]:
         return Stream(self._follow(listener), {})
 
     @override
@@ -217,7 +219,7 @@ class BlockingConnection(CallTransport):
                         yield response
                         return
                     if not left or (found := self.target.follow_redirect(call, response)) is None:
-                        raise error_from_answer(response.status_code, response.headers, response.read())
+                        raise build_error_from_response(response.status_code, response.headers, response.read())
                     to = found
         except (Unreachable, TimedOut, Unavailable):
             self.target.forget(call)
@@ -225,7 +227,7 @@ class BlockingConnection(CallTransport):
 
     @contextmanager
     def _send(self, call: ClientRequest[Any], to: DiscoveredServer) -> Generator[httpx.Response]:
-        body = call.body.blocks() if isinstance(call.body, Upload) else call.body
+        body = call.body.blocks() if isinstance(call.body, ImportUpload) else call.body
         with (
             translate_httpx_errors(to.url),
             self._http.stream(
@@ -247,7 +249,7 @@ class BlockingConnection(CallTransport):
         """Close the connections."""
         self._http.close()
 
-    def _follow(self, listener: EventStreamState) -> Generator[Event]:
+    def _follow(self, listener: ResumableEventStreamState) -> Generator[Event]:
         while not listener.ended:
             trouble: KgserveError | None = None
             try:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from kgserve.graph.answers import BatchHit, Edge, Node, ReachedNode, SearchHit
+from kgserve.graph.answers import BatchSearchHit, Edge, Node, ReachedNode, SearchHit
 
 _TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -28,7 +28,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
 }
 
 
-def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
+def build_nodes_arrow_table(nodes: Sequence[ReachedNode]) -> pa.Table:
     """Return a table with one row per node.
 
     ``store`` is set if the traversal spans stores; missing nodes have no other data.
@@ -45,15 +45,15 @@ def nodes_table(nodes: Sequence[ReachedNode]) -> pa.Table:
     )
 
 
-def hits_table(hits: Sequence[SearchHit]) -> pa.Table:
-    """Return a table with one row per hit, best first."""
+def build_hits_arrow_table(hits: Sequence[SearchHit]) -> pa.Table:
+    """Return an Arrow table with one row per hit of a search, best first."""
     real = pa.float64()
     scores = _columns(hits, score=real, keyword_score=real, semantic_score=real, hops=pa.int32())
     return pa.table(_node_columns([hit.node for hit in hits]) | scores)
 
 
-def batch_table(hits: Sequence[BatchHit]) -> pa.Table:
-    """Return a table with one row per hit, best first."""
+def build_batch_hits_arrow_table(hits: Sequence[BatchSearchHit]) -> pa.Table:
+    """Return an Arrow table with one row per hit of a batch search, best first."""
     scores = _columns(hits, score=pa.float64(), queries_matched=pa.list_(pa.int32()))
     return pa.table(_node_columns([hit.node for hit in hits]) | scores)
 
@@ -69,7 +69,7 @@ def _columns(things: Sequence[Any], **types: pa.DataType) -> dict[str, pa.Array]
     return {name: pa.array([getattr(each, name) for each in things], kind) for name, kind in types.items()}
 
 
-def edges_table(edges: Sequence[Edge]) -> pa.Table:
+def build_edges_arrow_table(edges: Sequence[Edge]) -> pa.Table:
     """Return a table with one row per edge, with the JSON's names as column names."""
     return pa.table(
         {
@@ -84,7 +84,9 @@ def edges_table(edges: Sequence[Edge]) -> pa.Table:
     )
 
 
-def rows_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
+def build_cypher_rows_arrow_table(
+    columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> pa.Table:
     """Return a table of the rows; ``types`` are the engine's type names, mapped to Arrow types where possible."""
     arrays = [_array([row[place] for row in rows], kind) for place, kind in enumerate(types)]
     return pa.Table.from_arrays(arrays, names=list(columns))

@@ -1,4 +1,4 @@
-"""Requests and the decoding of answers, without I/O, and the selection of the server."""
+"""Client requests and the decoding of answers, without I/O, and the selection of the server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from kgserve.client.errors import decode_answer
-from kgserve.client.lines import StreamDecoder, Upload, json_body
+from kgserve.client.errors import decode_json_answer
+from kgserve.client.json_lines_streaming import ImportUpload, StreamDecoder, encode_json_body
 from kgserve.errors import InvalidInput
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.network_addresses import is_loopback
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
     create_tls_context,
-    find_configured_server,
-    find_server,
-    server_at,
+    find_running_server,
+    get_server_expected_at_address,
+    resolve_server_at_url,
 )
 from kgserve.platform.settings import load_settings
 from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
@@ -51,18 +51,18 @@ class ClientRequest(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     asked: Any = None
     path: str
     headers: dict[str, str]
-    body: bytes | Upload | None = None
+    body: bytes | ImportUpload | None = None
     wait: Wait = msgspec.UNSET
     idempotent: bool = True
 
     @property
     def spent(self) -> bool:
         """True once an import's body was partly sent, which rules out a retry."""
-        return isinstance(self.body, Upload) and self.body.begun
+        return isinstance(self.body, ImportUpload) and self.body.begun
 
     def decode(self, body: bytes) -> T:
         """Decode the answer. Raises Unintelligible."""
-        return decode_answer(body, self.route.answer)
+        return decode_json_answer(body, self.route.answer)
 
 
 class ClientRoute(msgspec.Struct, Generic[T], frozen=True):
@@ -99,10 +99,10 @@ class ClientRoute(msgspec.Struct, Generic[T], frozen=True):
         path = self.path.format_map({name: _segment(part) for name, part in parts.items()})
         pairs = {name: value for name, value in (query or {}).items() if value is not None}
         headers = {"Accept": JSON_MEDIA_TYPE} | more.pop("headers", {})
-        if isinstance(body, Upload):
+        if isinstance(body, ImportUpload):
             headers["Content-Type"] = NDJSON_MEDIA_TYPE
         elif body is not None:
-            headers["Content-Type"], body = JSON_MEDIA_TYPE, json_body(body)
+            headers["Content-Type"], body = JSON_MEDIA_TYPE, encode_json_body(body)
         asked = urlencode({name: _query_value(value) for name, value in pairs.items()}, doseq=True, quote_via=quote)
         target = f"{path}?{asked}" if asked else path
         return ClientRequest(route=self, path=target, headers=headers, body=body, **more)
@@ -115,7 +115,7 @@ def _query_value(value: Any) -> Any:
     return value
 
 
-class StreamedRequest(msgspec.Struct, Generic[U], frozen=True):
+class StreamedAnswerRequest(msgspec.Struct, Generic[U], frozen=True):
     """A request whose answer is decoded incrementally."""
 
     call: ClientRequest[Any]
@@ -262,10 +262,12 @@ class ServerTarget:
         location, asked = response.headers.get("location", ""), response.request.url.raw_path.decode("ascii")
         if response.status_code != HTTPStatus.TEMPORARY_REDIRECT or not location.endswith(asked):
             return None
-        found = server_at(location.removesuffix(asked), self._settings.data_dir).with_key(self._settings.key)
+        found = resolve_server_at_url(location.removesuffix(asked), self._settings.data_dir).with_key(
+            self._settings.key
+        )
         if not self._reads_copy(call):
             self._owners[_subject(call)] = found
-        return found if not call.spent or (isinstance(call.body, Upload) and call.body.is_repeatable) else None
+        return found if not call.spent or (isinstance(call.body, ImportUpload) and call.body.is_repeatable) else None
 
     def _reads_copy(self, call: ClientRequest[Any]) -> bool:
         return self._copies and call.route.reads
@@ -273,10 +275,10 @@ class ServerTarget:
     def _find(self) -> DiscoveredServer:
         settings = self._settings
         if self._urls:
-            found = server_at(self._urls[0], settings.data_dir)
+            found = resolve_server_at_url(self._urls[0], settings.data_dir)
         else:
-            listening = find_configured_server(settings.host, settings.port, tls=settings.tls_cert is not None)
-            found = find_server(settings.data_dir) or listening
+            listening = get_server_expected_at_address(settings.host, settings.port, tls=settings.tls_cert is not None)
+            found = find_running_server(settings.data_dir) or listening
         return found.with_key(settings.key)
 
     def _authorities(self) -> ssl.SSLContext | bool:

@@ -15,7 +15,12 @@ from typing import Protocol
 
 import msgspec
 
-from kgserve.cluster.log_records import LogPosition, LogRecord, PositionedRecord, split_record
+from kgserve.cluster.replicated_log_records import (
+    LogPosition,
+    PositionedLogRecord,
+    ReplicatedLogRecord,
+    split_log_record,
+)
 
 
 class ReplicatedLog(Protocol):
@@ -25,11 +30,11 @@ class ReplicatedLog(Protocol):
         """Return the position of a store's last record, or 0; read from the leader. Raises Unavailable."""
         ...
 
-    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedLogRecord]:
         """Yield the intact records after a position of a damaged log, regardless of gaps. Raises Unavailable."""
         ...
 
-    def append(self, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
+    def append(self, store: str, after: LogPosition, record: ReplicatedLogRecord) -> LogPosition:
         """Append a record of limited size to a log that ends at ``after``, and return its position.
 
         This is the fence: after another writer has appended, a writer that does not know the new end is rejected.
@@ -39,7 +44,7 @@ class ReplicatedLog(Protocol):
         """
         ...
 
-    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedRecord]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedLogRecord]:
         """Yield the records after one position up to another, in order, checking that each names the one before it.
 
         Raises Unavailable, and ReplicatedLogCorrupt if a record is missing or damaged, or if ``to`` lies before
@@ -56,7 +61,7 @@ class ReplicatedLog(Protocol):
         """Return the position of the last record in a shard, or 0. Raises Unavailable."""
         ...
 
-    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedRecord]]:
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedLogRecord]]:
         """Return some records of a shard after a position, in order, with their stores; empty if none are new.
 
         The newest records may be missing until a later call, and damaged records are skipped; callers detect gaps by
@@ -86,8 +91,8 @@ class BootstrapSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     vectors: int = 0
 
 
-class StoreOwner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Registry entry of a store: the node that serves it, its URL and the fencing epoch.
+class StoreOwnerEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Registry entry of a store's owner: the node that serves it, its URL and the fencing epoch.
 
     ``description`` is the encoded description of the store. ``dropped`` marks a store that was dropped; after it is
     created again, the log up to ``begins`` belongs to the dropped one. ``bases`` are the bootstrap snapshots, oldest
@@ -115,10 +120,10 @@ class StoreOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         return begins != self.begins or position < self.oldest or erasures < self.erasures
 
 
-class OwnershipClaim(msgspec.Struct, frozen=True):
-    """Registry entry of a store, and its revision for compare-and-set."""
+class VersionedStoreOwnerEntry(msgspec.Struct, frozen=True):
+    """Registry entry of a store's owner, and its revision for compare-and-set."""
 
-    owner: StoreOwner
+    owner: StoreOwnerEntry
     revision: int
 
 
@@ -140,14 +145,14 @@ class Heartbeat(msgspec.Struct, frozen=True):
     gone: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
-class ObservedHeartbeat(msgspec.Struct, frozen=True):
+class VersionedHeartbeat(msgspec.Struct, frozen=True):
     """Last heartbeat of a node, with a rising revision."""
 
     beat: Heartbeat
     revision: int
 
 
-class RegistryEntry(msgspec.Struct, frozen=True):
+class VersionedRegistryEntry(msgspec.Struct, frozen=True):
     """Entry shared by all nodes, and its revision for compare-and-set."""
 
     data: bytes
@@ -157,7 +162,7 @@ class RegistryEntry(msgspec.Struct, frozen=True):
 class ClusterRegistry(Protocol):
     """Small entries with compare-and-set: store owners, heartbeats and shared entries."""
 
-    def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
+    def entries(self, after: int = 0) -> dict[str, VersionedRegistryEntry]:
         """Return the shared entries with a revision above ``after``, by name. May lag, like `owners`.
 
         Raises Unavailable.
@@ -168,18 +173,18 @@ class ClusterRegistry(Protocol):
         """Replace an entry of a revision, like `claim`. Names consist of letters, digits and dots."""
         ...
 
-    def owners(self, after: int = 0) -> dict[str, OwnershipClaim]:
+    def owners(self, after: int = 0) -> dict[str, VersionedStoreOwnerEntry]:
         """Return the claims with a revision above ``after``, of all stores that ever had an owner. Raises Unavailable.
 
         The result may lag and be incomplete.
         """
         ...
 
-    def owner(self, store: str) -> OwnershipClaim | None:
+    def owner(self, store: str) -> VersionedStoreOwnerEntry | None:
         """Return the current claim to a store. Raises Unavailable."""
         ...
 
-    def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
+    def claim(self, store: str, owner: StoreOwnerEntry, revision: int) -> int | None:
         """Replace the claim of a revision (0 for none). Return the new revision, or None if another node was first.
 
         Raises OutcomeUnknown if the outcome is unknown: the claim may be in effect, so read it again.
@@ -190,14 +195,14 @@ class ClusterRegistry(Protocol):
         """Replace a node's heartbeat of a revision, like `claim`. None: another process uses the same node name."""
         ...
 
-    def beats(self) -> dict[str, ObservedHeartbeat]:
+    def beats(self) -> dict[str, VersionedHeartbeat]:
         """Return the last heartbeat of each node. The result may lag, even behind an earlier call.
 
         Raises Unavailable.
         """
         ...
 
-    def read_replica_heartbeats(self) -> dict[str, ObservedHeartbeat]:
+    def read_replica_heartbeats(self) -> dict[str, VersionedHeartbeat]:
         """Return the last heartbeats that any server has, even during an election; empty if no server answers."""
         ...
 
@@ -225,11 +230,13 @@ class BlobStorage(Protocol):
         ...
 
 
-def append_in_parts(log: ReplicatedLog, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
+def append_split_log_record(
+    log: ReplicatedLog, store: str, after: LogPosition, record: ReplicatedLogRecord
+) -> LogPosition:
     """Append a record of any size, split into parts if large. Return the position of the last part.
 
     Raises the errors of `ReplicatedLog.append`.
     """
-    for part in split_record(record):
+    for part in split_log_record(record):
         after = log.append(store, after, part)
     return after

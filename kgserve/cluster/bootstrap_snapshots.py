@@ -10,9 +10,9 @@ from secrets import token_hex
 
 import structlog
 
-from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, StoreOwner
+from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, StoreOwnerEntry
 from kgserve.errors import KgserveError, NotFound, ReplicatedLogCorrupt
-from kgserve.platform.permissions import create_private_folder
+from kgserve.platform.file_permissions import create_private_folder
 
 log = structlog.get_logger()
 
@@ -60,18 +60,18 @@ def is_snapshot_intact(blobs: BlobStorage, store: str, base: BootstrapSnapshot, 
 
 
 def delete_blobs(blobs: BlobStorage, names: Iterable[str]) -> None:
-    """Delete files. Raises Unavailable."""
+    """Delete files from the blob storage. Raises Unavailable."""
     for name in names:
         blobs.drop(name)
 
 
-def blob_names_of(bases: Iterable[BootstrapSnapshot]) -> set[str]:
+def list_snapshot_blob_names(bases: Iterable[BootstrapSnapshot]) -> set[str]:
     """Return the blob names of the files of some snapshots."""
     return {name for base in bases for name in base.files.values()}
 
 
 def delete_unreferenced_blobs(
-    blobs: BlobStorage, store: str, owner: StoreOwner, kept: Collection[str], *, erase: bool = False
+    blobs: BlobStorage, store: str, owner: StoreOwnerEntry, kept: Collection[str], *, erase: bool = False
 ) -> None:
     """Delete all files of a store that owners up to this one have uploaded, except ``kept``. Raises Unavailable."""
     for name in blobs.names(_of(store)):

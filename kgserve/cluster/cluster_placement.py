@@ -15,50 +15,63 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cluster.backend import BlobStorage, ClusterRegistry, Heartbeat, OwnershipClaim, ReplicatedLog, StoreOwner
-from kgserve.cluster.bootstrap_snapshots import delete_unreferenced_blobs
-from kgserve.cluster.handover import HandoverTarget, wait_until_opened
-from kgserve.cluster.log_shipping import (
-    LogShipper,
-    ShippedPosition,
-    count_matching_frames,
-    delete_shipped_position,
-    fence_log,
-    read_shipped_position,
-    take_over_log,
-    verify_shipped_position,
-    write_shipped_position,
+from kgserve.cluster.audit_and_api_key_sync import read_replicated_audit_records
+from kgserve.cluster.backend import (
+    BlobStorage,
+    ClusterRegistry,
+    Heartbeat,
+    ReplicatedLog,
+    StoreOwnerEntry,
+    VersionedStoreOwnerEntry,
 )
-from kgserve.cluster.membership import ClusterFormat, ClusterMembership
-from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
+from kgserve.cluster.bootstrap_snapshots import delete_unreferenced_blobs
+from kgserve.cluster.log_shipping import (
+    CopiedLogPosition,
+    ReplicatedJournalWriter,
+    count_intact_log_frames,
+    delete_copied_log_position,
+    fence_log,
+    read_copied_log_position,
+    take_over_log,
+    verify_copied_log_position,
+    write_copied_log_position,
+)
+from kgserve.cluster.membership import ClusterHeartbeatMonitor, ClusterRecordFormat
+from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
 from kgserve.cluster.read_replicas import (
     BootstrapSnapshots,
     ReadReplicaUpdater,
-    download_store,
-    redirect_or_unreachable,
-    redirect_to_owner,
+    build_owner_redirect_error,
+    build_remote_store_error,
+    build_store_files_from_snapshot,
 )
-from kgserve.cluster.shared_state import read_shared_audit_records
+from kgserve.cluster.store_handover import StoreHandoverTarget, wait_until_store_opened
 from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, OutcomeUnknown, ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, write_file_atomically
+from kgserve.platform.durable_files import fsync_folder, write_file_atomically
+from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.telemetry import ClusterNodeMetrics
-from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import Settings
-from kgserve.storage.journal.journal import Journal, list_segments
+from kgserve.storage.journal.journal import Journal, list_journal_segments
 from kgserve.storage.journal.snapshot import list_snapshots
-from kgserve.storage.layout import StoreDescription, StoreLayout, open_journal
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.stores.cluster_api import ClusterNode, ClusterStatus, MoveAnswer, NodeState, UpgradeAnswer
+from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, open_journal
+from kgserve.stores.cluster_api import (
+    ClusterFormatUpgradeAnswer,
+    ClusterNode,
+    ClusterStatus,
+    NodeState,
+    StoreMoveAnswer,
+)
 from kgserve.stores.placement import (
     NODE_FILE,
     CommitLog,
     OpenStoreLookup,
-    Placement,
     RemoteStore,
+    StorePlacement,
     new_store_description,
 )
 
@@ -69,7 +82,7 @@ _SET_ASIDE_PREFIX = ".aside-"
 _FAILURE_NAMES: dict[type[KgserveError], str] = {Fenced: "fenced", OutcomeUnknown: "unconfirmed"}
 
 
-class ClusterPlacement(Placement):
+class ClusterStorePlacement(StorePlacement):
     """Stores of a cluster as served by this node. A store is taken over when a caller asks this node for it.
 
     The registry has the list of stores and their settings. Local files of a store that another node serves are an older
@@ -85,7 +98,7 @@ class ClusterPlacement(Placement):
         logs: ReplicatedLog,
         registry: ClusterRegistry,
         blobs: BlobStorage,
-        membership: ClusterMembership,
+        membership: ClusterHeartbeatMonitor,
     ) -> None:
         """Open the data folder. Raises Unavailable, and Conflict if the folder belongs to another node."""
         self._log = logs
@@ -93,7 +106,7 @@ class ClusterPlacement(Placement):
         self._blobs = blobs
         self._membership = membership
         self._ownership = StoreOwnership(registry, membership)
-        self._formats = ClusterFormat(registry)
+        self._formats = ClusterRecordFormat(registry)
         self._lock = threading.Lock()
         # The claim by which each store was placed, and the number of silent periods before it.
         self._placed: dict[str, _PlacedStore] = {}
@@ -135,7 +148,7 @@ class ClusterPlacement(Placement):
         owner, others = self._ownership.find_cached_owner(name), self.other_node_urls()
         if owner is None or owner.node not in others or self._membership.is_possibly_gone(owner.node):
             return None
-        return redirect_to_owner(name, RemoteOwnership(owner.node, others[owner.node]))
+        return build_owner_redirect_error(name, RemoteStoreOwnership(owner.node, others[owner.node]))
 
     @override
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
@@ -148,8 +161,8 @@ class ClusterPlacement(Placement):
         began, silences = time.perf_counter(), self._membership.silences
         made = None if description is None else _encode(description)
         found = self._ownership.get_or_claim_owner(name, made, coming=coming)
-        if isinstance(found, RemoteOwnership):
-            raise redirect_or_unreachable(name, found)
+        if isinstance(found, RemoteStoreOwnership):
+            raise build_remote_store_error(name, found)
         try:
             self._prepare(layout, found.claim.owner)
         except BaseException:
@@ -167,7 +180,7 @@ class ClusterPlacement(Placement):
         with self._lock:
             self._placed[name] = _PlacedStore(claim, silences, began, is_copy=True)
 
-    def open_replica_files(self, name: str) -> tuple[Journal, ShippedPosition]:
+    def open_replica_files(self, name: str) -> tuple[Journal, CopiedLogPosition]:
         """Return the journal of a closed replica, created if missing, and its position.
 
         Raises NoStore and Unavailable.
@@ -177,7 +190,7 @@ class ClusterPlacement(Placement):
         layout.mark_open()
         journal = open_journal(layout, self._settings.journal_segment_mb)
         try:
-            return journal, verify_shipped_position(journal, name, owner)
+            return journal, verify_copied_log_position(journal, name, owner)
         except BaseException:
             journal.close()
             raise
@@ -218,21 +231,21 @@ class ClusterPlacement(Placement):
         return ClusterStatus(node=self._ownership.node, silent=silent, format=self._formats.current, nodes=nodes)
 
     @override
-    def hand_over(self, name: str, node: str) -> MoveAnswer:
+    def hand_over(self, name: str, node: str) -> StoreMoveAnswer:
         alive = self._membership.alive()
         if node not in alive:
             raise Conflict(f"node {node!r} is not alive; live nodes: {', '.join(sorted(alive))}")
         url = alive[node].url
         if node != self._ownership.node:
             self._ownership.hand_over(name, node, url)
-        return MoveAnswer(store=name, node=node, url=url)
+        return StoreMoveAnswer(store=name, node=node, url=url)
 
     @override
     def await_opened(self, name: str, node: str, until: float) -> str:
         alive = self._membership.alive()
         if node not in alive:
             return f"node {node!r} is no longer alive; another node takes over store {name!r}"
-        return wait_until_opened(name, HandoverTarget(node, alive[node].url, alive[node].token), until)
+        return wait_until_store_opened(name, StoreHandoverTarget(node, alive[node].url, alive[node].token), until)
 
     @override
     def drain(self, *, undo: bool) -> list[str]:
@@ -257,21 +270,21 @@ class ClusterPlacement(Placement):
         except BaseException:
             self._ownership.release_claim(name)
             raise
-        delete_shipped_position(layout.root)
+        delete_copied_log_position(layout.root)
         log.warning("log_made_anew", store=name, found=found, begins=begins)
         return found
 
-    def _count_matching_frames(self, layout: StoreLayout, owner: StoreOwner) -> int:
+    def _count_matching_frames(self, layout: StoreLayout, owner: StoreOwnerEntry) -> int:
         """Return the number of frames that a damaged log still has, all of which match the local files.
 
         Raises Conflict.
         """
         with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
-            return count_matching_frames(journal, self._log, layout.name, owner)
+            return count_intact_log_frames(journal, self._log, layout.name, owner)
 
     @override
-    def finalize_cluster_upgrade(self) -> UpgradeAnswer:
-        return UpgradeAnswer(format=self._formats.finish(self._membership.alive()))
+    def finalize_cluster_upgrade(self) -> ClusterFormatUpgradeAnswer:
+        return ClusterFormatUpgradeAnswer(format=self._formats.finish(self._membership.alive()))
 
     @override
     def read_audit_records(self, node: str | None, limit: int) -> list[AuditRecord]:
@@ -283,7 +296,7 @@ class ClusterPlacement(Placement):
 
     def _recorded_by(self, node: str, limit: int) -> list[AuditRecord]:
         if node != self._ownership.node:
-            return read_shared_audit_records(self._log, node, limit)
+            return read_replicated_audit_records(self._log, node, limit)
         return [msgspec.structs.replace(each, node=node) for each in read_newest_audit_records(self.data_dir, limit)]
 
     @override
@@ -313,7 +326,7 @@ class ClusterPlacement(Placement):
             self._ownership.release_claim(name)
             raise
         self._counts.takeovers.observe(time.perf_counter() - began)
-        return OwnedCommitLog(shipping, bases, self._ownership, self._membership, silences, self._counts)
+        return OwnedStoreCommitLog(shipping, bases, self._ownership, self._membership, silences, self._counts)
 
     @override
     def describe(self, layout: StoreLayout, description: StoreDescription) -> StoreDescription:
@@ -342,7 +355,7 @@ class ClusterPlacement(Placement):
     @override
     def forget_outdated(self, name: str) -> bool:
         self._copies.close_files(name)
-        reached = read_shipped_position(self.layout(name).root)
+        reached = read_copied_log_position(self.layout(name).root)
         if reached is None:
             return False
         exists = self._ownership.exists(name)
@@ -378,12 +391,12 @@ class ClusterPlacement(Placement):
     def _is_unregistered(self, name: str) -> bool:
         """Return whether the folder holds a store of this name that the cluster does not know yet."""
         layout = self.layout(name)
-        return layout.exists and read_shipped_position(layout.root) is None and not self._ownership.exists(name)
+        return layout.exists and read_copied_log_position(layout.root) is None and not self._ownership.exists(name)
 
-    def _prepare(self, layout: StoreLayout, owner: StoreOwner, *, to_own: bool = True) -> None:
+    def _prepare(self, layout: StoreLayout, owner: StoreOwnerEntry, *, to_own: bool = True) -> None:
         """Prepare local files from which the store's log can be continued, with the settings from the registry."""
         self._copies.close_files(layout.name)
-        reached = read_shipped_position(layout.root)
+        reached = read_copied_log_position(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
         if reached is None and layout.exists and not owner.coming and not self._is_beginning(layout, owner):
@@ -395,16 +408,16 @@ class ClusterPlacement(Placement):
         elif owner.bases:
             staging = self.staging(layout.name)
             segment_mb = self._settings.journal_segment_mb
-            download_store(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
+            build_store_files_from_snapshot(staging, layout, owner, self._blobs, self._log, segment_mb, to_own=to_own)
             super().adopt(layout.name, staging)
         else:
             # Written before the journal, whose presence makes it a store. Without this position, the files would be
             # taken for a new store once the store was dropped elsewhere.
             create_private_folder(layout.root)
-            write_shipped_position(layout.root, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures))
+            write_copied_log_position(layout.root, CopiedLogPosition(owner.begins, 0, owner.begins, owner.erasures))
             self._make(layout, description)
 
-    def _is_beginning(self, layout: StoreLayout, owner: StoreOwner) -> bool:
+    def _is_beginning(self, layout: StoreLayout, owner: StoreOwnerEntry) -> bool:
         """Return whether the files are empty and the log can be read from its beginning."""
         return _is_empty(layout) and not owner.bases
 
@@ -412,7 +425,7 @@ class ClusterPlacement(Placement):
         """Rename files that are not a known replica of the log, so that the store is fetched; nothing is deleted."""
         aside = self.data_dir / f"{_SET_ASIDE_PREFIX}{layout.name}-{time.time_ns()}"
         layout.root.rename(aside)
-        sync_folder(self.data_dir)
+        fsync_folder(self.data_dir)
         log.warning(
             "store_set_aside", store=layout.name, folder=str(aside), reason="it is not a known replica of the log"
         )
@@ -421,13 +434,13 @@ class ClusterPlacement(Placement):
 class _PlacedStore(NamedTuple):
     """Claim by which a store was placed, with the number of silent periods before it and its start time."""
 
-    claim: OwnershipClaim
+    claim: VersionedStoreOwnerEntry
     silences: int
     began: float
     is_copy: bool = False
 
 
-class OwnedCommitLog(CommitLog):
+class OwnedStoreCommitLog(CommitLog):
     """Commit log of an owned store.
 
     Commits are durable on a majority of the cluster's servers and on the local disk.
@@ -435,10 +448,10 @@ class OwnedCommitLog(CommitLog):
 
     def __init__(
         self,
-        shipping: LogShipper,
+        shipping: ReplicatedJournalWriter,
         bases: BootstrapSnapshots,
         ownership: StoreOwnership,
-        membership: ClusterMembership,
+        membership: ClusterHeartbeatMonitor,
         silences: int,
         counts: ClusterNodeMetrics,
     ) -> None:
@@ -505,7 +518,7 @@ def _state(beat: Heartbeat | None) -> NodeState:
 
 def _is_empty(layout: StoreLayout) -> bool:
     """Return whether a store's files contain no data, as during creation."""
-    return not any(each.size for each in list_segments(layout.journal)) and not list_snapshots(layout.journal)
+    return not any(each.size for each in list_journal_segments(layout.journal)) and not list_snapshots(layout.journal)
 
 
 class _ClusterFile(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Journals of replicated stores: local files are copies of the replicated log, and never ahead of it."""
+"""Log shipping of replicated stores: local journals are copies of the replicated log, and never ahead of it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.backend import ReplicatedLog, StoreOwner, append_in_parts
-from kgserve.cluster.log_records import LogPosition, LogRecord, PositionedRecord, join_records
+from kgserve.cluster.backend import ReplicatedLog, StoreOwnerEntry, append_split_log_record
+from kgserve.cluster.replicated_log_records import (
+    LogPosition,
+    PositionedLogRecord,
+    ReplicatedLogRecord,
+    join_log_records,
+)
 from kgserve.errors import Conflict, Fenced, ReplicatedLogCorrupt, ReplicaTooOld, Unavailable
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, translate_storage_errors, write_file_atomically
+from kgserve.platform.durable_files import fsync_folder, translate_storage_errors, write_file_atomically
 from kgserve.storage.journal.journal import (
     Journal,
     JournalFrame,
     JournalFrameError,
-    encode_frame,
-    encode_uncompressed,
-    read_frame,
+    encode_journal_frame,
+    encode_uncompressed_frame,
+    read_journal_frame,
 )
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 
 LOG_POSITION_FILE = "log.json"
 _encode = msgspec.json.Encoder().encode
 
 
-class ShippedPosition(msgspec.Struct, frozen=True):
+class CopiedLogPosition(msgspec.Struct, frozen=True):
     """Position up to which local files are a copy of a log, and the last sequence before it.
 
     The log up to ``begins`` belongs to a dropped store. Data of the first ``erasures`` purges is not in the files.
@@ -38,19 +43,21 @@ class ShippedPosition(msgspec.Struct, frozen=True):
     begins: LogPosition = 0
     erasures: int = 0
 
-    def is_outdated(self, owner: StoreOwner) -> bool:
+    def is_outdated(self, owner: StoreOwnerEntry) -> bool:
         """Return whether the files are obsolete and must not be continued."""
         return owner.outdates(self.begins, self.position, self.erasures)
 
 
-class LogShipper:
-    """Writer of an owned store's journal: it appends to the log first, then to the local files.
+class ReplicatedJournalWriter:
+    """Writer of a replicated store's journal: it appends to the replicated log first, then to the local files.
 
     After the first commit that is rejected, unconfirmed or not written to the files, it accepts no more. The log then
     has to be taken over again.
     """
 
-    def __init__(self, journal: Journal, log: ReplicatedLog, store: str, epoch: int, reached: ShippedPosition) -> None:
+    def __init__(
+        self, journal: Journal, log: ReplicatedLog, store: str, epoch: int, reached: CopiedLogPosition
+    ) -> None:
         """Create a writer. Use `take_over_log` instead."""
         self.journal = journal
         self.is_over = False
@@ -69,7 +76,7 @@ class LogShipper:
         if self.is_over:
             raise Unavailable(f"store {self.store!r} is being taken over", retry_after=1)
         first, last = changes[0].sequence, changes[-1].sequence
-        data = encode_frame(changes)
+        data = encode_journal_frame(changes)
         try:
             self._ship(data, first, last)
             self.journal.append_frame(data, first, last)
@@ -84,13 +91,13 @@ class LogShipper:
         Raises the errors of `append`.
         """
         for frame in self.journal.frames(sequence):
-            self._ship(encode_uncompressed(frame), frame.first, frame.last)
+            self._ship(encode_uncompressed_frame(frame), frame.first, frame.last)
         self._reach(self.journal.last)
 
     def note(self) -> None:
         """Record the position of the files, so that the next open need not compare them. Raises StorageFull."""
         if not self.is_over:
-            write_shipped_position(self.journal.folder.parent, self.reached)
+            write_copied_log_position(self.journal.folder.parent, self.reached)
 
     def record_purge(self, erasures: int) -> None:
         """Record that the files reflect a purge."""
@@ -100,8 +107,8 @@ class LogShipper:
         self.reached = msgspec.structs.replace(self.reached, position=self._position, sequence=last)
 
     def _ship(self, data: bytes, first: int, last: int) -> None:
-        record = LogRecord("frame", self._epoch, first, last, data)
-        self._position = append_in_parts(self._log, self.store, self._position, record)
+        record = ReplicatedLogRecord("frame", self._epoch, first, last, data)
+        self._position = append_split_log_record(self._log, self.store, self._position, record)
 
 
 def fence_log(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
@@ -111,42 +118,42 @@ def fence_log(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
     """
     while True:
         try:
-            return log.append(store, log.end(store), LogRecord("take", epoch))
+            return log.append(store, log.end(store), ReplicatedLogRecord("take", epoch))
         except Fenced:
             continue
 
 
-def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwner) -> LogShipper:
-    """Bring a journal to the end of the log, and fence off earlier writers.
+def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwnerEntry) -> ReplicatedJournalWriter:
+    """Take over a store's log: bring the local journal to its end, and fence off earlier writers.
 
     The files of a store that is ``coming`` are appended to the log.
 
     Raises OutcomeUnknown, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
     lacks or contradicts local frames, and ReplicaTooOld if the log was trimmed past the files.
     """
-    reached = verify_shipped_position(journal, store, owner)
+    reached = verify_copied_log_position(journal, store, owner)
     while True:
         end = log.end(store)
         reached = append_replicated_records(
             journal, log.read(store, reached.position, end), store, owner.epoch, reached
         )
         if not owner.coming:
-            require_not_ahead(journal, store, reached)
+            require_journal_not_ahead_of_log(journal, store, reached)
         try:
-            position = log.append(store, end, LogRecord("take", owner.epoch))
+            position = log.append(store, end, ReplicatedLogRecord("take", owner.epoch))
         except Fenced:
             # The previous owner has just committed; read that, too.
             continue
         reached = msgspec.structs.replace(reached, position=position)
-        shipping = LogShipper(journal, log, store, owner.epoch, reached)
+        shipping = ReplicatedJournalWriter(journal, log, store, owner.epoch, reached)
         if owner.coming:
             shipping.ship_after(max(reached.sequence, journal.oldest - 1))
         shipping.note()
         return shipping
 
 
-def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) -> None:
-    """Raise ReplicatedLogCorrupt if the files contain more than the log."""
+def require_journal_not_ahead_of_log(journal: Journal, store: str, reached: CopiedLogPosition) -> None:
+    """Raise ReplicatedLogCorrupt if the local journal contains more than the replicated log."""
     if journal.last > reached.sequence:
         raise ReplicatedLogCorrupt(
             f"the log of store {store!r} ends with sequence {reached.sequence}, but this node has sequence "
@@ -156,27 +163,27 @@ def require_not_ahead(journal: Journal, store: str, reached: ShippedPosition) ->
 
 def append_replicated_records(
     journal: Journal,
-    found: Iterable[PositionedRecord],
+    found: Iterable[PositionedLogRecord],
     store: str,
     epoch: int | None,
-    reached: ShippedPosition,
+    reached: CopiedLogPosition,
     *,
     durable: bool = True,
-) -> ShippedPosition:
-    """Append the records ``found`` in the log to a journal, and return the new position.
+) -> CopiedLogPosition:
+    """Append records found in the replicated log to the local journal, and return the new position.
 
     The position is that of the last complete record. Unless ``durable``, the caller has to sync the journal. Raises the
     errors of `take_over_log`; without ``epoch``, records of any owner are accepted.
     """
     local_frames = _frames_after(journal, reached.sequence)
     position, sequence = reached.position, reached.sequence
-    for logged in join_records(found):
+    for logged in join_log_records(found):
         position = logged.position
         if epoch is not None and logged.record.epoch > epoch:
             raise Fenced(f"store {store!r} was taken over by the owner of epoch {logged.record.epoch}")
         if logged.record.kind != "frame":
             continue
-        frame = decode_frame_record(store, logged)
+        frame = decode_logged_journal_frame(store, logged)
         if frame.first > journal.last + 1:
             raise ReplicatedLogCorrupt(
                 f"the log of store {store!r} continues with sequence {frame.first} after {journal.last}"
@@ -189,18 +196,18 @@ def append_replicated_records(
     return msgspec.structs.replace(reached, position=position, sequence=sequence)
 
 
-def count_matching_frames(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwner) -> int:
+def count_intact_log_frames(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwnerEntry) -> int:
     """Return the number of frames that a damaged log still has, if the journal has all of them and more.
 
     Raises Unavailable, and Conflict if the journal lacks or contradicts any, or has nothing that the log lacks.
     """
     found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
     local_frames = iter(journal.frames(journal.oldest - 1))
-    for logged in join_records(log.read_intact_records(store, owner.oldest)):
+    for logged in join_log_records(log.read_intact_records(store, owner.oldest)):
         if logged.record.kind != "frame":
             continue
         try:
-            frame = decode_frame_record(store, logged)
+            frame = decode_logged_journal_frame(store, logged)
         except ReplicatedLogCorrupt:
             torn = True
             continue
@@ -231,11 +238,11 @@ def _frames_after(journal: Journal, sequence: int) -> Iterator[JournalFrame]:
     yield from journal.frames(max(sequence, journal.oldest - 1))
 
 
-def decode_frame_record(store: str, logged: PositionedRecord) -> JournalFrame:
-    """Return the frame in a record. Raises ReplicatedLogCorrupt."""
+def decode_logged_journal_frame(store: str, logged: PositionedLogRecord) -> JournalFrame:
+    """Decode the journal frame in a record of the replicated log. Raises ReplicatedLogCorrupt."""
     data = logged.record.data
     try:
-        return read_frame(BytesIO(data), 0, len(data))
+        return read_journal_frame(BytesIO(data), 0, len(data))
     except JournalFrameError as error:
         raise ReplicatedLogCorrupt(
             f"the log of store {store!r} is damaged at position {logged.position}: {error}"
@@ -247,34 +254,34 @@ def _compare(store: str, frame: JournalFrame, local_frames: JournalFrame | None)
         raise ReplicatedLogCorrupt(f"sequence {frame.first} of store {store!r} differs between the log and this node")
 
 
-def delete_shipped_position(folder: Path) -> None:
+def delete_copied_log_position(folder: Path) -> None:
     """Delete the recorded position, so that the files no longer count as a copy of a log. Raises OSError."""
     (folder / LOG_POSITION_FILE).unlink(missing_ok=True)
-    sync_folder(folder)
+    fsync_folder(folder)
 
 
-def read_shipped_position(folder: Path) -> ShippedPosition | None:
+def read_copied_log_position(folder: Path) -> CopiedLogPosition | None:
     """Return the recorded position of a store's files, or None."""
     path = folder / LOG_POSITION_FILE
-    return decode_json(path.read_bytes(), ShippedPosition) if path.is_file() else None
+    return decode_json(path.read_bytes(), CopiedLogPosition) if path.is_file() else None
 
 
-def verify_shipped_position(journal: Journal, store: str, owner: StoreOwner) -> ShippedPosition:
+def verify_copied_log_position(journal: Journal, store: str, owner: StoreOwnerEntry) -> CopiedLogPosition:
     """Return the position up to which the files are certainly a copy; the beginning if they have lost data since.
 
     Raises ReplicaTooOld if the log no longer reaches back that far.
     """
-    folder, fresh = journal.folder.parent, ShippedPosition(owner.begins, 0, owner.begins, owner.erasures)
-    reached = read_shipped_position(folder) or fresh
+    folder, fresh = journal.folder.parent, CopiedLogPosition(owner.begins, 0, owner.begins, owner.erasures)
+    reached = read_copied_log_position(folder) or fresh
     if reached.begins != owner.begins or reached.sequence > journal.last:
         reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
     if reached.is_outdated(owner) and not owner.coming:
-        write_shipped_position(folder, ShippedPosition(begins=owner.begins))
+        write_copied_log_position(folder, CopiedLogPosition(begins=owner.begins))
         raise ReplicaTooOld(f"some files of store {store!r} were lost; they are being fetched again", retry_after=1)
     return reached
 
 
-def write_shipped_position(folder: Path, reached: ShippedPosition) -> None:
+def write_copied_log_position(folder: Path, reached: CopiedLogPosition) -> None:
     """Record the position up to which a store's files are a copy of its log. Raises StorageFull."""
     with translate_storage_errors("recording the log position"):
         write_file_atomically(folder / LOG_POSITION_FILE, _encode(reached))

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cluster.backend import ClusterRegistry, Heartbeat, ObservedHeartbeat
-from kgserve.cluster.log_records import RECORD_FORMAT
+from kgserve.cluster.backend import ClusterRegistry, Heartbeat, VersionedHeartbeat
+from kgserve.cluster.replicated_log_records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
 from kgserve.platform.closable import ClosableContext
 
@@ -39,8 +39,8 @@ MIN_HEARTBEAT_ROUNDS = 3
 _MAX_START_ATTEMPTS = 3
 
 
-def read_uptime_seconds() -> float:
-    """Return a monotonic time in seconds that includes sleep of the machine, where the system provides one."""
+def read_boottime_clock_seconds() -> float:
+    """Return a monotonic time in seconds that includes time asleep, where the system has such a clock."""
     # Falls back to CLOCK_MONOTONIC, which includes sleep on some systems.
     return time.clock_gettime(_MONOTONIC_CLOCK_ID)
 
@@ -57,20 +57,20 @@ class FailureDetector:
     """
 
     def __init__(self) -> None:
-        self._heard: dict[str, ObservedHeartbeat] = {}
+        self._heard: dict[str, VersionedHeartbeat] = {}
         self._since: dict[str, tuple[int, float]] = {}
         self._reported_gone: dict[str, int] = {}
         self._rounds = 0
         self._began: float | None = None
 
-    def look(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
+    def look(self, heard: dict[str, VersionedHeartbeat], now: float) -> None:
         """Process the current heartbeats and count a round; ``now`` is in seconds of this process."""
         self._rounds += 1
         if self._began is None:
             self._began = now
         self.observe_heartbeats(heard, now)
 
-    def observe_heartbeats(self, heard: dict[str, ObservedHeartbeat], now: float) -> None:
+    def observe_heartbeats(self, heard: dict[str, VersionedHeartbeat], now: float) -> None:
         """Process heartbeats without counting a round, so that silence is noticed even while none is accepted."""
         for node, each in heard.items():
             # Ignore outdated heartbeats from a lagging server.
@@ -115,11 +115,11 @@ class FailureDetector:
         return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
 
 
-class ClusterMembership(ClosableContext):
-    """Heartbeats of this node and observation of the others, in background threads from `start` to `close`."""
+class ClusterHeartbeatMonitor(ClosableContext):
+    """Sends this node's heartbeats and observes those of the others, in threads from `start` to `close`."""
 
     def __init__(
-        self, registry: ClusterRegistry, beat: Heartbeat, clock: Callable[[], float] = read_uptime_seconds
+        self, registry: ClusterRegistry, beat: Heartbeat, clock: Callable[[], float] = read_boottime_clock_seconds
     ) -> None:
         self.beat = beat
         self._announced = beat
@@ -289,7 +289,7 @@ _FORMAT_ENTRY = "format"
 INITIAL_RECORD_FORMAT = 1
 
 
-class ClusterFormat:
+class ClusterRecordFormat:
     """Record format of the cluster, stored in the registry.
 
     Newer programs support older formats; older programs are refused.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 import msgspec
 import xxhash
 
-from kgserve.cluster.backend import ClusterRegistry, Heartbeat, OwnershipClaim, StoreOwner
-from kgserve.cluster.log_records import LogPosition
-from kgserve.cluster.membership import ClusterMembership
+from kgserve.cluster.backend import ClusterRegistry, Heartbeat, StoreOwnerEntry, VersionedStoreOwnerEntry
+from kgserve.cluster.membership import ClusterHeartbeatMonitor
+from kgserve.cluster.replicated_log_records import LogPosition
 from kgserve.errors import Fenced, NoStore, Unavailable
 
 
-class LocalOwnership(msgspec.Struct, frozen=True):
-    """The store is owned by this node. Only the log can confirm that the claim is still valid."""
+class LocalStoreOwnership(msgspec.Struct, frozen=True):
+    """Ownership of a store by this node. Only the log can confirm that the claim is still valid."""
 
-    claim: OwnershipClaim
+    claim: VersionedStoreOwnerEntry
     made: bool = False
 
     @property
@@ -26,22 +26,22 @@ class LocalOwnership(msgspec.Struct, frozen=True):
         return self.claim.owner.epoch
 
 
-class RemoteOwnership(msgspec.Struct, frozen=True):
-    """Another node owns the store or is about to take it over. A ``quiet`` node may be gone."""
+class RemoteStoreOwnership(msgspec.Struct, frozen=True):
+    """Ownership of a store by another node, or its coming takeover. A ``quiet`` node may be gone."""
 
     node: str
     url: str
     quiet: bool = False
 
 
-class ClaimOpportunity(msgspec.Struct, frozen=True):
+class StoreClaimPermission(msgspec.Struct, frozen=True):
     """Permission to claim a store with an epoch, replacing the claim of a revision."""
 
     epoch: int
     revision: int
 
 
-def rank_nodes(store: str, nodes: Iterable[str]) -> list[str]:
+def rank_store_takeover_nodes(store: str, nodes: Iterable[str]) -> list[str]:
     """Return the nodes in the order in which they should take over a store (rendezvous hashing).
 
     A node that joins or leaves changes the order for few stores.
@@ -52,14 +52,14 @@ def rank_nodes(store: str, nodes: Iterable[str]) -> list[str]:
 class StoreOwnership:
     """The cluster's stores and their owners. This node claims stores lazily, when a caller asks for them."""
 
-    def __init__(self, registry: ClusterRegistry, membership: ClusterMembership) -> None:
+    def __init__(self, registry: ClusterRegistry, membership: ClusterHeartbeatMonitor) -> None:
         self._registry = registry
         self._membership = membership
         self._lock = threading.Lock()
         # Epochs claimed by this process. Older claims of the same node belong to an earlier process.
         self._epochs: dict[str, int] = {}
         # Claims up to revision `_seen`, and newer ones that this process has read.
-        self._claims: dict[str, OwnershipClaim] = {}
+        self._claims: dict[str, VersionedStoreOwnerEntry] = {}
         self._seen = 0
         # Called with the name of a store whose older replicas are obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
@@ -76,12 +76,12 @@ class StoreOwnership:
             self._record_claim(store, claim)
         self._seen = max([self._seen, *(claim.revision for claim in found.values())])
 
-    def stores(self) -> dict[str, StoreOwner]:
+    def stores(self) -> dict[str, StoreOwnerEntry]:
         """Return the existing stores and their owners, as of the last `look` or newer."""
         with self._lock:
             return {store: each.owner for store, each in self._claims.items() if not each.owner.dropped}
 
-    def find_cached_owner(self, store: str) -> StoreOwner | None:
+    def find_cached_owner(self, store: str) -> StoreOwnerEntry | None:
         """Return the cached owner of a store, or None."""
         with self._lock:
             claim = self._claims.get(store)
@@ -102,7 +102,7 @@ class StoreOwnership:
 
     def get_or_claim_owner(
         self, store: str, made: bytes | None = None, *, coming: bool = False
-    ) -> LocalOwnership | RemoteOwnership:
+    ) -> LocalStoreOwnership | RemoteStoreOwnership:
         """Return the owner of a store; this node claims it if no live node owns it.
 
         Raises Unavailable and OutcomeUnknown.
@@ -115,16 +115,16 @@ class StoreOwnership:
         if is_new and made is None:
             raise NoStore(store)
         found = self.evaluate_claim(store, claim)
-        if not isinstance(found, ClaimOpportunity):
+        if not isinstance(found, StoreClaimPermission):
             return found
         if self._membership.is_silent:
             raise Unavailable("this node has lost contact with its cluster and cannot take over stores", retry_after=5)
         own_beat = self._membership.beat
         if claim is None:
-            owner = StoreOwner(own_beat.node, found.epoch, own_beat.url, made or b"", coming=coming)
+            owner = StoreOwnerEntry(own_beat.node, found.epoch, own_beat.url, made or b"", coming=coming)
         elif is_new:
             before = claim.owner
-            owner = StoreOwner(own_beat.node, found.epoch, own_beat.url, made or b"", before.begins, coming=coming)
+            owner = StoreOwnerEntry(own_beat.node, found.epoch, own_beat.url, made or b"", before.begins, coming=coming)
         else:
             _require_arrived(store, claim.owner, own_beat.node)
             owner = msgspec.structs.replace(claim.owner, node=own_beat.node, epoch=found.epoch, url=own_beat.url)
@@ -133,31 +133,35 @@ class StoreOwnership:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:
             self._epochs[store] = found.epoch
-        return LocalOwnership(self._record_claim(store, OwnershipClaim(owner, revision)), is_new)
+        return LocalStoreOwnership(self._record_claim(store, VersionedStoreOwnerEntry(owner, revision)), is_new)
 
     def evaluate_claim(
-        self, store: str, claim: OwnershipClaim | None
-    ) -> LocalOwnership | RemoteOwnership | ClaimOpportunity:
+        self, store: str, claim: VersionedStoreOwnerEntry | None
+    ) -> LocalStoreOwnership | RemoteStoreOwnership | StoreClaimPermission:
         """Return what a claim means, given what this node knows of itself and of the others."""
         own_name = self._membership.beat.node
         if claim is None or claim.owner.dropped:
             # The node that is asked creates the store, unless it is draining.
             taker = self.choose_takeover_node(store) if self._membership.beat.draining else self._membership.beat
             if taker.node != own_name:
-                return RemoteOwnership(taker.node, taker.url)
-            return ClaimOpportunity(1, 0) if claim is None else ClaimOpportunity(claim.owner.epoch + 1, claim.revision)
-        owner, free = claim.owner, ClaimOpportunity(claim.owner.epoch + 1, claim.revision)
+                return RemoteStoreOwnership(taker.node, taker.url)
+            return (
+                StoreClaimPermission(1, 0)
+                if claim is None
+                else StoreClaimPermission(claim.owner.epoch + 1, claim.revision)
+            )
+        owner, free = claim.owner, StoreClaimPermission(claim.owner.epoch + 1, claim.revision)
         if owner.node == own_name:
             with self._lock:
                 is_owned = self._epochs.get(store) == owner.epoch
-            return LocalOwnership(claim) if is_owned else free
+            return LocalStoreOwnership(claim) if is_owned else free
         alive = self._membership.alive()
         if not self._membership.is_gone(owner.node):
             # A restarted node may have another URL than when it claimed the store.
             url = alive[owner.node].url if owner.node in alive else owner.url
-            return RemoteOwnership(owner.node, url, self._membership.is_possibly_gone(owner.node))
+            return RemoteStoreOwnership(owner.node, url, self._membership.is_possibly_gone(owner.node))
         first = self.choose_takeover_node(store)
-        return free if first.node == own_name else RemoteOwnership(first.node, first.url)
+        return free if first.node == own_name else RemoteStoreOwnership(first.node, first.url)
 
     def keeps_copy(self, store: str, copies: int) -> bool:
         """Return whether this node is one of the ``copies`` nodes that keep a replica of a store for failover."""
@@ -165,7 +169,7 @@ class StoreOwnership:
         if owner is None or owner.coming or owner.node == self.node:
             return False
         others = self._membership.alive().keys() - {owner.node}
-        return self.node in rank_nodes(store, others)[:copies]
+        return self.node in rank_store_takeover_nodes(store, others)[:copies]
 
     def choose_takeover_node(self, store: str, *others_than: str) -> Heartbeat:
         """Return the node that should take over a store without owner. Raises Unavailable.
@@ -176,16 +180,16 @@ class StoreOwnership:
         if not alive:
             raise Unavailable("no other node of the cluster is alive", retry_after=10)
         ready = [name for name, beat in alive.items() if not beat.draining]
-        return alive[rank_nodes(store, ready or alive)[0]]
+        return alive[rank_store_takeover_nodes(store, ready or alive)[0]]
 
-    def claimed(self, store: str) -> OwnershipClaim:
+    def claimed(self, store: str) -> VersionedStoreOwnerEntry:
         """Return the current claim to a store. Raises NoStore and Unavailable."""
         claim = self._read_claim(store)
         if claim is None or claim.owner.dropped:
             raise NoStore(store)
         return claim
 
-    def require_complete_owner(self, store: str) -> OwnershipClaim:
+    def require_complete_owner(self, store: str) -> VersionedStoreOwnerEntry:
         """Return the current claim to a store whose log is complete. Raises NoStore and Unavailable."""
         claim = self.claimed(store)
         _require_arrived(store, claim.owner, "")
@@ -198,17 +202,17 @@ class StoreOwnership:
         """
         claim = self.claimed(store)
         before, own_beat = claim.owner, self._membership.beat
-        owner = StoreOwner(own_beat.node, before.epoch + 1, own_beat.url, before.description, begins, coming=True)
+        owner = StoreOwnerEntry(own_beat.node, before.epoch + 1, own_beat.url, before.description, begins, coming=True)
         if self._registry.claim(store, owner, claim.revision) is None:
             raise Unavailable(f"store {store!r} is being taken over by another node", retry_after=1)
         with self._lock:
             self._epochs[store] = owner.epoch
         self._record_claim(store, self._registry.owner(store) or claim)
 
-    def require_owned(self, store: str) -> OwnershipClaim:
+    def require_owned(self, store: str) -> VersionedStoreOwnerEntry:
         """Return the claim by which this process owns a store. Raises Unavailable, and Fenced if it no longer does."""
         claim = self._read_claim(store)
-        if claim is None or not isinstance(self.evaluate_claim(store, claim), LocalOwnership):
+        if claim is None or not isinstance(self.evaluate_claim(store, claim), LocalStoreOwnership):
             raise Fenced(f"store {store!r} is no longer served by node {self.node!r}")
         return claim
 
@@ -216,13 +220,17 @@ class StoreOwnership:
         """Store the description of an owned store in the registry. Raises Fenced, OutcomeUnknown and Unavailable."""
         self._replace(store, lambda owner: msgspec.structs.replace(owner, description=description))
 
-    def update_registry_entry(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
+    def update_registry_entry(
+        self, store: str, change: Callable[[StoreOwnerEntry], StoreOwnerEntry]
+    ) -> StoreOwnerEntry:
         """Update the registry entry of an owned store, and return it. Raises the errors of `describe`."""
         return self._replace(store, change)
 
     def drop(self, store: str, begins: int) -> None:
         """Mark an owned store as dropped; its log up to ``begins`` is obsolete. Raises the errors of `describe`."""
-        self._replace(store, lambda owner: StoreOwner(owner.node, owner.epoch, owner.url, begins=begins, dropped=True))
+        self._replace(
+            store, lambda owner: StoreOwnerEntry(owner.node, owner.epoch, owner.url, begins=begins, dropped=True)
+        )
         self.release_claim(store)
 
     def hand_over(self, store: str, node: str, url: str) -> None:
@@ -235,20 +243,20 @@ class StoreOwnership:
         with self._lock:
             self._epochs.pop(store, None)
 
-    def _replace(self, store: str, change: Callable[[StoreOwner], StoreOwner]) -> StoreOwner:
+    def _replace(self, store: str, change: Callable[[StoreOwnerEntry], StoreOwnerEntry]) -> StoreOwnerEntry:
         claim = self.require_owned(store)
         owner = change(claim.owner)
         revision = self._registry.claim(store, owner, claim.revision)
         if revision is None:
             raise Fenced(f"store {store!r} was claimed by another node meanwhile")
-        self._record_claim(store, OwnershipClaim(owner, revision))
+        self._record_claim(store, VersionedStoreOwnerEntry(owner, revision))
         return owner
 
-    def _read_claim(self, store: str) -> OwnershipClaim | None:
+    def _read_claim(self, store: str) -> VersionedStoreOwnerEntry | None:
         claim = self._registry.owner(store)
         return claim and self._record_claim(store, claim)
 
-    def _record_claim(self, store: str, claim: OwnershipClaim) -> OwnershipClaim:
+    def _record_claim(self, store: str, claim: VersionedStoreOwnerEntry) -> VersionedStoreOwnerEntry:
         outdated = False
         with self._lock:
             known = self._claims.get(store)
@@ -264,11 +272,11 @@ class StoreOwnership:
         return claim
 
 
-def _is_obsoleted(before: StoreOwner, after: StoreOwner) -> bool:
+def _is_obsoleted(before: StoreOwnerEntry, after: StoreOwnerEntry) -> bool:
     return before.oldest < after.oldest or before.erasures < after.erasures
 
 
-def _require_arrived(store: str, owner: StoreOwner, node: str) -> None:
+def _require_arrived(store: str, owner: StoreOwnerEntry, node: str) -> None:
     """Raise Unavailable if only another node has the files of a store."""
     if owner.coming and owner.node != node:
         raise Unavailable(

@@ -21,24 +21,24 @@ import structlog
 from msgspec.structs import replace
 from typing_extensions import override
 
-from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwner
+from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.bootstrap_snapshots import (
-    blob_names_of,
     delete_unreferenced_blobs,
     download_snapshot,
     is_snapshot_intact,
+    list_snapshot_blob_names,
     upload_snapshot_files,
 )
-from kgserve.cluster.log_records import LogPosition, PositionedRecord, join_records
 from kgserve.cluster.log_shipping import (
-    ShippedPosition,
+    CopiedLogPosition,
     append_replicated_records,
-    decode_frame_record,
-    require_not_ahead,
-    verify_shipped_position,
-    write_shipped_position,
+    decode_logged_journal_frame,
+    require_journal_not_ahead_of_log,
+    verify_copied_log_position,
+    write_copied_log_position,
 )
-from kgserve.cluster.ownership import RemoteOwnership, StoreOwnership
+from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
+from kgserve.cluster.replicated_log_records import LogPosition, PositionedLogRecord, join_log_records
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,
@@ -52,17 +52,17 @@ from kgserve.errors import (
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import copy_database
-from kgserve.storage.current_rows_rebuild import create_empty_folder
+from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import (
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.store_folder_layout import (
     JOURNAL_FOLDER,
     StoreDescription,
     StoreLayout,
-    read_history_sequence,
-    write_description,
+    read_last_history_sequence,
+    write_store_description,
 )
-from kgserve.storage.model.change import ChangeSet
 from kgserve.stores.placement import CommitLog, OpenStoreLookup, ReplicaStore
 
 log = structlog.get_logger()
@@ -75,19 +75,19 @@ _REFETCH_GROWTH_FACTOR = 2
 """Journal growth, as a multiple of the compaction threshold, after which a replica is fetched again."""
 
 
-def redirect_or_unreachable(store: str, found: RemoteOwnership) -> ServedElsewhere | OwnerUnreachable:
-    """Return the error for a request for a store that another node serves."""
+def build_remote_store_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere | OwnerUnreachable:
+    """Build the error for a request for a store of another node: a redirect, or that its owner is unreachable."""
     if found.quiet:
         return OwnerUnreachable(
             f"store {store!r} is served by node {found.node!r} of the cluster, which has not sent heartbeats for "
             "seconds; another node may take over. Try again",
             retry_after=1,
         )
-    return redirect_to_owner(store, found)
+    return build_owner_redirect_error(store, found)
 
 
-def redirect_to_owner(store: str, found: RemoteOwnership) -> ServedElsewhere:
-    """Return the error that redirects to the node that serves a store."""
+def build_owner_redirect_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere:
+    """Build the error that redirects a request to the node that serves its store."""
     message = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
     return ServedElsewhere(message, found.node, found.url)
 
@@ -98,7 +98,7 @@ class ReplicaCommitLog(CommitLog):
     is_copy = True
 
     def __init__(
-        self, journal: Journal, logs: ReplicatedLog, ownership: StoreOwnership, store: str, reached: ShippedPosition
+        self, journal: Journal, logs: ReplicatedLog, ownership: StoreOwnership, store: str, reached: CopiedLogPosition
     ) -> None:
         super().__init__(journal)
         self._log = logs
@@ -129,8 +129,8 @@ class ReplicaCommitLog(CommitLog):
         Raises NoStore and Unavailable.
         """
         found = self._ownership.evaluate_claim(self._store, self._ownership.claimed(self._store))
-        if isinstance(found, RemoteOwnership):
-            raise redirect_or_unreachable(self._store, found)
+        if isinstance(found, RemoteStoreOwnership):
+            raise build_remote_store_error(self._store, found)
 
     @override
     def append(self, changes: list[ChangeSet]) -> None:
@@ -141,17 +141,17 @@ class ReplicaCommitLog(CommitLog):
 
     @override
     def note(self) -> None:
-        write_shipped_position(self.journal.folder.parent, self._reached)
+        write_copied_log_position(self.journal.folder.parent, self._reached)
 
     @override
-    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedRecord] = ()) -> None:
+    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedLogRecord] = ()) -> None:
         """Apply the new records of the log, some of which may be ``found`` already. Blocks.
 
         Raises StorageFull, Unavailable, and ReplicatedLogCorrupt, after which the replica is unusable.
         """
         with self._turn:
             try:
-                for logged in join_records(_new_records(self._log, self._store, self._reached.position, found)):
+                for logged in join_log_records(_new_records(self._log, self._store, self._reached.position, found)):
                     self._take(store, logged)
             except ReplicatedLogCorrupt:
                 self._is_over = True
@@ -159,10 +159,10 @@ class ReplicaCommitLog(CommitLog):
             finally:
                 self._incoming_frame = None
 
-    def _take(self, store: ReplicaStore, logged: PositionedRecord) -> None:
+    def _take(self, store: ReplicaStore, logged: PositionedLogRecord) -> None:
         sequence = self._reached.sequence
         if logged.record.kind == "frame":
-            frame = decode_frame_record(self._store, logged)
+            frame = decode_logged_journal_frame(self._store, logged)
             if frame.first != sequence + 1:
                 raise ReplicatedLogCorrupt(
                     f"the log of store {self._store!r} continues with sequence {frame.first} after {sequence}"
@@ -173,8 +173,8 @@ class ReplicaCommitLog(CommitLog):
 
 
 def _new_records(
-    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedRecord]
-) -> Iterable[PositionedRecord]:
+    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedLogRecord]
+) -> Iterable[PositionedLogRecord]:
     """Return the records after a position: ``found`` if that matches, else read from the log.
 
     Raises ReplicatedLogCorrupt and Unavailable.
@@ -190,14 +190,14 @@ class _ReplicaFiles(NamedTuple):
     """Journal of a closed replica, its position, and the time of its last record."""
 
     journal: Journal
-    reached: ShippedPosition
+    reached: CopiedLogPosition
     used: float
 
 
 class ReplicaFileStorage(Protocol):
-    """Local files of replicas."""
+    """Storage of the local files of replicas."""
 
-    def open_replica_files(self, name: str) -> tuple[Journal, ShippedPosition]:
+    def open_replica_files(self, name: str) -> tuple[Journal, CopiedLogPosition]:
         """Return the journal of a closed replica, created if missing, and its position. Raises NoStore."""
         ...
 
@@ -232,17 +232,17 @@ class ReadReplicaUpdater:
         self._thread = threading.Thread(target=self._run, args=(held,), name="copies", daemon=True)
         self._thread.start()
 
-    def opened(self, journal: Journal, name: str, owner: StoreOwner) -> ReplicaCommitLog:
+    def opened(self, journal: Journal, name: str, owner: StoreOwnerEntry) -> ReplicaCommitLog:
         """Return the commit log of a replica that is being opened, after applying all records of the log.
 
         Raises ReplicaTooOld, ReplicatedLogCorrupt and Unavailable.
         """
         self._record_log_ends()
-        reached = verify_shipped_position(journal, name, owner)
+        reached = verify_copied_log_position(journal, name, owner)
         reached = append_replicated_records(
             journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached
         )
-        require_not_ahead(journal, name, reached)
+        require_journal_not_ahead_of_log(journal, name, reached)
         return ReplicaCommitLog(journal, self._log, self._ownership, name, reached)
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class ReadReplicaUpdater:
             return
         try:
             files.journal.sync()
-            write_shipped_position(files.journal.folder.parent, files.reached)
+            write_copied_log_position(files.journal.folder.parent, files.reached)
         except (KgserveError, OSError) as error:
             # The recorded position is older than the files, which are compared when opened.
             log.warning("copy_not_noted", store=name, reason=str(error))
@@ -291,14 +291,14 @@ class ReadReplicaUpdater:
 
     def _follow(self, shard: int, held: OpenStoreLookup) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
-            news: defaultdict[str, list[PositionedRecord]] = defaultdict(list)
+            news: defaultdict[str, list[PositionedLogRecord]] = defaultdict(list)
             for store, logged in found:
                 news[store].append(logged)
             for store, each in news.items():
                 self._take(store, each, held)
             self._seen[shard] = found[-1][1].position
 
-    def _take(self, name: str, found: list[PositionedRecord], held: OpenStoreLookup) -> None:
+    def _take(self, name: str, found: list[PositionedLogRecord], held: OpenStoreLookup) -> None:
         try:
             with held.peek_open(name) as store:
                 if store is not None:
@@ -312,7 +312,7 @@ class ReadReplicaUpdater:
         except (KgserveError, OSError) as error:
             log.warning("copy_not_followed", store=name, reason=str(error))
 
-    def _update_closed_replica(self, name: str, found: list[PositionedRecord]) -> None:
+    def _update_closed_replica(self, name: str, found: list[PositionedLogRecord]) -> None:
         """Apply new records to the files of a closed replica. The store's gate must be held."""
         files = self._files.get(name)
         journal, reached = (files.journal, files.reached) if files else self._storage.open_replica_files(name)
@@ -321,7 +321,7 @@ class ReadReplicaUpdater:
         try:
             news = _new_records(self._log, name, reached.position, found)
             reached = append_replicated_records(journal, news, name, None, reached, durable=False)
-            require_not_ahead(journal, name, reached)
+            require_journal_not_ahead_of_log(journal, name, reached)
         except BaseException:
             self.close_files(name)
             raise
@@ -367,7 +367,7 @@ class BootstrapSnapshots:
         self._turn = threading.Lock()
 
     @contextmanager
-    def upload_snapshot(self, reached: Callable[[], ShippedPosition], *, alone: bool) -> Generator[None]:
+    def upload_snapshot(self, reached: Callable[[], CopiedLogPosition], *, alone: bool) -> Generator[None]:
         """Upload the snapshot taken within the block, and trim the log before the previous one.
 
         With ``alone``, nothing older than the new snapshot is kept. Raises Fenced, OutcomeUnknown, StorageFull and
@@ -378,19 +378,19 @@ class BootstrapSnapshots:
         with self._turn:
             self._keep(since, alone=alone)
 
-    def arrival(self, owner: StoreOwner, journal: Journal) -> Callable[[StoreOwner], StoreOwner]:
+    def arrival(self, owner: StoreOwnerEntry, journal: Journal) -> Callable[[StoreOwnerEntry], StoreOwnerEntry]:
         """Return the change of the registry entry once the log of an imported store is complete.
 
         Uploads a snapshot if its journal begins with one. Raises JournalDamaged, StorageFull and Unavailable.
         """
         bases = owner.bases
         if journal.oldest > 1 and not bases:
-            since = ShippedPosition(owner.begins, journal.oldest - 1, owner.begins)
+            since = CopiedLogPosition(owner.begins, journal.oldest - 1, owner.begins)
             history = self._history() if self._sees(owner, since.sequence) else None
             bases = (self._put(owner, since, history, None),)
         return partial(replace, coming=False, bases=bases)
 
-    def _keep(self, since: ShippedPosition, *, alone: bool) -> None:
+    def _keep(self, since: CopiedLogPosition, *, alone: bool) -> None:
         name, scratch = self._layout.name, self._layout.scratch / "kept"
         owner = self._ownership.require_owned(name).owner
         before = owner.bases[-1] if owner.bases else None
@@ -407,11 +407,11 @@ class BootstrapSnapshots:
         owner = self._ownership.update_registry_entry(name, partial(replace, bases=kept, erasures=erasures))
         if first is not None:
             self._log.trim(name, first.position, erase=alone)
-        delete_unreferenced_blobs(self._blobs, name, owner, blob_names_of(kept), erase=alone)
+        delete_unreferenced_blobs(self._blobs, name, owner, list_snapshot_blob_names(kept), erase=alone)
         log.info("base_kept", store=name, sequence=base.sequence, trimmed=first is not None)
 
     def _put(
-        self, owner: StoreOwner, since: ShippedPosition, history: Path | None, before: BootstrapSnapshot | None
+        self, owner: StoreOwnerEntry, since: CopiedLogPosition, history: Path | None, before: BootstrapSnapshot | None
     ) -> BootstrapSnapshot:
         """Upload the newest snapshot, reusing the previous embeddings if they are nearly complete."""
         paths = _snapshot_of(self._layout)
@@ -430,7 +430,7 @@ class BootstrapSnapshots:
             shutil.rmtree(self._layout.scratch / "base", ignore_errors=True)
         return BootstrapSnapshot(since.sequence, since.position, names | ({key: reused} if reused else {}), size)
 
-    def _awaited_history(self, owner: StoreOwner, sequence: int) -> Path | None:
+    def _awaited_history(self, owner: StoreOwnerEntry, sequence: int) -> Path | None:
         """Return a copy of the history once it has applied a commit; None if the store keeps none.
 
         Raises Unavailable.
@@ -444,12 +444,12 @@ class BootstrapSnapshots:
             time.sleep(_REPLICA_HISTORY_POLL_SECONDS)
         return self._history()
 
-    def _keeps_history(self, owner: StoreOwner) -> bool:
+    def _keeps_history(self, owner: StoreOwnerEntry) -> bool:
         return self._settings.history and decode_json(owner.description, StoreDescription).history != "none"
 
-    def _sees(self, owner: StoreOwner, sequence: int) -> bool:
+    def _sees(self, owner: StoreOwnerEntry, sequence: int) -> bool:
         exists = self._keeps_history(owner) and self._layout.history.exists()
-        return exists and read_history_sequence(self._layout) >= sequence
+        return exists and read_last_history_sequence(self._layout) >= sequence
 
     def _history(self) -> Path:
         return self._copy_of(self._layout.history)
@@ -474,10 +474,10 @@ def _snapshot_of(layout: StoreLayout) -> dict[str, Path]:
     return {f"{JOURNAL_FOLDER}/{snapshots[0].name}/{name}": snapshots[0] / name for name in names}
 
 
-def download_store(
+def build_store_files_from_snapshot(
     folder: Path,
     layout: StoreLayout,
-    owner: StoreOwner,
+    owner: StoreOwnerEntry,
     blobs: BlobStorage,
     logs: ReplicatedLog,
     segment_mb: int,
@@ -492,15 +492,15 @@ def download_store(
     failed = ReplicatedLogCorrupt(f"store {layout.name!r} has no snapshot in the cluster")
     for base in reversed(owner.bases):
         try:
-            download_snapshot(blobs, base, create_empty_folder(folder))
+            download_snapshot(blobs, base, recreate_empty_folder(folder))
             for each in snapshot.list_snapshots(folder / JOURNAL_FOLDER):
                 snapshot.verify_snapshot(each)
-            write_description(folder, decode_json(owner.description, StoreDescription))
+            write_store_description(folder, decode_json(owner.description, StoreDescription))
             journal = Journal.create(folder / JOURNAL_FOLDER, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
-                begun = ShippedPosition(base.position, base.sequence, owner.begins, owner.erasures)
+                begun = CopiedLogPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))
-                write_shipped_position(
+                write_copied_log_position(
                     folder,
                     append_replicated_records(
                         journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False

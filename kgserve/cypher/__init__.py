@@ -1,4 +1,4 @@
-"""Validation and rewriting of callers' Cypher texts before they reach the engine.
+"""Cypher: validation and rewriting of statements for the engine, and an interpreter of openCypher.
 
 Pure functions, independent of the engine.
 """

@@ -12,37 +12,37 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.analysis_context import AnalysisContext, VariableBinding, VariableScope, ungroup
-from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, TokenOutline
-from kgserve.cypher.operators import can_share_list, describe_type
+from kgserve.cypher.analysis_context import CypherAnalysisContext, CypherVariableType, VariableScope, strip_parentheses
+from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, TokenBracketIndex
+from kgserve.cypher.operator_rewrites import can_types_share_list, describe_type
 from kgserve.cypher.parser import parse_statement
-from kgserve.cypher.pattern_analysis import PatternAnalysis, check_is_boolean
+from kgserve.cypher.pattern_analysis import GraphPatternAnalysis, check_is_boolean
+from kgserve.cypher.statement_edits import StatementEdits
 from kgserve.cypher.syntax_tree import (
     CallClause,
     Clause,
-    CreateClause,
+    CreateOrMergeClause,
     DeleteClause,
     Expression,
     Literal,
     MatchClause,
     PatternPredicate,
+    PostfixExpression,
     ProjectionClause,
     ProjectionItem,
-    Property,
-    PropertyAccessExpression,
+    PropertyAccess,
     SetClause,
     UnwindClause,
     Variable,
-    iterate_spans,
+    iterate_syntax_nodes,
 )
-from kgserve.cypher.text_edits import StatementEdits
 from kgserve.cypher.types import ValueType
 
 _UNLIMITED_ROWS = 1_000_000_000
 
 
-class StatementAnalysis(msgspec.Struct, frozen=True):
-    """Rewrites of a statement, and the assumptions about a store under which its answer is correct (`context`).
+class CypherStatementAnalysis(msgspec.Struct, frozen=True):
+    """Result of the analysis of a Cypher statement: rewrites, and the assumptions about a store (`context`).
 
     ``depends_on_values``: the value of a parameter affected the analysis, not only its type.
     """
@@ -55,13 +55,15 @@ class StatementAnalysis(msgspec.Struct, frozen=True):
 _SEVERAL_NANS = "may be NaN, and the engine treats each NaN as a distinct value; found"
 
 
-def analyze_statement(outline: TokenOutline, parameters: Mapping[str, Any], edits: StatementEdits) -> StatementAnalysis:
-    """Parse a statement and add the rewrites for the engine to ``edits``.
+def analyze_cypher_statement(
+    outline: TokenBracketIndex, parameters: Mapping[str, Any], edits: StatementEdits
+) -> CypherStatementAnalysis:
+    """Analyze a Cypher statement, and add the rewrites for the engine to ``edits``.
 
     Raises InvalidInput if the engine would answer it incorrectly.
     """
     query = parse_statement(outline)
-    context = AnalysisContext(outline, parameters, edits)
+    context = CypherAnalysisContext(outline, parameters, edits)
     first: dict[str, ValueType] | None = None
     for part in query.parts:
         columns = _UnionPart(context, part).read()
@@ -70,17 +72,17 @@ def analyze_statement(outline: TokenOutline, parameters: Mapping[str, Any], edit
             _check_union(context, part[-1].start, first, columns)
             if query.is_distinct and any(kind.is_nan_possible for kind in columns.values()):
                 raise context.refuse(part[-1].start, f"a column of this {_SEVERAL_NANS}")
-    return StatementAnalysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
+    return CypherStatementAnalysis(context.edits, frozenset(context.assumptions), context.depends_on_values)
 
 
 def _check_union(
-    context: AnalysisContext, index: int, first: dict[str, ValueType], others: dict[str, ValueType]
+    context: CypherAnalysisContext, index: int, first: dict[str, ValueType], others: dict[str, ValueType]
 ) -> None:
     if [*others] != [*first]:
         what = f"the columns of a UNION need the same names, but are {', '.join(first)} and {', '.join(others)};"
         raise context.refuse(index, f"{what} the second RETURN is")
     for name, kind in first.items():
-        if not can_share_list(kind, others[name]):
+        if not can_types_share_list(kind, others[name]):
             kinds = f"{describe_type(kind)} and {describe_type(others[name])}"
             raise context.refuse(
                 index, f"the columns of a UNION need the same types, but {name} is {kinds}; the second is"
@@ -90,10 +92,10 @@ def _check_union(
 class _UnionPart:
     """Analysis of one query of a UNION."""
 
-    def __init__(self, context: AnalysisContext, clauses: tuple[Clause, ...]) -> None:
+    def __init__(self, context: CypherAnalysisContext, clauses: tuple[Clause, ...]) -> None:
         self._context = context
         self._clauses = clauses
-        self._patterns = PatternAnalysis(context)
+        self._patterns = GraphPatternAnalysis(context)
         self._typer = self._patterns.typer
         self._scope = VariableScope()
         self._hidden = len(context.hidden)
@@ -128,7 +130,7 @@ class _UnionPart:
                 self._read_unwind(clause)
             case CallClause():
                 self._read_procedure(clause)
-            case CreateClause():
+            case CreateOrMergeClause():
                 self._patterns.read_creation(clause.paths, clause.word, self._scope)
             case SetClause():
                 self._read_set(clause)
@@ -141,7 +143,7 @@ class _UnionPart:
     def _counts_rows(self, clause: MatchClause) -> bool:
         """Return whether duplicate rows of a pattern affect the answer."""
         later = self._clauses[self._clauses.index(clause) :]
-        first = next((each for each in later if isinstance(each, ProjectionClause | CreateClause)), None)
+        first = next((each for each in later if isinstance(each, ProjectionClause | CreateOrMergeClause)), None)
         if not isinstance(first, ProjectionClause):
             return first is not None
         outline, places = self._context.outline, range(first.start, first.items_end)
@@ -159,14 +161,14 @@ class _UnionPart:
         if other := self._scope.similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
-        self._scope.bindings[name] = VariableBinding(kind.without_column())
+        self._scope.bindings[name] = CypherVariableType(kind.without_column())
 
     def _read_procedure(self, clause: CallClause) -> None:
         for argument in clause.arguments:
             self._typer.type_of(argument, self._scope)
         self._scope.is_open = True
         for name in clause.yields:
-            self._scope.bindings[name] = VariableBinding(ValueType("engine", is_nullable=True))
+            self._scope.bindings[name] = CypherVariableType(ValueType("engine", is_nullable=True))
         if clause.where is not None:
             self._typer.type_of(clause.where, self._scope)
 
@@ -179,7 +181,7 @@ class _UnionPart:
 
     def _read_projection(self, clause: ProjectionClause, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
         before = self._scope
-        bindings: dict[str, VariableBinding] = {}
+        bindings: dict[str, CypherVariableType] = {}
         is_open = before.is_open and clause.star >= 0
         names = self._expand_star(clause, bindings)
         kinds = [bindings[name].type for name in names]
@@ -199,7 +201,7 @@ class _UnionPart:
         self._hidden = len(self._context.hidden)
         return None if is_open else dict(zip(names, kinds, strict=True))
 
-    def _expand_star(self, clause: ProjectionClause, bindings: dict[str, VariableBinding]) -> list[str]:
+    def _expand_star(self, clause: ProjectionClause, bindings: dict[str, CypherVariableType]) -> list[str]:
         if clause.star < 0:
             return []
         hidden = set(self._context.hidden)
@@ -212,8 +214,10 @@ class _UnionPart:
         bindings |= {name: self._scope.bindings[name] for name in visible}
         return visible
 
-    def _read_item(self, clause: ProjectionClause, item: ProjectionItem, bindings: dict[str, VariableBinding]) -> str:
-        value, edits = ungroup(item.value), self._context.edits
+    def _read_item(
+        self, clause: ProjectionClause, item: ProjectionItem, bindings: dict[str, CypherVariableType]
+    ) -> str:
+        value, edits = strip_parentheses(item.value), self._context.edits
         if isinstance(value, PatternPredicate):
             what = "a pattern cannot be used as a value; write EXISTS { MATCH … } or COUNT { MATCH … }. Found"
             raise self._context.refuse(item.start, what)
@@ -227,7 +231,7 @@ class _UnionPart:
             self._keep_typed_name(item)
         if item.alias or isinstance(value, Variable):
             self._check_alias(item, name, bindings)
-            bindings[name] = VariableBinding(kind.without_column())
+            bindings[name] = CypherVariableType(kind.without_column())
         return name
 
     def _keep_typed_name(self, item: ProjectionItem) -> str:
@@ -238,7 +242,7 @@ class _UnionPart:
             self._context.edits.behind(item.end - 1, f" AS `{name}`")
         return name
 
-    def _check_alias(self, item: ProjectionItem, name: str, bindings: dict[str, VariableBinding]) -> None:
+    def _check_alias(self, item: ProjectionItem, name: str, bindings: dict[str, CypherVariableType]) -> None:
         if other := VariableScope(bindings).similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(item.start, what)
@@ -298,12 +302,12 @@ class _UnionPart:
         return None
 
     def _is_plain(self, item: ProjectionItem) -> bool:
-        return not item.alias and isinstance(item.value, Variable | PropertyAccessExpression)
+        return not item.alias and isinstance(item.value, Variable | PostfixExpression)
 
     def _resolve_shadowed_variables(self, clause: ProjectionClause, value: Expression, before: VariableScope) -> None:
         """Replace shadowed variables by the column's expression, because Kùzu sorts by the old variable."""
         made = {item.alias: item.value for item in clause.items if item.alias in before.bindings}
-        for part in list(iterate_spans(value)):
+        for part in list(iterate_syntax_nodes(value)):
             shadowing = made.get(part.name) if isinstance(part, Variable) else None
             if shadowing is not None and not (isinstance(shadowing, Variable) and shadowing.name == part.name):  # pyright: ignore[reportAttributeAccessIssue]
                 self._context.edits.replace(part.start, part.end, f"({self._text_of(shadowing)})")
@@ -321,7 +325,7 @@ class _UnionPart:
         *,
         keeps_rows: bool,
     ) -> None:
-        names = {part.name for part in iterate_spans(where) if isinstance(part, Variable)}
+        names = {part.name for part in iterate_syntax_nodes(where) if isinstance(part, Variable)}
         dropped = [name for name in before.bindings if name in names and name not in after.bindings]
         if dropped and not keeps_rows:
             what = f"{dropped[0]} is not in this WITH, so its WHERE cannot use it; add it to the WITH. The WHERE is"
@@ -342,5 +346,5 @@ class _UnionPart:
 
 
 def _ends_in_star(value: Expression) -> bool:
-    last = value.steps[-1] if isinstance(value, PropertyAccessExpression) else None
-    return isinstance(last, Property) and last.name == "*"
+    last = value.steps[-1] if isinstance(value, PostfixExpression) else None
+    return isinstance(last, PropertyAccess) and last.name == "*"

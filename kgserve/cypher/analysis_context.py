@@ -7,20 +7,20 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.lexer import TokenOutline
+from kgserve.cypher.lexer import TokenBracketIndex
+from kgserve.cypher.statement_edits import StatementEdits
 from kgserve.cypher.syntax_tree import (
+    CypherParameter,
     Expression,
-    GroupExpression,
     Literal,
-    Parameter,
-    Property,
-    PropertyAccessExpression,
+    ParenthesizedExpression,
+    PostfixExpression,
+    PropertyAccess,
     Subscript,
     TokenSpan,
     Variable,
-    iterate_spans,
+    iterate_syntax_nodes,
 )
-from kgserve.cypher.text_edits import StatementEdits
 from kgserve.cypher.types import ValueType
 from kgserve.errors import InvalidInput
 
@@ -31,8 +31,8 @@ ASSUMES_NO_SELF_LOOPS = "no_loops"
 ASSUMES_FEW_RELATIONS = "few_relations"
 
 
-class VariableBinding(msgspec.Struct, frozen=True):
-    """Type of a variable.
+class CypherVariableType(msgspec.Struct, frozen=True):
+    """Type of a variable of a Cypher statement.
 
     A path of an OPTIONAL MATCH is null exactly where the variable ``anchor`` is null.
     """
@@ -42,9 +42,9 @@ class VariableBinding(msgspec.Struct, frozen=True):
 
 
 class VariableScope:
-    """Variables by name, as typed. An ``is_open`` scope may have further variables that only the engine knows."""
+    """Types of the variables in scope, by name. An ``is_open`` scope may have others that only the engine knows."""
 
-    def __init__(self, bindings: Mapping[str, VariableBinding] | None = None, *, is_open: bool = False) -> None:
+    def __init__(self, bindings: Mapping[str, CypherVariableType] | None = None, *, is_open: bool = False) -> None:
         self.bindings = dict(bindings or {})
         self.is_open = is_open
 
@@ -58,10 +58,10 @@ class VariableScope:
         return next((each for each in self.bindings if each != name and each.lower() == lowered), None)
 
 
-class AnalysisContext:
+class CypherAnalysisContext:
     """State shared by all parts of the analysis of one statement."""
 
-    def __init__(self, outline: TokenOutline, parameters: Mapping[str, Any], edits: StatementEdits) -> None:
+    def __init__(self, outline: TokenBracketIndex, parameters: Mapping[str, Any], edits: StatementEdits) -> None:
         self.outline = outline
         self.parameters = parameters
         self.edits = edits
@@ -97,8 +97,8 @@ class AnalysisContext:
 
         Engines lose parts of the answer then.
         """
-        varying = any(isinstance(part, Variable) for part in iterate_spans(bounds))
-        names = {part.name for part in iterate_spans(whole) if isinstance(part, Variable)}
+        varying = any(isinstance(part, Variable) for part in iterate_syntax_nodes(bounds))
+        names = {part.name for part in iterate_syntax_nodes(whole) if isinstance(part, Variable)}
         if varying and len(names) > 1:
             what = f"the bounds depend on other variables than the value, of {' and '.join(sorted(names))};"
             raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. Found")
@@ -116,8 +116,8 @@ class AnalysisContext:
         return found
 
 
-def tie_bounds(first: str, last: str) -> str:
-    """Return the first bound of a slice, rewritten to vary with the last one.
+def rewrite_first_slice_bound(first: str, last: str) -> str:
+    """Rewrite the first bound of a slice to vary with the last one, which the engine requires.
 
     Engines compute functions of three arguments incorrectly if the first and last vary by row, one may be null, and the
     second is constant.
@@ -125,26 +125,26 @@ def tie_bounds(first: str, last: str) -> str:
     return f"({first}) + 0 * ({last})"
 
 
-def is_constant(expression: Expression) -> bool:
+def is_constant_expression(expression: Expression) -> bool:
     """Return whether an expression is the same for all rows: a literal or a parameter."""
-    return isinstance(ungroup(expression), Literal | Parameter)
+    return isinstance(strip_parentheses(expression), Literal | CypherParameter)
 
 
-def is_simple(expression: Expression) -> bool:
+def is_cheap_expression(expression: Expression) -> bool:
     """Return whether an expression is cheap to write twice: a literal, parameter, variable or property."""
     match expression:
-        case Literal() | Parameter() | Variable():
+        case Literal() | CypherParameter() | Variable():
             return True
-        case PropertyAccessExpression(subject=subject, steps=steps):
-            return is_simple(subject) and all(isinstance(step, Property | Subscript) for step in steps)
-        case GroupExpression(inner=inner):
-            return is_simple(inner)
+        case PostfixExpression(subject=subject, steps=steps):
+            return is_cheap_expression(subject) and all(isinstance(step, PropertyAccess | Subscript) for step in steps)
+        case ParenthesizedExpression(inner=inner):
+            return is_cheap_expression(inner)
         case _:
             return False
 
 
-def ungroup(expression: Expression) -> Expression:
-    """Return an expression without surrounding parentheses."""
-    while isinstance(expression, GroupExpression):
+def strip_parentheses(expression: Expression) -> Expression:
+    """Strip the parentheses around an expression."""
+    while isinstance(expression, ParenthesizedExpression):
         expression = expression.inner
     return expression

@@ -1,4 +1,4 @@
-"""Words for statement completion in the shell and the explorer, of the engine and of the interpreter.
+"""Keywords, functions and procedures for the completion of Cypher statements in the shell and the explorer.
 
 The engine's labels come with their properties and the engine's type names.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kgserve.cypher.interpreter import temporal
+from kgserve.cypher.interpreter import temporal_functions
 from kgserve.cypher.interpreter.aggregates import SHOWN_AGGREGATE_NAMES
-from kgserve.cypher.interpreter.functions import FUNCTIONS
 from kgserve.cypher.interpreter.procedures import PROCEDURES
+from kgserve.cypher.interpreter.scalar_function_table import FUNCTIONS
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, ALLOWED_PROCEDURES
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
+from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE
 
 COMPLETION_KEYWORDS = (
     "ALL", "AND", "ANY", "AS", "ASC", "BY", "CALL", "CASE", "CONTAINS", "COUNT", "CREATE", "DELETE", "DESC", "DETACH",
@@ -32,7 +32,7 @@ _PLAIN_NAME_PATTERN = re.compile(r"[^\W\d]\w*")
 def _list_functions() -> Iterator[str]:
     """Yield the functions of the engine, and then those of the interpreter as openCypher writes them."""
     yield from ALLOWED_FUNCTIONS
-    yield from (_SHOWN_TEMPORAL_NAMES.get(name, name) for name in temporal.FUNCTIONS)
+    yield from (_SHOWN_TEMPORAL_NAMES.get(name, name) for name in temporal_functions.FUNCTIONS)
     yield from (function.name for function in FUNCTIONS.values())
     yield from SHOWN_AGGREGATE_NAMES
     yield from ("allShortestPaths", "coalesce", "shortestPath", "timestamp")
@@ -51,6 +51,6 @@ RELATION_LABELS = {"RELATES_TO": _RELATION_PROPERTIES, "LINKS_TO": _RELATION_PRO
 PROPERTIES_BY_LABEL: dict[str, dict[str, str]] = NODE_LABELS | RELATION_LABELS
 
 
-def quote_name(name: str) -> str:
-    """Return a label, relation type or property as statements write it: in backticks unless it is a plain word."""
+def quote_cypher_identifier(name: str) -> str:
+    """Quote a label, relation type or property with backticks unless it is a plain word."""
     return name if _PLAIN_NAME_PATTERN.fullmatch(name) else f"`{name.replace('`', '``')}`"

@@ -11,15 +11,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from kgserve.cypher.lexer import KEYWORDS, LAMBDA_FUNCTIONS, WORDS_BEFORE_PARENTHESIS, TokenOutline, syntax_fault
-from kgserve.cypher.string_literals import decode_string_literal
+from kgserve.cypher.lexer import (
+    KEYWORDS,
+    LAMBDA_FUNCTIONS,
+    WORDS_BEFORE_PARENTHESIS,
+    TokenBracketIndex,
+    build_syntax_error,
+)
+from kgserve.cypher.string_escapes import decode_string_literal
 from kgserve.cypher.syntax_tree import (
     AccessStep,
     CaseExpression,
     CastExpression,
+    CypherParameter,
     Expression,
     FunctionCall,
-    GroupExpression,
     LabelTest,
     LambdaExpression,
     ListLiteral,
@@ -28,11 +34,11 @@ from kgserve.cypher.syntax_tree import (
     MatchClause,
     Negation,
     OperatorChain,
-    Parameter,
+    ParenthesizedExpression,
     PatternPath,
     PatternPredicate,
-    Property,
-    PropertyAccessExpression,
+    PostfixExpression,
+    PropertyAccess,
     Slice,
     SubqueryExpression,
     Subscript,
@@ -76,7 +82,7 @@ _INTEGER_LITERAL = re.compile(r"[0-9]+")
 class ExpressionParser(ABC):
     """Expression parser; ``at`` is the index of the next token."""
 
-    def __init__(self, outline: TokenOutline) -> None:
+    def __init__(self, outline: TokenBracketIndex) -> None:
         self.outline = outline
         self.at = 0
         # A bar ends an expression only in a pattern's filter or a comprehension.
@@ -87,7 +93,7 @@ class ExpressionParser(ABC):
         at = self.at if index is None else index
         if at >= len(self.outline):
             end = self.outline.tokens[-1].end if len(self.outline) else 0
-            return syntax_fault(self.outline.text, end, "query: syntax error, something is missing at the end,")
+            return build_syntax_error(self.outline.text, end, "query: syntax error, something is missing at the end,")
         return self.outline.at(at, f"query: syntax error before {self.outline.tokens[at].text},")
 
     def symbol(self, ahead: int = 0) -> str:
@@ -189,17 +195,13 @@ class ExpressionParser(ABC):
         steps: list[AccessStep] = []
         while step := self._step(subject):
             steps.append(step)
-        return (
-            PropertyAccessExpression(start=start, end=self.at, subject=subject, steps=tuple(steps))
-            if steps
-            else subject
-        )
+        return PostfixExpression(start=start, end=self.at, subject=subject, steps=tuple(steps)) if steps else subject
 
     def _step(self, subject: Expression) -> AccessStep | None:
         start = self.at
         if self.accept("."):
             name = "*" if self.accept("*") else self.name()
-            return Property(start=start, end=self.at, name=name)
+            return PropertyAccess(start=start, end=self.at, name=name)
         if self.symbol() == "[":
             return self._element()
         is_label = self.symbol() == ":" and isinstance(subject, Variable) and self.outline.bracket(start) in {"(", ""}
@@ -259,7 +261,7 @@ class ExpressionParser(ABC):
         start, token = self.at, self.outline.tokens[self.at]
         self.at += 1
         if token.kind == "parameter":
-            return Parameter(start=start, end=self.at, name=token.text[1:])
+            return CypherParameter(start=start, end=self.at, name=token.text[1:])
         if token.kind == "string":
             return Literal(start=start, end=self.at, kind="text", value=decode_string_literal(self.outline.text, token))
         is_whole = _INTEGER_LITERAL.fullmatch(token.text) is not None
@@ -295,7 +297,7 @@ class ExpressionParser(ABC):
         self.expect("(")
         inner = self._bracketed_expression()
         self.expect(")")
-        return GroupExpression(start=start, end=self.at, inner=inner)
+        return ParenthesizedExpression(start=start, end=self.at, inner=inner)
 
     def _dashes(self, at: int) -> bool:
         at += self.outline.symbol(at) == "<"

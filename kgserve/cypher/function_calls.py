@@ -1,4 +1,4 @@
-"""Function calls: argument types, result types, and openCypher functions with other names in the engine."""
+"""Rules for Cypher function calls: argument types, result types, and names that differ in the engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import math
 
 import msgspec
 
-from kgserve.cypher.analysis_context import AnalysisContext, ungroup
+from kgserve.cypher.analysis_context import CypherAnalysisContext, strip_parentheses
 from kgserve.cypher.function_signatures import FUNCTION_SIGNATURES, KIND_BY_CAST_TYPE, FunctionSignature
-from kgserve.cypher.operators import OperatorRules, are_comparable, has_null_parts
-from kgserve.cypher.syntax_tree import CastExpression, Expression, FunctionCall, Literal, Negation, Parameter
-from kgserve.cypher.text_functions import TextFunctionRules
+from kgserve.cypher.operator_rewrites import (
+    OperatorChecksAndRewrites,
+    are_types_comparable,
+    can_collection_contain_nulls,
+)
+from kgserve.cypher.syntax_tree import CastExpression, CypherParameter, Expression, FunctionCall, Literal, Negation
+from kgserve.cypher.text_functions import StringFunctionRewrites
 from kgserve.cypher.types import (
     ANY_TYPE,
     ENGINE_TYPE,
@@ -19,8 +23,8 @@ from kgserve.cypher.types import (
     MAX_INTEGER,
     NUMBER_KINDS,
     ValueType,
-    join_types,
-    list_type_of,
+    compute_common_type,
+    make_list_type,
 )
 
 _AGGREGATE_FUNCTIONS = frozenset({"count", "collect", "sum", "avg", "min", "max"})
@@ -33,13 +37,13 @@ _SINGLE_TYPE_FUNCTIONS = frozenset({"greatest", "least"})
 _SUBSTRING_FUNCTIONS = frozenset({"left", "right", "substring"})
 
 
-class FunctionCallRules:
-    """Type checks and rewrites for calls whose arguments have been checked."""
+class FunctionCallChecksAndRewrites:
+    """Type checks and rewrites for Cypher function calls whose arguments have been checked."""
 
-    def __init__(self, context: AnalysisContext, operators: OperatorRules) -> None:
+    def __init__(self, context: CypherAnalysisContext, operators: OperatorChecksAndRewrites) -> None:
         self._context = context
         self._operators = operators
-        self._texts = TextFunctionRules(context)
+        self._texts = StringFunctionRewrites(context)
 
     def check(self, call: FunctionCall, kinds: list[ValueType]) -> ValueType:
         """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
@@ -61,7 +65,7 @@ class FunctionCallRules:
         """Return the type of CAST(… AS TYPE), an explicit conversion."""
         base = cast.type.partition("(")[0]
         if base.endswith("]"):
-            return list_type_of(ANY_TYPE, is_nullable=kind.is_nullable)
+            return make_list_type(ANY_TYPE, is_nullable=kind.is_nullable)
         made = KIND_BY_CAST_TYPE.get(base, "engine")
         is_nan = made == "float" and kind.kind not in {"integer", "null"} and (kind.kind != "float" or kind.may_be_nan)
         return ValueType(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
@@ -97,7 +101,7 @@ class FunctionCallRules:
 
     def _check_special_arguments(self, call: FunctionCall, kinds: list[ValueType]) -> None:
         name = call.name
-        if name == "nullif" and len(kinds) > 1 and not are_comparable(kinds[0], kinds[1]):
+        if name == "nullif" and len(kinds) > 1 and not are_types_comparable(kinds[0], kinds[1]):
             what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. Found"
             raise self._context.refuse(call.start, what)
         if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
@@ -119,10 +123,10 @@ class FunctionCallRules:
         name = call.name
         if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
             element = kinds[0].of
-            if element is not None and not are_comparable(element, kinds[1]):
+            if element is not None and not are_types_comparable(element, kinds[1]):
                 what = f"{name}() cannot find {kinds[1].name} in a list of {element.name}s; found"
                 raise self._context.refuse(call.start, what)
-            if name in _CONTAINMENT_FUNCTIONS and has_null_parts(kinds[0]):
+            if name in _CONTAINMENT_FUNCTIONS and can_collection_contain_nulls(kinds[0]):
                 what = f"{name}() returns false if the list contains a null but not the value; remove the nulls. Found"
                 raise self._context.refuse(call.start, what)
         if name in _ELEMENT_ADDING_FUNCTIONS | _LIST_JOINING_FUNCTIONS and len(kinds) > 1 and kinds[0].kind == "list":
@@ -156,17 +160,17 @@ class FunctionCallRules:
             raise self._context.refuse(call.start, "the last step of range() would exceed 64 bits; found")
 
     def _integer_value(self, argument: Expression) -> int:
-        inner = ungroup(argument)
+        inner = strip_parentheses(argument)
         if isinstance(inner, Negation):
             return self._integer_value(inner.operand)
         value = inner.value if isinstance(inner, Literal) else None
-        if isinstance(inner, Parameter):
+        if isinstance(inner, CypherParameter):
             value = self._context.parameters.get(inner.name)
         return value if isinstance(value, int) else 0
 
     def _check_not_negative(self, call: FunctionCall, argument: Expression) -> None:
         """Reject negative literals, and make the engine fail on negative results of expressions."""
-        inner = ungroup(argument)
+        inner = strip_parentheses(argument)
         if isinstance(inner, Negation):
             raise self._context.refuse(argument.start, f"{call.name}() takes no negative number; found")
         is_sure = isinstance(inner, Literal) or (isinstance(inner, FunctionCall) and inner.name in {"size", "length"})
@@ -250,7 +254,7 @@ class FunctionCallRules:
             case "list":
                 inner = first if element == "first" else ValueType(element)
                 inner = msgspec.structs.replace(inner, is_nullable=False) if call.name == "collect" else inner
-                return list_type_of(inner, is_nullable=is_nullable)
+                return make_list_type(inner, is_nullable=is_nullable)
             case "sum" | "average":
                 return self._numeric_result(base, first, is_nullable=is_nullable)
             case "nan":
@@ -274,11 +278,11 @@ class FunctionCallRules:
         if base == "element":
             return first.element.nullable()
         if base == "transformed":
-            return list_type_of(kinds[1], is_nullable=is_nullable)
+            return make_list_type(kinds[1], is_nullable=is_nullable)
         if base == "joined":
             joined = first
             for kind in kinds[1:]:
-                joined = join_types(joined, kind)
+                joined = compute_common_type(joined, kind)
             never = call.name in _NUMBER_MIXING_FUNCTIONS and any(not kind.is_nullable for kind in kinds)
             return msgspec.structs.replace(joined.without_column(), is_nullable=not never and joined.is_nullable)
         if call.name in {"ceil", "ceiling", "floor"}:
@@ -286,6 +290,6 @@ class FunctionCallRules:
         return msgspec.structs.replace(first.without_column(), is_nullable=is_nullable, is_filled=False)
 
 
-def has_aggregate(names: set[str]) -> bool:
+def has_aggregate_function(names: set[str]) -> bool:
     """Return whether any of the functions is an aggregate."""
     return not _AGGREGATE_FUNCTIONS.isdisjoint(names)

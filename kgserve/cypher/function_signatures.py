@@ -122,7 +122,7 @@ cast = .. -> engine
 
 
 class FunctionSignature(NamedTuple):
-    """Accepted kinds of each argument, minimum number of arguments, whether the last repeats, and the result."""
+    """Signature of a function: argument kinds, minimum number, whether the last repeats, and the result."""
 
     arguments: tuple[frozenset[str] | None, ...]
     least: int

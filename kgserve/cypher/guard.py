@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher import limits
-from kgserve.cypher.analysis import analyze_statement
+from kgserve.cypher.analysis import analyze_cypher_statement
 from kgserve.cypher.lexer import (
     BUILDER_FUNCTIONS,
     CLAUSE_ENDS,
@@ -23,14 +23,14 @@ from kgserve.cypher.lexer import (
     FORBIDDEN_WORDS,
     KEYWORDS,
     WRITE_CLAUSES,
-    Token,
-    TokenOutline,
-    scan_tokens,
-    syntax_fault,
+    CypherToken,
+    TokenBracketIndex,
+    build_syntax_error,
+    scan_cypher_tokens,
 )
-from kgserve.cypher.limits import CallChecker
-from kgserve.cypher.string_literals import decode_string_literal, encode_string_literal
-from kgserve.cypher.text_edits import PositionAnchor, StatementEdits, original_position
+from kgserve.cypher.limits import FunctionCallChecker
+from kgserve.cypher.statement_edits import SourceMapAnchor, StatementEdits, map_to_original_position
+from kgserve.cypher.string_escapes import decode_string_literal, encode_string_literal
 from kgserve.cypher.types import MAX_EXACT_FLOAT
 from kgserve.errors import FieldError, InvalidInput
 
@@ -52,10 +52,10 @@ _SCALAR_CLASSES = frozenset({bool, int, float, str})
 _INT64_LIMIT = 1 << 63
 
 
-class GuardedStatement(msgspec.Struct, frozen=True):
+class GuardedCypherStatement(msgspec.Struct, frozen=True):
     """Statement accepted by the guard: ``text`` for the engine, and the values of the parameters that it names.
 
-    ``text`` is rewritten by `analyze_statement`, without comments and final ``;``; ``anchors`` map it to the original.
+    ``text`` is rewritten by `analyze_cypher_statement`, without comments and final ``;``; ``anchors`` map it to the original.
     ``updates``: it writes. ``explains``: it only asks for a plan. ``names_links``: it reads links. ``assumptions`` must
     hold for the store, or the answer would be incorrect.
     """
@@ -64,7 +64,7 @@ class GuardedStatement(msgspec.Struct, frozen=True):
     updates: bool
     explains: bool
     parameters: dict[str, Any]
-    anchors: tuple[PositionAnchor, ...] = ()
+    anchors: tuple[SourceMapAnchor, ...] = ()
     names_links: bool = False
     assumptions: frozenset[str] = frozenset()
 
@@ -85,18 +85,18 @@ class GuardedStatement(msgspec.Struct, frozen=True):
     @property
     def shape(self) -> str:
         """Clauses and operators without names, values or texts of the caller; safe to log."""
-        return " ".join(word for each in scan_tokens(self.text) if (word := each.text.upper()) in KEYWORDS)
+        return " ".join(word for each in scan_cypher_tokens(self.text) if (word := each.text.upper()) in KEYWORDS)
 
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column, from 1, in the caller's text for an offset in ``text``."""
-        return original_position(self.text, self.anchors, offset)
+        return map_to_original_position(self.text, self.anchors, offset)
 
 
 _Key = tuple[str, bool, tuple[tuple[str, object], ...]]
-_statement_cache: dict[_Key, GuardedStatement] = {}
+_statement_cache: dict[_Key, GuardedCypherStatement] = {}
 
 
-def guard_statement(text: str, parameters: Mapping[str, Any], *, writable: bool) -> GuardedStatement:
+def guard_cypher_statement(text: str, parameters: Mapping[str, Any], *, writable: bool) -> GuardedCypherStatement:
     """Validate a statement and prepare it for the engine; parameters that it does not name are dropped.
 
     Raises InvalidInput if it cannot be run. Raises Forbidden for files, settings, transactions, data definition, and
@@ -105,7 +105,7 @@ def guard_statement(text: str, parameters: Mapping[str, Any], *, writable: bool)
     key = _cache_key(text, parameters, writable=writable)
     known = _statement_cache.get(key) if key is not None else None
     if known is not None:
-        given = prepare_parameters({name: parameters[name] for name in known.parameters})
+        given = prepare_cypher_parameters({name: parameters[name] for name in known.parameters})
         return msgspec.structs.replace(known, parameters=given)
     statement, by_value = _validate(text, parameters, writable=writable)
     if key is not None and not by_value:
@@ -132,43 +132,45 @@ def _value_signature(value: Any) -> object:
     return kind if kind in _SCALAR_CLASSES else None
 
 
-def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[GuardedStatement, bool]:
+def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tuple[GuardedCypherStatement, bool]:
     """Validate a statement; return it, and whether parameter values (not only types) affected the result."""
     _check_size(text)
-    gathered = list(islice(scan_tokens(text), 2 * MAX_STATEMENT_TOKENS + 1))
+    gathered = list(islice(scan_cypher_tokens(text), 2 * MAX_STATEMENT_TOKENS + 1))
     found = [token for token in gathered if token.kind not in {"space", "comment"}]
     if len(found) > MAX_STATEMENT_TOKENS or len(gathered) > 2 * MAX_STATEMENT_TOKENS:
-        raise syntax_fault(
+        raise build_syntax_error(
             text,
             gathered[-1].start,
             f"a statement may have at most {MAX_STATEMENT_TOKENS} words and symbols; the first one too many is",
         )
-    outline = TokenOutline(text, _one_statement(text, found))
+    outline = TokenBracketIndex(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
-    limits.check_size_limits(outline)
-    limits.check_wrong_answers(outline)
-    given = prepare_parameters(_collect_parameters(outline, parameters))
-    calls = CallChecker(outline, given)
+    limits.check_statement_size_limits(outline)
+    limits.check_wrong_result_constructs(outline)
+    given = prepare_cypher_parameters(_collect_parameters(outline, parameters))
+    calls = FunctionCallChecker(outline, given)
     calls.check()
     limits.check_untyped_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)
-    analysed = analyze_statement(outline, given, _prepare_edits(outline, given))
+    analysed = analyze_cypher_statement(outline, given, _prepare_edits(outline, given))
     rendered = analysed.edits.render()
     kept = {name: value for name, value in given.items() if value != []}
     links = bool(_labels(outline, LINK_TARGET_LABEL, LINK_RELATION_TYPE))
-    statement = GuardedStatement(rendered.text, updates, explains, kept, rendered.anchors, links, analysed.assumptions)
+    statement = GuardedCypherStatement(
+        rendered.text, updates, explains, kept, rendered.anchors, links, analysed.assumptions
+    )
     return statement, calls.met_values or analysed.depends_on_values
 
 
 @lru_cache(MAX_CACHED_STATEMENTS)
 def _words(text: str) -> frozenset[str]:
     kinds = ("word", "quoted", "string")
-    return frozenset(each.text.strip("`'\"").lower() for each in scan_tokens(text) if each.kind in kinds)
+    return frozenset(each.text.strip("`'\"").lower() for each in scan_cypher_tokens(text) if each.kind in kinds)
 
 
 @lru_cache(MAX_CACHED_STATEMENTS)
 def _properties(text: str) -> frozenset[str]:
-    found = list(scan_tokens(text))
+    found = list(scan_cypher_tokens(text))
     texts = ["", *(each.text for each in found), ""]
     places = (at for at, each in enumerate(found) if each.kind in {"word", "quoted"})
     named = (at for at in places if texts[at] == "." or texts[at + 2] == ":")
@@ -179,26 +181,26 @@ def _check_size(text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise syntax_fault(text, error.start, "the statement has half of a surrogate pair") from None
+        raise build_syntax_error(text, error.start, "the statement has half of a surrogate pair") from None
     if size > MAX_STATEMENT_BYTES:
         message = f"the statement has {size} bytes; the maximum is {MAX_STATEMENT_BYTES}"
         raise InvalidInput(message, (FieldError("query", message),))
     if "\0" in text:
-        raise syntax_fault(text, text.index("\0"), "the statement has a NUL character")
+        raise build_syntax_error(text, text.index("\0"), "the statement has a NUL character")
 
 
-def _one_statement(text: str, found: list[Token]) -> list[Token]:
+def _one_statement(text: str, found: list[CypherToken]) -> list[CypherToken]:
     ends = [index for index, token in enumerate(found) if token.kind == "symbol" and token.text == ";"]
     if ends and ends[0] < len(found) - 1:
         after = found[ends[0] + 1]
-        raise syntax_fault(text, after.start, "only one statement may be sent at a time; another begins")
+        raise build_syntax_error(text, after.start, "only one statement may be sent at a time; another begins")
     kept = found[: ends[0]] if ends else found
     if not kept:
-        raise syntax_fault(text, 0, "the statement is empty")
+        raise build_syntax_error(text, 0, "the statement is empty")
     return kept
 
 
-def _check_words(outline: TokenOutline, *, writable: bool) -> tuple[bool, bool]:
+def _check_words(outline: TokenBracketIndex, *, writable: bool) -> tuple[bool, bool]:
     """Check the words of a statement; return whether it writes, and whether it is an EXPLAIN."""
     for index, word in enumerate(outline.words):
         if word in FORBIDDEN_WORDS:
@@ -224,7 +226,7 @@ def _check_words(outline: TokenOutline, *, writable: bool) -> tuple[bool, bool]:
     return updates, explains
 
 
-def _check_write(outline: TokenOutline, index: int, word: str, *, writable: bool) -> None:
+def _check_write(outline: TokenBracketIndex, index: int, word: str, *, writable: bool) -> None:
     if word == "DETACH" and outline.word(index + 1) != "DELETE":
         raise outline.not_allowed(index, "DETACH must be followed by DELETE; found")
     if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
@@ -235,7 +237,7 @@ def _check_write(outline: TokenOutline, index: int, word: str, *, writable: bool
         raise outline.not_allowed(index, f"{word} writes data, but this statement may only read;")
 
 
-def _check_no_limit(outline: TokenOutline) -> None:
+def _check_no_limit(outline: TokenBracketIndex) -> None:
     """Reject LIMIT and SKIP after a write, where the engine may limit what is written."""
     last = max(index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES)
     for index, word in enumerate(outline.words[last:], last):
@@ -245,7 +247,7 @@ def _check_no_limit(outline: TokenOutline) -> None:
             )
 
 
-def _check_own_table(outline: TokenOutline) -> None:
+def _check_own_table(outline: TokenBracketIndex) -> None:
     for index, token in enumerate(outline.tokens):
         if outline.name(index).upper() == COMMIT_TABLE_NAME:
             raise outline.not_allowed(
@@ -259,7 +261,7 @@ def _check_own_table(outline: TokenOutline) -> None:
         )
 
 
-def _collect_parameters(outline: TokenOutline, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_parameters(outline: TokenBracketIndex, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the statement names. Raises InvalidInput if one has no value."""
     named: dict[str, Any] = {}
     missing: list[FieldError] = []
@@ -278,8 +280,8 @@ def _collect_parameters(outline: TokenOutline, parameters: Mapping[str, Any]) ->
     return named
 
 
-def _check_growth(outline: TokenOutline, given: Mapping[str, Any], range_values: int) -> None:
-    growth = limits.compute_value_growth(outline)
+def _check_growth(outline: TokenBracketIndex, given: Mapping[str, Any], range_values: int) -> None:
+    growth = limits.compute_value_duplication_factor(outline)
     builds = any(outline.calls(index) in BUILDER_FUNCTIONS for index in range(len(outline)))
     held = range_values + sum(count_scalars(value) for value in given.values())
     if held * growth > MAX_COLLECTED_VALUES and (builds or growth > 1):
@@ -287,7 +289,7 @@ def _check_growth(outline: TokenOutline, given: Mapping[str, Any], range_values:
         raise InvalidInput(message, (FieldError("query", message),))
 
 
-def _labels(outline: TokenOutline, *wanted: str) -> list[int]:
+def _labels(outline: TokenBracketIndex, *wanted: str) -> list[int]:
     """Return the token indexes of the given node labels and relation types."""
     found: set[int] = set()
     for index in range(len(outline)):
@@ -299,10 +301,10 @@ def _labels(outline: TokenOutline, *wanted: str) -> list[int]:
     return sorted(index for index in found if outline.name(index) in wanted)
 
 
-def _prepare_edits(outline: TokenOutline, given: Mapping[str, Any]) -> StatementEdits:
+def _prepare_edits(outline: TokenBracketIndex, given: Mapping[str, Any]) -> StatementEdits:
     """Return edits that add missing labels, encode texts for the engine, and inline empty lists."""
     edits = StatementEdits(outline)
-    for index, label in find_missing_labels(outline).items():
+    for index, label in find_missing_pattern_labels(outline).items():
         edits.behind(index, label)
     for index, token in enumerate(outline.tokens):
         if token.kind == "string" and "\\" in token.text:
@@ -314,8 +316,8 @@ def _prepare_edits(outline: TokenOutline, given: Mapping[str, Any]) -> Statement
     return edits
 
 
-def find_missing_labels(outline: TokenOutline) -> dict[int, str]:
-    """Return the missing labels by the token index after which they belong.
+def find_missing_pattern_labels(outline: TokenBracketIndex) -> dict[int, str]:
+    """Find the labels that patterns lack, by the token index after which they belong.
 
     Without a label, a pattern would match kgserve's internal tables, and nodes would have all their columns. Paths of
     any relation type get a type so that they do not cross links. Raises InvalidInput for a link without the label of
@@ -335,24 +337,24 @@ def find_missing_labels(outline: TokenOutline) -> dict[int, str]:
     return missing | dict.fromkeys(chains, DEFAULT_RELATION_LABEL)
 
 
-def _link_target_names(outline: TokenOutline) -> set[str]:
+def _link_target_names(outline: TokenBracketIndex) -> set[str]:
     """Return the names of nodes labelled as being in another store."""
     labels = (index for index in _labels(outline, LINK_TARGET_LABEL) if outline.bracket(index) == "(")
     return {outline.name(outline.opener[index] + 1) for index in labels} - {""}
 
 
-def _matches(outline: TokenOutline) -> Iterator[int]:
+def _matches(outline: TokenBracketIndex) -> Iterator[int]:
     return (index for index, word in enumerate(outline.words) if word == "MATCH")
 
 
-def _relations(outline: TokenOutline) -> Iterator[int]:
+def _relations(outline: TokenBracketIndex) -> Iterator[int]:
     """Yield the token indexes at which matched (not created) relations begin."""
     for index in range(len(outline)):
         if outline.is_relation(index) and all(_is_node(outline, end) for end in _ends(outline, index)):
-            yield from () if limits.enclosing_clause(outline, index) in {"CREATE", "MERGE"} else (index,)
+            yield from () if limits.find_enclosing_clause_keyword(outline, index) in {"CREATE", "MERGE"} else (index,)
 
 
-def _ends(outline: TokenOutline, relation: int) -> tuple[int, int]:
+def _ends(outline: TokenBracketIndex, relation: int) -> tuple[int, int]:
     """Return the opening parentheses of the nodes on both sides of a relation; -1 if there is no node."""
     is_bracket = outline.symbol(relation) == "["
     left = relation - 1 - is_bracket
@@ -363,12 +365,12 @@ def _ends(outline: TokenOutline, relation: int) -> tuple[int, int]:
     return opening, right if outline.symbol(right) == "(" else -1
 
 
-def _is_node(outline: TokenOutline, parenthesis: int) -> bool:
+def _is_node(outline: TokenBracketIndex, parenthesis: int) -> bool:
     after = parenthesis + 1 + bool(outline.name(parenthesis + 1))
     return parenthesis >= 0 and outline.symbol(after) in {")", "{", ":"}
 
 
-def _check_link(outline: TokenOutline, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
+def _check_link(outline: TokenBracketIndex, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
     links = (index for index in _labels(outline, LINK_RELATION_TYPE) if outline.opener[index] == relation)
     if (link := next(links, None)) is None:
         return
@@ -378,7 +380,7 @@ def _check_link(outline: TokenOutline, relation: int, ends: tuple[int, int], els
         raise outline.at(link, f"{name} leads to (:Elsewhere), but neither end has that label; found")
 
 
-def _unlabelled_in(outline: TokenOutline, match: int) -> Iterator[int]:
+def _unlabelled_in(outline: TokenBracketIndex, match: int) -> Iterator[int]:
     index = match + 1
     while index < len(outline) and not _is_end(outline, match, index):
         symbol = outline.symbol(index)
@@ -389,12 +391,12 @@ def _unlabelled_in(outline: TokenOutline, match: int) -> Iterator[int]:
         index += 1
 
 
-def _is_end(outline: TokenOutline, match: int, index: int) -> bool:
+def _is_end(outline: TokenBracketIndex, match: int, index: int) -> bool:
     leaves = outline.symbol(index) in {")", "}", "]"} and outline.partner[index] < match
     return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in CLAUSE_ENDS)
 
 
-def _missing_label_position(outline: TokenOutline, parenthesis: int) -> int | None:
+def _missing_label_position(outline: TokenBracketIndex, parenthesis: int) -> int | None:
     """Return the token index after which a label is missing; None if there is one or this is not a node."""
     last = parenthesis
     if outline.name(last + 1):
@@ -402,7 +404,7 @@ def _missing_label_position(outline: TokenOutline, parenthesis: int) -> int | No
     return last if outline.symbol(last + 1) in {")", "{"} else None
 
 
-def prepare_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def prepare_cypher_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameter values in the form that the engine accepts.
 
     Raises InvalidInput with the path of the fault, such as ``params.rows[3].age``.

@@ -126,8 +126,8 @@ INTERVAL_FUNCTIONS = frozenset(
 TokenKind = Literal["word", "quoted", "string", "number", "parameter", "symbol", "comment", "space"]
 
 
-class Token(msgspec.Struct, frozen=True):
-    """Piece of a text; ``start`` and ``end`` are character offsets. ``quoted`` is a name including its backticks."""
+class CypherToken(msgspec.Struct, frozen=True):
+    """Token of a Cypher text; ``start`` and ``end`` are character offsets. ``quoted`` is a name with its backticks."""
 
     kind: TokenKind
     text: str
@@ -135,7 +135,7 @@ class Token(msgspec.Struct, frozen=True):
     end: int
 
 
-class UnterminatedToken(InvalidInput):
+class UnterminatedTokenError(InvalidInput):
     """Raised for a string, comment or quoted name without an end; more input may follow."""
 
 
@@ -158,8 +158,8 @@ _TOKEN_PATTERN = re.compile(
 _GAP_KINDS = ("space", "comment")
 
 
-def scan_tokens(text: str) -> Iterator[Token]:
-    """Yield all tokens in order, including spaces and comments; together they cover the text.
+def scan_cypher_tokens(text: str) -> Iterator[CypherToken]:
+    """Yield all tokens of a Cypher text in order, including spaces and comments; together they cover the text.
 
     Raises InvalidInput for an unknown character or escape, or an unterminated token.
     """
@@ -168,28 +168,28 @@ def scan_tokens(text: str) -> Iterator[Token]:
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
             raise _scan_error(text, position)
-        yield Token(match.lastgroup, match[0], position, match.end())  # pyright: ignore[reportArgumentType]
+        yield CypherToken(match.lastgroup, match[0], position, match.end())  # pyright: ignore[reportArgumentType]
         position = match.end()
 
 
-def significant_tokens(text: str) -> list[Token]:
-    """Return the tokens without spaces and comments. Raises InvalidInput as `scan_tokens` does."""
-    return [token for token in scan_tokens(text) if token.kind not in _GAP_KINDS]
+def scan_significant_tokens(text: str) -> list[CypherToken]:
+    """Return the tokens of a Cypher text without spaces and comments. Raises InvalidInput as `scan_cypher_tokens` does."""
+    return [token for token in scan_cypher_tokens(text) if token.kind not in _GAP_KINDS]
 
 
-def describe_position(text: str, offset: int) -> str:
-    """Return a readable position, such as ``line 2, column 7``."""
+def describe_text_position(text: str, offset: int) -> str:
+    """Return a readable position in a text, such as ``line 2, column 7``."""
     before = text[:offset]
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
-def syntax_fault(text: str, offset: int, what: str) -> InvalidInput:
-    """Return the error for a fault at a character of a text."""
+def build_syntax_error(text: str, offset: int, what: str) -> InvalidInput:
+    """Build the error for a syntax fault at a character of a text."""
     return _at(InvalidInput, text, offset, what)
 
 
 def _at(kind: type[InvalidInput], text: str, offset: int, what: str) -> InvalidInput:
-    message = f"{what} at {describe_position(text, offset)}"
+    message = f"{what} at {describe_text_position(text, offset)}"
     return kind(message, (FieldError("query", message),))
 
 
@@ -200,20 +200,22 @@ _VALID_QUOTED_PREFIXES = {quote: re.compile(rf"{quote}(?:[^{quote}\\]|{_ESCAPE_P
 def _scan_error(text: str, offset: int) -> InvalidInput:
     character = text[offset]
     if text.startswith("/*", offset):
-        return _at(UnterminatedToken, text, offset, "this comment is not terminated; it begins")
+        return _at(UnterminatedTokenError, text, offset, "this comment is not terminated; it begins")
     if text.startswith("``", offset):
-        return syntax_fault(text, offset, "a quoted name cannot be empty")
+        return build_syntax_error(text, offset, "a quoted name cannot be empty")
     if (
         (sound := _VALID_QUOTED_PREFIXES.get(character))
         and (match := sound.match(text, offset))
         and match.end() < len(text)
     ):
-        return syntax_fault(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
+        return build_syntax_error(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
     if character in _TOKEN_NAMES_BY_QUOTE:
-        return _at(UnterminatedToken, text, offset, f"{_TOKEN_NAMES_BY_QUOTE[character]} is not terminated; it begins")
+        return _at(
+            UnterminatedTokenError, text, offset, f"{_TOKEN_NAMES_BY_QUOTE[character]} is not terminated; it begins"
+        )
     if character == "$":
-        return syntax_fault(text, offset, "a parameter needs a name directly after $,")
-    return syntax_fault(text, offset, f"unexpected character {character!a}")
+        return build_syntax_error(text, offset, "a parameter needs a name directly after $,")
+    return build_syntax_error(text, offset, f"unexpected character {character!a}")
 
 
 MAX_BRACKET_DEPTH = 32
@@ -224,13 +226,13 @@ _BRACKET_PAIRS = {"(": ")", "[": "]", "{": "}"}
 _STATEMENT_WORDS = FORBIDDEN_WORDS | WRITE_CLAUSES | FIRST_READING_WORDS
 
 
-class TokenOutline:
-    """Indexed tokens with bracket structure.
+class TokenBracketIndex:
+    """Tokens of a statement, indexed by position, with their matching brackets.
 
     ``opener[i]`` is the innermost bracket around token i, or -1. ``partner`` maps brackets to their counterparts.
     """
 
-    def __init__(self, text: str, tokens: list[Token]) -> None:
+    def __init__(self, text: str, tokens: list[CypherToken]) -> None:
         """Match the brackets. Raises InvalidInput for unbalanced brackets or deep nesting."""
         self.text = text
         self.tokens = tokens
@@ -305,7 +307,7 @@ class TokenOutline:
 
     def at(self, index: int, what: str) -> InvalidInput:
         """Return the error for a fault at a token."""
-        return syntax_fault(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
+        return build_syntax_error(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
 
     def not_allowed(self, index: int, what: str) -> Forbidden:
         """Return the error for a forbidden token, with its position."""
@@ -346,5 +348,5 @@ class TokenOutline:
         return before.kind != "symbol" or before.text in {")", "]", "}", "*"}
 
 
-def _upper(token: Token) -> str:
+def _upper(token: CypherToken) -> str:
     return token.text.upper() if token.kind == "word" and token.text.isascii() else ""

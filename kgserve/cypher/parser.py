@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing_extensions import override
 
 from kgserve.cypher.expression_parser import ExpressionParser
-from kgserve.cypher.lexer import TokenOutline
+from kgserve.cypher.lexer import TokenBracketIndex
 from kgserve.cypher.syntax_tree import (
     CallClause,
     Clause,
-    CreateClause,
+    CreateOrMergeClause,
     DeleteClause,
     Expression,
     MapLiteral,
     MatchClause,
     NodePattern,
+    PathLengthBounds,
     PatternPath,
     ProjectionClause,
     ProjectionItem,
     QueryStatement,
-    RelationLength,
     RelationPattern,
     SetClause,
-    SetItem,
+    SetClauseItem,
     UnwindClause,
 )
 
 _PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
-def parse_statement(outline: TokenOutline) -> QueryStatement:
+def parse_statement(outline: TokenBracketIndex) -> QueryStatement:
     """Return the syntax tree of a statement. Raises InvalidInput, with line and column, for invalid syntax."""
     return _StatementParser(outline).query()
 
@@ -158,7 +158,7 @@ class _StatementParser(ExpressionParser):
             direction=direction,
         )
 
-    def _length(self) -> RelationLength | None:
+    def _length(self) -> PathLengthBounds | None:
         if self.symbol() != "*":
             return None
         start = self.expect("*")
@@ -172,7 +172,7 @@ class _StatementParser(ExpressionParser):
             self.expect(",")
             inner.append(self.name())
             where = self._filter()
-        return RelationLength(
+        return PathLengthBounds(
             start=start, end=self.at, mode=mode, least=least, most=most, inner=tuple(inner), where=where
         )
 
@@ -285,10 +285,10 @@ class _StatementParser(ExpressionParser):
         name = self.name()
         return self.name() if self.accept("AS") else name
 
-    def _creation(self) -> CreateClause:
+    def _creation(self) -> CreateOrMergeClause:
         start, word = self.at, self.word()
         self.at += 1
-        return CreateClause(start=start, word=word, paths=self._paths(), end=self.at)
+        return CreateOrMergeClause(start=start, word=word, paths=self._paths(), end=self.at)
 
     def _setting(self) -> SetClause:
         start = self.at
@@ -300,11 +300,11 @@ class _StatementParser(ExpressionParser):
             items.append(self._assignment())
         return SetClause(start=start, end=self.at, items=tuple(items))
 
-    def _assignment(self) -> SetItem:
+    def _assignment(self) -> SetClauseItem:
         start, target = self.at, self.access()
         self.expect("=")
         value = self.expression()
-        return SetItem(start=start, end=self.at, target=target, value=value)
+        return SetClauseItem(start=start, end=self.at, target=target, value=value)
 
     def _deletion(self) -> DeleteClause:
         start = self.at

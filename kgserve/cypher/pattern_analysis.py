@@ -15,14 +15,14 @@ from typing_extensions import override
 from kgserve.cypher.analysis_context import (
     ASSUMES_FEW_RELATIONS,
     ASSUMES_NO_SELF_LOOPS,
-    AnalysisContext,
-    VariableBinding,
+    CypherAnalysisContext,
+    CypherVariableType,
     VariableScope,
-    ungroup,
+    strip_parentheses,
 )
 from kgserve.cypher.expression_parser import AND
 from kgserve.cypher.lexer import KEYWORDS
-from kgserve.cypher.operators import OperatorRules, are_comparable
+from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, are_types_comparable
 from kgserve.cypher.syntax_tree import (
     Expression,
     FunctionCall,
@@ -33,15 +33,15 @@ from kgserve.cypher.syntax_tree import (
     OperatorChain,
     PatternPath,
     PatternPredicate,
-    Property,
-    PropertyAccessExpression,
+    PostfixExpression,
+    PropertyAccess,
     RelationPattern,
     SubqueryExpression,
     TokenSpan,
     Variable,
-    iterate_spans,
+    iterate_syntax_nodes,
 )
-from kgserve.cypher.type_inference import PatternAnalyzer, TypeInference
+from kgserve.cypher.type_inference import PatternExpressionAnalyzer, TypeInference
 from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE_COLUMN_TYPES, ValueType
 
 _RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
@@ -59,10 +59,10 @@ class _MatchedRelation(msgspec.Struct):
     kind: str | None
 
 
-class PatternAnalysis(PatternAnalyzer):
+class GraphPatternAnalysis(PatternExpressionAnalyzer):
     """Analysis of patterns, which binds their variables in a scope."""
 
-    def __init__(self, context: AnalysisContext) -> None:
+    def __init__(self, context: CypherAnalysisContext) -> None:
         self._context = context
         self.typer = TypeInference(context, self)
         self._bound_before = frozenset[str]()
@@ -104,7 +104,7 @@ class PatternAnalysis(PatternAnalyzer):
             for relation in path.relations:
                 self._read_created_relation(relation, word, scope)
             if path.name:
-                scope.bindings[path.name] = VariableBinding(ValueType("path"))
+                scope.bindings[path.name] = CypherVariableType(ValueType("path"))
 
     @override
     def read_test(self, test: PatternPredicate, scope: VariableScope) -> None:
@@ -140,7 +140,9 @@ class PatternAnalysis(PatternAnalyzer):
         """Use each outer variable; otherwise the engines drop the rows whose count is 0."""
         kinds = {"node": "id", "relation": "relation_type"}
         names = dict.fromkeys(
-            part.name for part in iterate_spans(patterns) if isinstance(part, NodePattern | RelationPattern | Variable)
+            part.name
+            for part in iterate_syntax_nodes(patterns)
+            if isinstance(part, NodePattern | RelationPattern | Variable)
         )
         bound = [(name, scope.bindings[name].type.kind) for name in names if name in scope.bindings]
         tests = " OR ".join(f"`{name}`.{kinds[kind]} = ''" for name, kind in bound if kind in kinds)
@@ -198,7 +200,7 @@ class PatternAnalysis(PatternAnalyzer):
         bound = scope.bindings.get(node.name)
         if bound is None:
             self._check_case(node.name, node.start, scope)
-            scope.bindings[node.name] = VariableBinding(ValueType("node", is_nullable=is_optional))
+            scope.bindings[node.name] = CypherVariableType(ValueType("node", is_nullable=is_optional))
         elif bound.type.kind not in {"node", "engine", "any"}:
             raise self._context.refuse(node.start, f"{node.name} is already {bound.type.name}, not a node; found")
 
@@ -248,7 +250,7 @@ class PatternAnalysis(PatternAnalyzer):
         if length.where is not None:
             inner = scope.copy()
             kinds = (ValueType("relation"), ValueType("node"))
-            inner.bindings |= {name: VariableBinding(kind) for name, kind in zip(length.inner, kinds, strict=True)}
+            inner.bindings |= {name: CypherVariableType(kind) for name, kind in zip(length.inner, kinds, strict=True)}
             self._in_pattern(length.where, inner)
 
     def _check_zero_length(self, relation: RelationPattern) -> None:
@@ -287,7 +289,7 @@ class PatternAnalysis(PatternAnalyzer):
             is_long = followed.pattern.length is not None
             anchor = self._anchor(match.paths, scope) if is_long and match.is_optional else ""
             kind = "relations" if is_long else "relation"
-            scope.bindings[name] = VariableBinding(
+            scope.bindings[name] = CypherVariableType(
                 ValueType(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction), anchor
             )
 
@@ -312,7 +314,7 @@ class PatternAnalysis(PatternAnalyzer):
             fixed = (each for each in followed if each.pattern in path.relations and each.pattern.length is None)
             first = next(fixed, None)
             anchor = self._ensure_named(first).strip("`") if first else self._anchor((path,), scope)
-        scope.bindings[path.name] = VariableBinding(ValueType("path", is_nullable=is_optional), anchor)
+        scope.bindings[path.name] = CypherVariableType(ValueType("path", is_nullable=is_optional), anchor)
 
     def _assume_no_loops(self, match: MatchClause | PatternPredicate) -> None:
         """Require a store without self-loops, which the engines match twice if no direction is given."""
@@ -337,13 +339,13 @@ class PatternAnalysis(PatternAnalyzer):
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is already bound; found")
-            scope.bindings[relation.name] = VariableBinding(ValueType("relation"))
+            scope.bindings[relation.name] = CypherVariableType(ValueType("relation"))
 
     def _check_compared_properties(
         self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: VariableScope
     ) -> None:
         """Check the properties of a matched pattern; each is a comparison."""
-        rules: OperatorRules = self.typer.operators
+        rules: OperatorChecksAndRewrites = self.typer.operators
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
             kind = self.typer.type_of(value, scope)
@@ -374,7 +376,7 @@ class PatternAnalysis(PatternAnalyzer):
         """Raise InvalidInput for a value that the engine would cast to the type of the property."""
         if column is None or kind.kind in {"null", "engine"}:
             return
-        is_right = are_comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
+        is_right = are_types_comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
         if column.kind == "time":
             is_right = kind.kind in {"time", "date", "text"}
         elif column.kind in {"float", "list"} and kind.kind == "any":
@@ -384,7 +386,7 @@ class PatternAnalysis(PatternAnalyzer):
             raise self._context.refuse(index, what)
 
 
-def check_is_boolean(context: AnalysisContext, condition: Expression, kind: ValueType) -> None:
+def check_is_boolean(context: CypherAnalysisContext, condition: Expression, kind: ValueType) -> None:
     """Raise InvalidInput for a condition that is certainly not a boolean."""
     if kind.kind not in {"boolean", "null", "engine", "any"}:
         raise context.refuse(condition.start, f"WHERE needs a boolean, not {kind.name}; found")
@@ -393,7 +395,7 @@ def check_is_boolean(context: AnalysisContext, condition: Expression, kind: Valu
 def _relation_type(relation: RelationPattern) -> str | None:
     entries = () if relation.properties is None else relation.properties.entries
     for _, name, value in entries:
-        literal = ungroup(value)
+        literal = strip_parentheses(value)
         if name == "relation_type" and isinstance(literal, Literal) and isinstance(literal.value, str):
             return literal.value
     return None
@@ -424,7 +426,7 @@ def _requires_distinct_nodes(where: Expression | None, ends: set[str]) -> bool:
     """Return whether a condition requires two nodes to have different ids."""
     if where is None:
         return False
-    inner = ungroup(where)
+    inner = strip_parentheses(where)
     if isinstance(inner, OperatorChain) and inner.level == AND:
         return any(_requires_distinct_nodes(part, ends) for part in inner.operands if part is not None)
     if not isinstance(inner, OperatorChain) or inner.operators[0][0] not in {"<>", "!="}:
@@ -433,11 +435,11 @@ def _requires_distinct_nodes(where: Expression | None, ends: set[str]) -> bool:
 
 
 def _id_operand(expression: Expression | None) -> str:
-    inner = None if expression is None else ungroup(expression)
+    inner = None if expression is None else strip_parentheses(expression)
     match inner:
         case FunctionCall(name="id", arguments=(Variable(name=name),)):
             return name
-        case PropertyAccessExpression(subject=Variable(name=name), steps=(Property(name="id"),)):
+        case PostfixExpression(subject=Variable(name=name), steps=(PropertyAccess(name="id"),)):
             return name
         case _:
             return ""

@@ -20,26 +20,26 @@ LiteralKind: TypeAlias = OneOf["boolean", "integer", "float", "text", "null"]
 
 
 class Literal(TokenSpan, frozen=True, kw_only=True):
-    """Number, text, boolean or null; escapes in a text's ``value`` are decoded."""
+    """Literal in a Cypher statement: number, text, boolean or null, with escapes in a text's ``value`` decoded."""
 
     kind: LiteralKind
     value: bool | int | float | str | None
 
 
-class Parameter(TokenSpan, frozen=True, kw_only=True):
-    """``$name``."""
+class CypherParameter(TokenSpan, frozen=True, kw_only=True):
+    """Parameter of a Cypher statement: ``$name``."""
 
     name: str
 
 
 class Variable(TokenSpan, frozen=True, kw_only=True):
-    """Name bound by a clause, as typed but without backticks."""
+    """Variable in a Cypher statement: a name bound by a clause, as typed but without backticks."""
 
     name: str
 
 
-class Property(TokenSpan, frozen=True, kw_only=True):
-    """``.name`` after an expression; ``*`` for all properties."""
+class PropertyAccess(TokenSpan, frozen=True, kw_only=True):
+    """Access to a property after an expression: ``.name``, or ``.*`` for all properties."""
 
     name: str
 
@@ -51,7 +51,7 @@ class Subscript(TokenSpan, frozen=True, kw_only=True):
 
 
 class Slice(TokenSpan, frozen=True, kw_only=True):
-    """``[first..last]`` after an expression, or the engine's native ``[first:last]``, which counts from 1."""
+    """Slice of a list: ``[first..last]``, or the engine's native ``[first:last]``, which counts from 1."""
 
     first: Expression | None
     last: Expression | None
@@ -59,15 +59,15 @@ class Slice(TokenSpan, frozen=True, kw_only=True):
 
 
 class LabelTest(TokenSpan, frozen=True, kw_only=True):
-    """``:Label`` after an expression."""
+    """Test for a label after an expression: ``:Label``."""
 
     labels: tuple[str, ...]
 
 
-AccessStep: TypeAlias = Property | Subscript | Slice | LabelTest
+AccessStep: TypeAlias = PropertyAccess | Subscript | Slice | LabelTest
 
 
-class PropertyAccessExpression(TokenSpan, frozen=True, kw_only=True):
+class PostfixExpression(TokenSpan, frozen=True, kw_only=True):
     """Expression followed by property accesses, subscripts and slices."""
 
     subject: Expression
@@ -110,7 +110,7 @@ class LambdaExpression(TokenSpan, frozen=True, kw_only=True):
 
 
 class Negation(TokenSpan, frozen=True, kw_only=True):
-    """``NOT`` or ``-``, repeated ``count`` times, before an operand."""
+    """Negation of an operand: ``NOT`` or ``-``, repeated ``count`` times."""
 
     operator: str
     count: int
@@ -136,7 +136,7 @@ class CaseExpression(TokenSpan, frozen=True, kw_only=True):
     otherwise: Expression | None
 
 
-class GroupExpression(TokenSpan, frozen=True, kw_only=True):
+class ParenthesizedExpression(TokenSpan, frozen=True, kw_only=True):
     """Expression in parentheses."""
 
     inner: Expression
@@ -149,7 +149,7 @@ class PatternPredicate(TokenSpan, frozen=True, kw_only=True):
 
 
 class SubqueryExpression(TokenSpan, frozen=True, kw_only=True):
-    """``EXISTS { MATCH … }`` or ``COUNT { MATCH … }``."""
+    """Subquery used as an expression: ``EXISTS { MATCH … }`` or ``COUNT { MATCH … }``."""
 
     word: str
     matches: tuple[MatchClause, ...]
@@ -157,9 +157,9 @@ class SubqueryExpression(TokenSpan, frozen=True, kw_only=True):
 
 Expression: TypeAlias = (
     Literal
-    | Parameter
+    | CypherParameter
     | Variable
-    | PropertyAccessExpression
+    | PostfixExpression
     | ListLiteral
     | MapLiteral
     | FunctionCall
@@ -168,7 +168,7 @@ Expression: TypeAlias = (
     | Negation
     | OperatorChain
     | CaseExpression
-    | GroupExpression
+    | ParenthesizedExpression
     | PatternPredicate
     | SubqueryExpression
 )
@@ -182,7 +182,7 @@ class NodePattern(TokenSpan, frozen=True, kw_only=True):
     properties: MapLiteral | None
 
 
-class RelationLength(TokenSpan, frozen=True, kw_only=True):
+class PathLengthBounds(TokenSpan, frozen=True, kw_only=True):
     """``*`` in a relationship: bounds, and the engine's path mode such as ``SHORTEST``."""
 
     mode: str
@@ -202,7 +202,7 @@ class RelationPattern(TokenSpan, frozen=True, kw_only=True):
     bracket: int
     types: tuple[tuple[int, str], ...]
     properties: MapLiteral | None
-    length: RelationLength | None
+    length: PathLengthBounds | None
     direction: str
 
 
@@ -260,14 +260,14 @@ class CallClause(TokenSpan, frozen=True, kw_only=True):
     where: Expression | None
 
 
-class CreateClause(TokenSpan, frozen=True, kw_only=True):
+class CreateOrMergeClause(TokenSpan, frozen=True, kw_only=True):
     """``CREATE`` or ``MERGE``."""
 
     word: str
     paths: tuple[PatternPath, ...]
 
 
-class SetItem(TokenSpan, frozen=True, kw_only=True):
+class SetClauseItem(TokenSpan, frozen=True, kw_only=True):
     """``SET target = value``."""
 
     target: Expression
@@ -277,7 +277,7 @@ class SetItem(TokenSpan, frozen=True, kw_only=True):
 class SetClause(TokenSpan, frozen=True, kw_only=True):
     """``SET``, also within MERGE."""
 
-    items: tuple[SetItem, ...]
+    items: tuple[SetClauseItem, ...]
 
 
 class DeleteClause(TokenSpan, frozen=True, kw_only=True):
@@ -286,22 +286,24 @@ class DeleteClause(TokenSpan, frozen=True, kw_only=True):
     items: tuple[Expression, ...]
 
 
-Clause: TypeAlias = MatchClause | UnwindClause | ProjectionClause | CallClause | CreateClause | SetClause | DeleteClause
+Clause: TypeAlias = (
+    MatchClause | UnwindClause | ProjectionClause | CallClause | CreateOrMergeClause | SetClause | DeleteClause
+)
 
 
 class QueryStatement(TokenSpan, frozen=True, kw_only=True):
-    """Whole statement: the clauses of each query of a UNION, which ``is_distinct`` unless UNION ALL."""
+    """Whole Cypher statement: the clauses of each query of a UNION, which ``is_distinct`` unless UNION ALL."""
 
     parts: tuple[tuple[Clause, ...], ...]
     is_distinct: bool
 
 
-def iterate_spans(value: object) -> Iterator[TokenSpan]:
+def iterate_syntax_nodes(value: object) -> Iterator[TokenSpan]:
     """Yield all nodes of a tree in pre-order."""
     if isinstance(value, tuple):
         for each in cast("tuple[object, ...]", value):
-            yield from iterate_spans(each)
+            yield from iterate_syntax_nodes(each)
     elif isinstance(value, TokenSpan):
         yield value
         for name in value.__struct_fields__:
-            yield from iterate_spans(getattr(value, name))
+            yield from iterate_syntax_nodes(getattr(value, name))

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import re
 
-from kgserve.cypher.analysis_context import AnalysisContext, is_constant, tie_bounds, ungroup
-from kgserve.cypher.syntax_tree import Expression, FunctionCall, Literal, Parameter
+from kgserve.cypher.analysis_context import (
+    CypherAnalysisContext,
+    is_constant_expression,
+    rewrite_first_slice_bound,
+    strip_parentheses,
+)
+from kgserve.cypher.syntax_tree import CypherParameter, Expression, FunctionCall, Literal
 from kgserve.cypher.types import ValueType
 
 _WHITE_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
@@ -38,10 +43,10 @@ _UNLIMITED_CHARS = 2_000_000
 """More characters than any text of a store can have."""
 
 
-class TextFunctionRules:
-    """Rewrites of calls whose first argument is a text."""
+class StringFunctionRewrites:
+    """Rewrites of calls to string functions, whose first argument is a text."""
 
-    def __init__(self, context: AnalysisContext) -> None:
+    def __init__(self, context: CypherAnalysisContext) -> None:
         self._context = context
 
     def rewrite(self, call: FunctionCall, kinds: list[ValueType]) -> None:
@@ -74,9 +79,9 @@ class TextFunctionRules:
 
     def _is_plain(self, expression: Expression, plain: re.Pattern[str] = _PLAIN_TEXT) -> bool:
         """Return whether a text is known and each code point is a separate letter."""
-        inner = ungroup(expression)
+        inner = strip_parentheses(expression)
         value = inner.value if isinstance(inner, Literal) else None
-        if isinstance(inner, Parameter):
+        if isinstance(inner, CypherParameter):
             value = self._context.parameters.get(inner.name)
             self._context.depends_on_values |= isinstance(value, str)
         return isinstance(value, str) and plain.fullmatch(value) is not None
@@ -96,7 +101,7 @@ class TextFunctionRules:
         """Replace letters that map to several, and fail on those that the engine cannot map."""
         text = call.arguments[0]
         if not self._is_plain(text):
-            # Wraps the call, because engines lose texts if a replacement varies by row (`tie_bounds`).
+            # Wraps the call, because engines lose texts if a replacement varies by row (`rewrite_first_slice_bound`).
             failing = self._failing(
                 text, unknown, f"{call.name}() does not support letters whose other case has several characters"
             )
@@ -120,7 +125,7 @@ class TextFunctionRules:
             return
         self._context.check_one_source(call, (count,))
         number = self._number(count)
-        first = "1" if number.isdecimal() else tie_bounds("1", number)
+        first = "1" if number.isdecimal() else rewrite_first_slice_bound("1", number)
         part = f"[{first}:{number}]" if call.name == "left" else f"[-{number}:]"
         self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
         self._context.edits.behind(call.end - 1, f", {_ANY_CODE_POINT}){part})")
@@ -149,15 +154,15 @@ class TextFunctionRules:
             edits.around(call.start, call.end, f"(CASE WHEN {first} IS NULL THEN {_NULL_TEXT} ELSE ", " END)")
 
     def _number(self, expression: Expression) -> str:
-        inner = ungroup(expression)
+        inner = strip_parentheses(expression)
         if isinstance(inner, Literal):
             return str(inner.value)
         return f"({self._context.text(expression)})"
 
     def _split(self, call: FunctionCall) -> None:
         _, separator, number = call.arguments
-        if not is_constant(number):
-            # Same workaround as `tie_bounds`, for a text.
+        if not is_constant_expression(number):
+            # Same workaround as `rewrite_first_slice_bound`, for a text.
             self._around(separator, "(", f" + repeat('', 0 * ({self._context.text(number)})))")
 
     def _pad(self, call: FunctionCall) -> None:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from kgserve.cypher.analysis_context import (
-    AnalysisContext,
-    VariableBinding,
+    CypherAnalysisContext,
+    CypherVariableType,
     VariableScope,
-    is_constant,
-    tie_bounds,
-    ungroup,
+    is_constant_expression,
+    rewrite_first_slice_bound,
+    strip_parentheses,
 )
 from kgserve.cypher.expression_parser import AND, COMPARISON, OR, PREDICATE, SUM, XOR
-from kgserve.cypher.function_calls import FunctionCallRules
-from kgserve.cypher.operators import OperatorRules, can_share_list, describe_type
+from kgserve.cypher.function_calls import FunctionCallChecksAndRewrites
+from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_types_share_list, describe_type
 from kgserve.cypher.syntax_tree import (
     CaseExpression,
     CastExpression,
+    CypherParameter,
     Expression,
     FunctionCall,
-    GroupExpression,
     LabelTest,
     LambdaExpression,
     ListLiteral,
@@ -28,15 +28,15 @@ from kgserve.cypher.syntax_tree import (
     MapLiteral,
     Negation,
     OperatorChain,
-    Parameter,
+    ParenthesizedExpression,
     PatternPredicate,
-    Property,
-    PropertyAccessExpression,
+    PostfixExpression,
+    PropertyAccess,
     Slice,
     SubqueryExpression,
     Subscript,
     Variable,
-    iterate_spans,
+    iterate_syntax_nodes,
 )
 from kgserve.cypher.types import (
     ANY_TYPE,
@@ -49,12 +49,12 @@ from kgserve.cypher.types import (
     NULL_TYPE,
     NUMBER_KINDS,
     ValueType,
+    compute_common_type,
     contains_integer_type,
-    engine_type_name,
-    join_types,
-    list_type_of,
+    infer_parameter_value_type,
+    make_list_type,
+    to_engine_type_name,
     type_of_literal,
-    type_of_value,
 )
 
 _RELATION_LIST_TYPE = ValueType("list", of=ValueType("relation"), is_nullable=True)
@@ -71,22 +71,22 @@ _COLUMN_TYPES_BY_KIND = {"node": NODE_COLUMN_TYPES | ELSEWHERE_COLUMN_TYPES, "re
 class TypeInference:
     """Type inference for expressions in a scope; ``patterns`` analyses the patterns within them."""
 
-    def __init__(self, context: AnalysisContext, patterns: PatternAnalyzer) -> None:
+    def __init__(self, context: CypherAnalysisContext, patterns: PatternExpressionAnalyzer) -> None:
         self._context = context
         self._patterns = patterns
-        self.operators = OperatorRules(context)
-        self._calls = FunctionCallRules(context, self.operators)
+        self.operators = OperatorChecksAndRewrites(context)
+        self._calls = FunctionCallChecksAndRewrites(context, self.operators)
 
     def type_of(self, expression: Expression, scope: VariableScope) -> ValueType:
         """Return the type of an expression. Raises InvalidInput if the engine would evaluate it incorrectly."""
         match expression:
             case Literal():
                 return self._literal(expression)
-            case Parameter():
+            case CypherParameter():
                 return self._parameter(expression)
             case Variable():
                 return self._variable(expression, scope)
-            case GroupExpression():
+            case ParenthesizedExpression():
                 return self.type_of(expression.inner, scope)
             case OperatorChain():
                 return self._operation(expression, scope)
@@ -95,7 +95,7 @@ class TypeInference:
 
     def _type_of_composed(self, expression: Expression, scope: VariableScope) -> ValueType:  # noqa: PLR0911 - one for each part
         match expression:
-            case PropertyAccessExpression():
+            case PostfixExpression():
                 return self._access(expression, scope)
             case ListLiteral():
                 return self._list(expression, scope)
@@ -123,10 +123,10 @@ class TypeInference:
             case _:
                 raise self._context.refuse(expression.start, "a function is not allowed here,")
 
-    def _parameter(self, parameter: Parameter) -> ValueType:
+    def _parameter(self, parameter: CypherParameter) -> ValueType:
         """Cast integer parameters to 64 bits; the engines use the smallest type that fits the value."""
-        kind = type_of_value(self._context.parameters.get(parameter.name))
-        declared = engine_type_name(kind) if contains_integer_type(kind) else None
+        kind = infer_parameter_value_type(self._context.parameters.get(parameter.name))
+        declared = to_engine_type_name(kind) if contains_integer_type(kind) else None
         if declared is not None:
             written = f"CAST({self._context.outline.tokens[parameter.start].text} AS {declared})"
             self._context.edits.replace(parameter.start, parameter.end, written)
@@ -175,8 +175,8 @@ class TypeInference:
         self._check_elements(literal, kinds)
         element = kinds[0] if kinds else None
         for kind in kinds[1:]:
-            element = kind if element is None else join_types(element, kind)
-        return list_type_of(element) if element is not None else ValueType("list")
+            element = kind if element is None else compute_common_type(element, kind)
+        return make_list_type(element) if element is not None else ValueType("list")
 
     def _check_elements(self, literal: ListLiteral, kinds: list[ValueType]) -> None:
         """Reject elements of different types, which an engine may convert to text."""
@@ -184,7 +184,7 @@ class TypeInference:
         for item, kind in zip(literal.items, kinds, strict=True):
             if kind in seen:
                 continue
-            other = next((each for each in seen if not can_share_list(each, kind)), None)
+            other = next((each for each in seen if not can_types_share_list(each, kind)), None)
             if other is not None:
                 names = other.name, kind.name if kind.name != other.name else f"another kind of {kind.name[2:]}"
                 what = f"a list must hold values of one type; this one has {names[0]}, and {names[1]} is"
@@ -217,7 +217,7 @@ class TypeInference:
         operand = negation.operand
         if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
             raise self._context.refuse(operand.start, "this integer does not fit into 64 bits; found")
-        if isinstance(operand, PropertyAccessExpression):
+        if isinstance(operand, PostfixExpression):
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return kind.without_column()
 
@@ -275,7 +275,7 @@ class TypeInference:
         return self.operators.contains(index, first, left_type, right, right_type, word)
 
     def _is_null(self, operand: Expression, scope: VariableScope) -> ValueType:
-        inner = ungroup(operand)
+        inner = strip_parentheses(operand)
         binding = scope.bindings.get(inner.name) if isinstance(inner, Variable) else None
         if binding is not None and binding.anchor not in {"", "?"}:
             self._context.edits.replace(operand.start, operand.end, f"`{binding.anchor}`")
@@ -312,7 +312,7 @@ class TypeInference:
 
     def _check_used(self, call: FunctionCall, function: LambdaExpression) -> None:
         """Reject list filters that are the same for all elements, which return null for some lists."""
-        used = {part.name for part in iterate_spans(function.body) if isinstance(part, Variable)}
+        used = {part.name for part in iterate_syntax_nodes(function.body) if isinstance(part, Variable)}
         if call.name == "list_filter" and used.isdisjoint(function.parameters):
             what = f"this does not depend on {' or '.join(function.parameters)}; use CASE WHEN … instead. Found"
             raise self._context.refuse(function.body.start, what)
@@ -320,7 +320,7 @@ class TypeInference:
     def _lambda(self, function: LambdaExpression, subject: ValueType, scope: VariableScope) -> ValueType:
         inner = scope.copy()
         for name in function.parameters:
-            inner.bindings[name] = VariableBinding(subject.element)
+            inner.bindings[name] = CypherVariableType(subject.element)
         return self.type_of(function.body, inner)
 
     def _case(self, case: CaseExpression, scope: VariableScope) -> ValueType:
@@ -332,7 +332,7 @@ class TypeInference:
             may_be_null = may_be_null or wanted.is_nullable
             if subject is not None:
                 self._check_compared(condition, subject, wanted)
-            elif isinstance(ungroup(condition), PropertyAccessExpression | CaseExpression | Variable):
+            elif isinstance(strip_parentheses(condition), PostfixExpression | CaseExpression | Variable):
                 # Engines treat such a bare condition as false for some or all rows.
                 self._context.edits.around(condition.start, condition.end, "(", ") = true")
             kinds.append(self.type_of(value, scope))
@@ -343,7 +343,7 @@ class TypeInference:
         self._check_branches(case, kinds)
         joined = kinds[0]
         for kind in kinds[1:]:
-            joined = join_types(joined, kind)
+            joined = compute_common_type(joined, kind)
         return joined.without_column()
 
     def _check_compared(self, condition: Expression, subject: ValueType, wanted: ValueType) -> None:
@@ -363,12 +363,12 @@ class TypeInference:
 
     def _check_branches(self, case: CaseExpression, kinds: list[ValueType]) -> None:
         known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
-        if any(not can_share_list(known[0], kind) for kind in known[1:]):
+        if any(not can_types_share_list(known[0], kind) for kind in known[1:]):
             names = " and ".join(dict.fromkeys(map(describe_type, known)))
             what = f"all branches of a CASE need the same type, but these are {names}; found"
             raise self._context.refuse(case.start, what)
 
-    def _access(self, access: PropertyAccessExpression, scope: VariableScope) -> ValueType:
+    def _access(self, access: PostfixExpression, scope: VariableScope) -> ValueType:
         kind = self.type_of(access.subject, scope)
         bounds = [(step.first, step.last) for step in access.steps if isinstance(step, Slice)]
         self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))
@@ -378,7 +378,7 @@ class TypeInference:
                 self._context.edits.join(step.start)
                 self._context.edits.join(step.end - 1)
             match step:
-                case Property():
+                case PropertyAccess():
                     kind = self._property(step, kind)
                 case Subscript():
                     kind = self._element(step, kind, scope)
@@ -391,7 +391,7 @@ class TypeInference:
                     raise self._context.refuse(step.start, what)
         return kind
 
-    def _property(self, step: Property, kind: ValueType) -> ValueType:
+    def _property(self, step: PropertyAccess, kind: ValueType) -> ValueType:
         columns = _COLUMN_TYPES_BY_KIND.get(kind.kind)
         if columns is not None:
             found = columns.get(step.name)
@@ -405,7 +405,7 @@ class TypeInference:
             return ANY_TYPE if kind.kind == "any" else ENGINE_TYPE
         raise self._context.refuse(step.start, f"{kind.name} has no properties; one is used")
 
-    def _check_case(self, step: Property, known: dict[str, ValueType]) -> None:
+    def _check_case(self, step: PropertyAccess, known: dict[str, ValueType]) -> None:
         lowered = step.name.lower()
         other = None if step.name in known else next((name for name in known if name.lower() == lowered), None)
         if other is not None:
@@ -423,12 +423,12 @@ class TypeInference:
         return kind.element.nullable()
 
     def _keyed_access(self, step: Subscript, kind: ValueType) -> ValueType:
-        key = ungroup(step.index)
+        key = strip_parentheses(step.index)
         value = key.value if isinstance(key, Literal) else None
         if not isinstance(value, str) or not value.isidentifier():
             raise self._context.refuse(step.start, f"the key of {kind.name} must be a literal, as in n.name; found")
         self._context.edits.replace(step.start, step.end, f".`{value}`")
-        return self._property(Property(start=step.start, end=step.end, name=value), kind)
+        return self._property(PropertyAccess(start=step.start, end=step.end, name=value), kind)
 
     def _check_list(self, index: int, kind: ValueType) -> None:
         if kind.kind not in {"list", "engine", "null"}:
@@ -447,8 +447,10 @@ class TypeInference:
             return kind
         self._check_list(step.start, kind)
         dots = step.start + 1 if step.first is None else step.first.end
-        last = "" if step.last is None or is_constant(step.last) else self._context.text(step.last)
-        self._context.edits.replace(dots, dots + 1, ":" if step.first or not last else f"{tie_bounds('1', last)}:")
+        last = "" if step.last is None or is_constant_expression(step.last) else self._context.text(step.last)
+        self._context.edits.replace(
+            dots, dots + 1, ":" if step.first or not last else f"{rewrite_first_slice_bound('1', last)}:"
+        )
         if step.first is not None:
             self._count_from_one(step.first, is_last=False)
             if last:
@@ -471,7 +473,7 @@ class TypeInference:
 
 
 def _integer_value(expression: Expression) -> int | None:
-    inner = ungroup(expression)
+    inner = strip_parentheses(expression)
     if isinstance(inner, Negation) and inner.operator == "-" and inner.count == 1:
         number = _integer_value(inner.operand)
         return None if number is None else -number
@@ -479,7 +481,7 @@ def _integer_value(expression: Expression) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-class PatternAnalyzer(ABC):
+class PatternExpressionAnalyzer(ABC):
     """Interface of pattern analysis for the type inference."""
 
     @abstractmethod

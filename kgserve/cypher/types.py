@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.syntax_tree import Literal
-from kgserve.storage.model.fields import (
+from kgserve.storage.model.node_edge_fields import (
     DOUBLE_TYPE,
     EDGE,
     INT64_TYPE,
@@ -125,16 +125,16 @@ RELATION_VALUE_TYPE = ValueType("relation")
 EMPTY_LIST_TYPE = ValueType("list", of=None)
 
 
-def list_type_of(element: ValueType, *, is_nullable: bool = False) -> ValueType:
+def make_list_type(element: ValueType, *, is_nullable: bool = False) -> ValueType:
     """Return the list type of an element type."""
     return ValueType("list", of=element.without_column(), is_nullable=is_nullable)
 
 
 _FIELD_VALUE_TYPES: dict[FieldType, ValueType] = {
     STRING_TYPE: TEXT_VALUE_TYPE,
-    STRING_LIST_TYPE: list_type_of(TEXT_VALUE_TYPE),
+    STRING_LIST_TYPE: make_list_type(TEXT_VALUE_TYPE),
     INT64_TYPE: INTEGER_TYPE,
-    INTEGER_LIST_TYPE: list_type_of(INTEGER_TYPE),
+    INTEGER_LIST_TYPE: make_list_type(INTEGER_TYPE),
     DOUBLE_TYPE: FLOAT_TYPE,
     TIMESTAMP_TYPE: TIME_VALUE_TYPE,
 }
@@ -174,7 +174,7 @@ def type_of_literal(literal: Literal) -> ValueType:
     return ValueType(literal.kind)
 
 
-def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
+def infer_parameter_value_type(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
     """Return the type of a parameter value prepared by `guard.values`."""
     match value:
         case None:
@@ -188,7 +188,7 @@ def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
         case str():
             return ValueType("text", is_filled=value != "")
         case list():
-            return list_type_of(_common(value)) if value else ValueType("list")
+            return make_list_type(_common(value)) if value else ValueType("list")
         case dict():
             return _type_of_map(value)
         case _:
@@ -196,21 +196,21 @@ def type_of_value(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
 
 
 def _type_of_map(value: Mapping[str, Any]) -> ValueType:
-    return ValueType("map", fields=tuple((name, type_of_value(part)) for name, part in value.items()))
+    return ValueType("map", fields=tuple((name, infer_parameter_value_type(part)) for name, part in value.items()))
 
 
 def _common(items: list[Any]) -> ValueType:
-    found = {type_of_value(item) for item in items}
+    found = {infer_parameter_value_type(item) for item in items}
     known = [each for each in found if each.kind != "null"]
     if not known:
         return NULL_TYPE if found else ANY_TYPE
     joined = known[0]
     for each in known[1:]:
-        joined = join_types(joined, each)
+        joined = compute_common_type(joined, each)
     return joined.nullable() if len(known) < len(found) else joined
 
 
-def join_types(first: ValueType, second: ValueType) -> ValueType:
+def compute_common_type(first: ValueType, second: ValueType) -> ValueType:
     """Return the common type of two types; `ANY_TYPE` if they have none."""
     if first == second:
         return first
@@ -220,11 +220,11 @@ def join_types(first: ValueType, second: ValueType) -> ValueType:
         return ANY_TYPE
     names = {name: None for name, _ in (*first.fields, *second.fields)}
     fields = tuple(
-        (name, join_types(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names
+        (name, compute_common_type(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names
     )
     return ValueType(
         first.kind,
-        of=join_element_types(first, second),
+        of=compute_common_element_type(first, second),
         fields=fields,
         is_nullable=first.is_nullable or second.is_nullable,
         may_be_nan=first.may_be_nan or second.may_be_nan,
@@ -233,11 +233,11 @@ def join_types(first: ValueType, second: ValueType) -> ValueType:
     )
 
 
-def join_element_types(first: ValueType, second: ValueType) -> ValueType | None:
+def compute_common_element_type(first: ValueType, second: ValueType) -> ValueType | None:
     """Return the common element type of two lists; an empty list has none."""
     if first.of is None or second.of is None:
         return first.of or second.of
-    return join_types(first.of, second.of)
+    return compute_common_type(first.of, second.of)
 
 
 _DECLARED_TYPES = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean": "BOOL"}
@@ -245,18 +245,18 @@ _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def contains_integer_type(kind: ValueType) -> bool:
-    """Return whether a value is an integer or contains one."""
+    """Return whether a type is the integer type or contains it."""
     parts = [part for _, part in kind.fields] if kind.of is None else [kind.of]
     return kind.kind == "integer" or any(map(contains_integer_type, parts))
 
 
-def engine_type_name(kind: ValueType) -> str | None:
+def to_engine_type_name(kind: ValueType) -> str | None:
     """Return the engine's name of a type; None if part of it is unknown."""
     if kind.kind == "list":
-        element = None if kind.of is None else engine_type_name(kind.of)
+        element = None if kind.of is None else to_engine_type_name(kind.of)
         return None if element is None else f"{element}[]"
     if kind.kind != "map":
         return _DECLARED_TYPES.get(kind.kind)
-    fields = [(name, engine_type_name(part)) for name, part in kind.fields]
+    fields = [(name, to_engine_type_name(part)) for name, part in kind.fields]
     is_plain = all(part is not None and _PLAIN_KEY.fullmatch(name) for name, part in fields)
     return f"STRUCT({', '.join(f'{name} {part}' for name, part in fields)})" if is_plain else None

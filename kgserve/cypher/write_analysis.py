@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import GuardedStatement
+from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.cypher.lexer import (
     AGGREGATE_FUNCTIONS,
     CLAUSE_ENDS,
     KEYWORDS,
     WRITE_CLAUSES,
-    TokenOutline,
-    significant_tokens,
+    TokenBracketIndex,
+    scan_significant_tokens,
 )
-from kgserve.storage.model.rows import EdgeKey, NodeRow
+from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow
 
 _TEXT_COLUMNS = frozenset({"id", "type", "content"})
 _UNTRACKED_WORDS = frozenset({"OPTIONAL", "UNION", "CALL", "EXISTS", "SHORTEST", "WSHORTEST", "TRAIL", "ACYCLIC"})
@@ -52,7 +52,7 @@ _SETTABLE_NODE_PROPERTIES = SETTABLE_PROPERTIES.keys() - {"weight"}
 _SETTABLE_EDGE_PROPERTIES = frozenset({"attributes", "created_by", "weight"})
 
 
-class WriteScope(msgspec.Struct, frozen=True):
+class StatementWriteBounds(msgspec.Struct, frozen=True):
     """Upper bound on the changes of a statement.
 
     It may create, delete and set rows, and assign the ``assigned`` of the ``names`` in it; None means any. Without
@@ -75,19 +75,19 @@ class WriteScope(msgspec.Struct, frozen=True):
         return self.sets and self.may_name(name) and (self.assigned is None or name in self.assigned)
 
 
-def analyze_write_scope(statement: GuardedStatement) -> WriteScope:
+def analyze_statement_write_bounds(statement: GuardedCypherStatement) -> StatementWriteBounds:
     """Return the write scope of a statement.
 
     The engine sets properties only by name, and creates rows without a version.
     """
-    found = significant_tokens(statement.text)
+    found = scan_significant_tokens(statement.text)
     words = {token.text.upper() for token in found if token.kind in {"word", "symbol"}}
     # Assignments in SET; comparisons match as well.
     dotted = zip(found, found[1:], found[2:], strict=False)
     assigned = frozenset(
         name.text.strip("`").lower() for dot, name, sign in dotted if dot.text == "." and sign.text == "="
     )
-    return WriteScope(
+    return StatementWriteBounds(
         creates=not words.isdisjoint({"CREATE", "MERGE"}),
         deletes="DELETE" in words,
         sets="SET" in words,
@@ -97,7 +97,7 @@ def analyze_write_scope(statement: GuardedStatement) -> WriteScope:
     )
 
 
-class TextCondition(msgspec.Struct, frozen=True):
+class TextPropertyCondition(msgspec.Struct, frozen=True):
     """Condition of a pattern on a text property; a node that fails it cannot have been matched."""
 
     property: str
@@ -110,16 +110,16 @@ class TextCondition(msgspec.Struct, frozen=True):
 
 
 class ReadFootprint:
-    """Conditions of a statement's patterns on nodes, by variable name or by position for unnamed nodes.
+    """Nodes that a statement may read: the conditions of its patterns, by variable name or position.
 
     Constructs that are not analysed count as matching everything. Created rows are not included: the writer must check
     for concurrent creation of the same rows.
     """
 
-    def __init__(self, statement: GuardedStatement) -> None:
-        self._outline = TokenOutline(statement.text, significant_tokens(statement.text))
+    def __init__(self, statement: GuardedCypherStatement) -> None:
+        self._outline = TokenBracketIndex(statement.text, scan_significant_tokens(statement.text))
         self._parameters = statement.parameters
-        self._conditions: dict[str, list[TextCondition]] = {}
+        self._conditions: dict[str, list[TextPropertyCondition]] = {}
         # Isolated nodes of patterns, and the endpoints of each relation.
         self._isolated: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
@@ -227,7 +227,7 @@ class ReadFootprint:
         outline = self._outline
         return outline.opener[index] == -1 and outline.word(index) in CLAUSE_ENDS and outline.is_clause(index)
 
-    def _add(self, conditions: list[TextCondition], name: str, sign: str, place: int, ends: set[str]) -> None:
+    def _add(self, conditions: list[TextPropertyCondition], name: str, sign: str, place: int, ends: set[str]) -> None:
         """Record a condition whose value is a single text."""
         outline = self._outline
         after = outline.symbol(place + 1) or outline.word(place + 1)
@@ -239,10 +239,10 @@ class ReadFootprint:
             return
         value = _text_value(outline, place, self._parameters)
         if value is not None:
-            conditions.append(TextCondition(name, sign, value))
+            conditions.append(TextPropertyCondition(name, sign, value))
 
 
-def _text_value(outline: TokenOutline, index: int, parameters: Mapping[str, Any]) -> str | None:
+def _text_value(outline: TokenBracketIndex, index: int, parameters: Mapping[str, Any]) -> str | None:
     token = outline.tokens[index]
     if token.kind == "parameter":
         value = parameters.get(token.text[1:])
@@ -250,7 +250,7 @@ def _text_value(outline: TokenOutline, index: int, parameters: Mapping[str, Any]
     return token.text[1:-1] if token.kind == "string" and "\\" not in token.text else None
 
 
-def can_match_any(
+def can_statement_match_changes(
     footprint: ReadFootprint,
     before: Callable[[str], NodeRow | None],
     new: Iterable[NodeRow],
@@ -281,7 +281,7 @@ def _states_before_and_after(
             yield former
 
 
-class WrittenElement(msgspec.Struct, frozen=True):
+class WrittenNodeOrEdge(msgspec.Struct, frozen=True):
     """Node or edge that is changed, and the columns of the answer that identify it.
 
     The identifying expressions are the id of a node; for an edge its endpoints' ids and relation type, or the edge
@@ -302,7 +302,7 @@ class WrittenElement(msgspec.Struct, frozen=True):
 class PropertyAssignment(msgspec.Struct, frozen=True):
     """Property of an element, and the answer column with its new value."""
 
-    element: WrittenElement
+    element: WrittenNodeOrEdge
     property: str
     column: int
 
@@ -312,25 +312,25 @@ class ReturnedColumn(msgspec.Struct, frozen=True):
 
     name: str
     column: int
-    element: WrittenElement | None = None
+    element: WrittenNodeOrEdge | None = None
 
 
-class FinalWrite(msgspec.Struct, frozen=True):
+class FinalWriteClause(msgspec.Struct, frozen=True):
     """Final write: the ``elements`` are deleted, with all their edges if ``detach``, or set.
 
     ``question`` is the read part.
     """
 
-    question: GuardedStatement
-    elements: tuple[WrittenElement, ...]
+    question: GuardedCypherStatement
+    elements: tuple[WrittenNodeOrEdge, ...]
     assignments: tuple[PropertyAssignment, ...] = ()
     returned: tuple[ReturnedColumn, ...] = ()
     detach: bool = False
 
 
-def extract_final_write(statement: GuardedStatement) -> FinalWrite | None:
+def extract_final_write_clause(statement: GuardedCypherStatement) -> FinalWriteClause | None:
     """Return the final write of a write statement; None if its form is not supported."""
-    outline = TokenOutline(statement.text, significant_tokens(statement.text))
+    outline = TokenBracketIndex(statement.text, scan_significant_tokens(statement.text))
     writes = [index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES]
     first = writes[0]
     if outline.opener[first] != -1 or "UNION" in outline.words or first == 0:
@@ -341,7 +341,9 @@ def extract_final_write(statement: GuardedStatement) -> FinalWrite | None:
     return _setting(statement, outline, first) if words == ["SET"] else None
 
 
-def _deletion(statement: GuardedStatement, outline: TokenOutline, writes: list[int]) -> FinalWrite | None:
+def _deletion(
+    statement: GuardedCypherStatement, outline: TokenBracketIndex, writes: list[int]
+) -> FinalWriteClause | None:
     names: list[str] = []
     for item in outline.items(writes[-1] + 1, len(outline)):
         if len(item) != 1 or outline.tokens[item[0]].kind != "word":
@@ -351,10 +353,10 @@ def _deletion(statement: GuardedStatement, outline: TokenOutline, writes: list[i
     if not elements:
         return None
     question = _read_statement(statement, outline, writes[0], "DISTINCT", _identifying_columns(elements))
-    return FinalWrite(question, elements, detach=len(writes) > 1)
+    return FinalWriteClause(question, elements, detach=len(writes) > 1)
 
 
-def _setting(statement: GuardedStatement, outline: TokenOutline, place: int) -> FinalWrite | None:
+def _setting(statement: GuardedCypherStatement, outline: TokenBracketIndex, place: int) -> FinalWriteClause | None:
     end = next((at for at in range(place, len(outline)) if outline.word(at) == "RETURN"), len(outline))
     found: dict[tuple[str, str], str] = {}
     items = outline.items(place + 1, end)
@@ -389,12 +391,12 @@ def _setting(statement: GuardedStatement, outline: TokenOutline, place: int) -> 
         returned.append(ReturnedColumn(name, len(columns), element))
         columns.append(text)
     question = _read_statement(statement, outline, place, "", columns)
-    return FinalWrite(question, elements, assignments=assignments, returned=tuple(returned))
+    return FinalWriteClause(question, elements, assignments=assignments, returned=tuple(returned))
 
 
 def _render_returned_item(
-    outline: TokenOutline, item: range, values: dict[tuple[str, str], str], elements: dict[str, WrittenElement]
-) -> tuple[str, str, WrittenElement | None] | None:
+    outline: TokenBracketIndex, item: range, values: dict[tuple[str, str], str], elements: dict[str, WrittenNodeOrEdge]
+) -> tuple[str, str, WrittenNodeOrEdge | None] | None:
     """Return name and text of a returned item as it was before the write; None if it depends on the write."""
     is_named = len(item) > _ALIAS_TOKENS and outline.word(item[-_ALIAS_TOKENS]) == "AS"
     body = item[:-_ALIAS_TOKENS] if is_named else item
@@ -425,11 +427,11 @@ def _render_returned_item(
     return name, " ".join(parts), None
 
 
-def _text(outline: TokenOutline, item: range) -> str:
+def _text(outline: TokenBracketIndex, item: range) -> str:
     return outline.text[outline.tokens[item[0]].start : outline.tokens[item[-1]].end]
 
 
-def _is_simple_assignment(outline: TokenOutline, item: range, statement: GuardedStatement) -> bool:
+def _is_simple_assignment(outline: TokenBracketIndex, item: range, statement: GuardedCypherStatement) -> bool:
     """Return whether this is ``name.property = value`` with a value that means the same in a RETURN."""
     shape = [outline.symbol(index) for index in item[:4]]
     if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
@@ -441,23 +443,23 @@ def _is_simple_assignment(outline: TokenOutline, item: range, statement: Guarded
     return not untyped and _is_value(outline, value, {"NULL"})
 
 
-def _is_value(outline: TokenOutline, item: range, words: set[str]) -> bool:
+def _is_value(outline: TokenBracketIndex, item: range, words: set[str]) -> bool:
     """Return whether a range has no clause, no aggregate and none of ``words``."""
     aggregates = any(outline.calls(index) in AGGREGATE_FUNCTIONS for index in item)
     return not aggregates and all(outline.word(index) not in CLAUSE_ENDS | words for index in item)
 
 
-def _has_settable_property(element: WrittenElement, property_: str) -> bool:
+def _has_settable_property(element: WrittenNodeOrEdge, property_: str) -> bool:
     return property_ in (_SETTABLE_NODE_PROPERTIES if element.is_node else _SETTABLE_EDGE_PROPERTIES)
 
 
-def _reads_any(outline: TokenOutline, items: list[range], properties: set[str]) -> bool:
+def _reads_any(outline: TokenBracketIndex, items: list[range], properties: set[str]) -> bool:
     """Return whether a value may depend on these properties, or on a whole node, edge or path."""
     values = (index for item in items for index in item[4:])
     return any(_reads_property(outline, index, properties) for index in values)
 
 
-def _reads_property(outline: TokenOutline, index: int, properties: set[str]) -> bool:
+def _reads_property(outline: TokenBracketIndex, index: int, properties: set[str]) -> bool:
     if not outline.name(index) or outline.word(index) in KEYWORDS:
         return False
     if outline.symbol(index - 1) == ".":
@@ -466,7 +468,7 @@ def _reads_property(outline: TokenOutline, index: int, properties: set[str]) -> 
     return outline.symbol(index + 1) not in {".", "("} and not is_type
 
 
-def _elements(outline: TokenOutline, names: dict[str, None], end: int) -> tuple[WrittenElement, ...]:
+def _elements(outline: TokenBracketIndex, names: dict[str, None], end: int) -> tuple[WrittenNodeOrEdge, ...]:
     """Return the nodes and edges with these names in patterns before a token; empty if a name is anything else.
 
     Names that are also bound otherwise, or to a node of another table, do not qualify.
@@ -488,15 +490,15 @@ def _elements(outline: TokenOutline, names: dict[str, None], end: int) -> tuple[
             edges[name] = (by_ends and _ends(outline, index - 1)) or (name,)
     if any((name in nodes) == (name in edges) or name.lower() in others for name in names):
         return ()
-    found: list[WrittenElement] = []
+    found: list[WrittenNodeOrEdge] = []
     for name in names:
         columns = edges.get(name, (f"{name}.id",))
         columns = columns if others.isdisjoint(each.partition(".")[0].lower() for each in columns) else (name,)
-        found.append(WrittenElement(name, name in nodes, columns, sum(len(each.key_columns) for each in found)))
+        found.append(WrittenNodeOrEdge(name, name in nodes, columns, sum(len(each.key_columns) for each in found)))
     return tuple(found)
 
 
-def _ends(outline: TokenOutline, bracket: int) -> tuple[str, ...]:
+def _ends(outline: TokenBracketIndex, bracket: int) -> tuple[str, ...]:
     """Return the expressions that identify a relation by its endpoints, in its direction; empty if one is unnamed."""
     after = outline.partner[bracket] + 1
     leaves, comes = outline.symbol(after + 1) == ">", outline.symbol(bracket - 2) == "<"
@@ -508,23 +510,23 @@ def _ends(outline: TokenOutline, bracket: int) -> tuple[str, ...]:
     return f"{source}.id", f"{target}.id", f"{outline.tokens[bracket + 1].text}.relation_type"
 
 
-def _name(outline: TokenOutline, opening: int) -> str:
+def _name(outline: TokenBracketIndex, opening: int) -> str:
     """Return the name of the node that opens here; empty if it has none."""
     is_named = outline.symbol(opening) == "(" and outline.symbol(opening + 2) == ":"
     return outline.tokens[opening + 1].text if is_named else ""
 
 
-def _is_entity(outline: TokenOutline, index: int) -> bool:
+def _is_entity(outline: TokenBracketIndex, index: int) -> bool:
     return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
 
 
-def _identifying_columns(elements: Iterable[WrittenElement]) -> list[str]:
+def _identifying_columns(elements: Iterable[WrittenNodeOrEdge]) -> list[str]:
     return [column for element in elements for column in element.key_columns]
 
 
 def _read_statement(
-    statement: GuardedStatement, outline: TokenOutline, end: int, how: str, columns: Iterable[str]
-) -> GuardedStatement:
+    statement: GuardedCypherStatement, outline: TokenBracketIndex, end: int, how: str, columns: Iterable[str]
+) -> GuardedCypherStatement:
     named = (f"{column} AS column_{at}" for at, column in enumerate(columns))
     text = f"{statement.text[: outline.tokens[end].start]}RETURN {how} {', '.join(named)}"
     return msgspec.structs.replace(statement, text=text, updates=False)

@@ -21,9 +21,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.embedding.embedder import Embedder
-from kgserve.embedding.token_projection import TokenVectors
+from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.errors import Unavailable
-from kgserve.platform.gil_yield import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_yielding_gil
 from kgserve.platform.sqlite_files import remove_database_files, truncate_wal
 
 log = structlog.get_logger()
@@ -194,7 +194,7 @@ class EmbeddingCache:
             self._connection = None
 
 
-def embed_cached(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]) -> FloatVector:
+def embed_texts_with_cache(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]) -> FloatVector:
     """Return the vectors of ``texts``, computing each distinct text only if it is not cached."""
     if not texts:
         return embedder.embed(texts)
@@ -222,7 +222,7 @@ def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, bytes]], most: int) -> None:
     """Insert rows in one transaction, and drop the oldest beyond ``most``."""
     connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(_UPSERT_VECTOR, iterate_cooperatively(rows))
+    connection.executemany(_UPSERT_VECTOR, iterate_yielding_gil(rows))
     connection.execute(_DELETE_OLDEST_VECTORS, (most,))
     connection.execute("COMMIT")
 

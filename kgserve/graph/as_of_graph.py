@@ -14,15 +14,15 @@ import numpy as np
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput, TooLarge, Unavailable
-from kgserve.graph import row_conversion
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import Node
 from kgserve.graph.as_of_resolution import (
     MAX_AS_OF_DIGITS,
     MAX_EDGES_PER_DIRECTION,
     NO_EDGE_LIMIT,
     require_history,
-    resolve_redirect_at,
-    wait_for_history,
+    resolve_merge_redirect_at_commit,
+    wait_until_history_indexed,
 )
 from kgserve.graph.graph_reader import (
     MAX_DESCENDANTS,
@@ -30,34 +30,57 @@ from kgserve.graph.graph_reader import (
     OVERVIEW_OVERFETCH_NODES,
     EdgePageRequest,
     EncodedNode,
-    EncodedWalk,
-    ExportBlock,
+    EncodedTraversalResult,
+    ExportLineBlock,
     GraphReader,
     StoreLease,
     resolve_valid_at,
 )
 from kgserve.graph.search.score_fusion import NeighbourWeights
-from kgserve.graph.search.search_index import CommitIndex
+from kgserve.graph.search.search_index import SearchIndexAtCommit
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.platform.timestamps import parse_time
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.projections.links.links import NO_LINK_LIMIT
-from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.entries import MemoryState, memory_state_of
-from kgserve.projections.memory_index.hierarchy import DescendantPage, HierarchyNode
-from kgserve.projections.text_indexes import PAST_INDEX_TIMEOUT_SECONDS, TextIndexes, TextIndexesAsOf
-from kgserve.storage.model.attributes import AttributeCondition
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.filters import NodeFilter, PagePosition, ResultPage, take_result_page
-from kgserve.storage.model.parents import MAX_HIERARCHY_DEPTH, is_parent_edge, newest_parent_edge
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_created_at
-from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalDirection, TraversalRequest, traverse_by_level
-from kgserve.storage.rows.encoding import build_edge_line, build_link_line, build_node_line, encode_edge
-from kgserve.storage.rows.format import NumberArray
+from kgserve.projections.links.cross_store_link_index import NO_LINK_LIMIT
+from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
+from kgserve.projections.memory_index.entries import MemoryMetadata, memory_metadata_from_row
+from kgserve.projections.memory_index.hierarchy import DescendantPage, MemoryAtDepth
+from kgserve.projections.text_indexes import PAST_INDEX_TIMEOUT_SECONDS, CurrentAndPastTextIndexes, TextIndexesAsOf
+from kgserve.storage.model.attribute_filters import AttributeCondition
+from kgserve.storage.model.breadth_first_traversal import (
+    MAX_WALK_EDGES,
+    TraversalDirection,
+    TraversalRequest,
+    traverse_breadth_first,
+)
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.memory_parents import MAX_HIERARCHY_DEPTH, find_newest_parent_edge, is_effective_parent_edge
+from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition, ResultPage, take_result_page
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    edge_created_at,
+)
+from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.rows.base_segment_file_format import NumberArray
+from kgserve.storage.rows.graph_drawing_samples import (
+    GraphOverviewStartNodes,
+    IncidentEdges,
+    NumberedEdge,
+    build_numbered_edge,
+    find_most_connected,
+)
+from kgserve.storage.rows.row_json_encoding import (
+    build_edge_export_line,
+    build_link_export_line,
+    build_node_export_line,
+    encode_edge_as_json,
+)
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.storage.rows.sampling import IncidentEdges, NumberedEdge, OverviewStart, find_most_connected, number_edge
 from kgserve.stores.open_store import OpenStore
 
 N = TypeVar("N", bound=Node)
@@ -99,13 +122,17 @@ class PastMoment(msgspec.Struct, frozen=True):
         return follower, at
 
     def open(self, store: OpenStore, valid_at: str | None, lease: StoreLease | None) -> AsOfGraph:
-        """Return the reader of a store as `GraphOpener` does.
+        """Return the reader of a store as `PastGraphOpener` does.
 
         Raises as `of`, and InvalidInput for an invalid ``valid_at``.
         """
         follower, at = self.of(store)
         moment = self._moment_of(follower, at)
-        opened = history_opener_of_lease(store, follower) if lease is None else leasing_history_opener(lease, self)
+        opened = (
+            make_history_opener_for_lease(store, follower)
+            if lease is None
+            else make_per_access_history_opener(lease, self)
+        )
         return AsOfGraph(opened, at, resolve_valid_at(valid_at, moment), moment)
 
     def _moment_of(self, follower: HistoryProjection, at: int) -> int:
@@ -125,13 +152,13 @@ class PastMoment(msgspec.Struct, frozen=True):
 
     def _sequence(self, follower: HistoryProjection, current: int) -> int:
         if self.is_sequence:
-            wait_for_history(follower, min(int(self.as_of), current))
+            wait_until_history_indexed(follower, min(int(self.as_of), current))
             return int(self.as_of)
         try:
             moment = parse_time(self._text)
         except ValueError as error:
             raise InvalidInput.at("as_of", f"must be a sequence or a time: {error}") from None
-        wait_for_history(follower, current)
+        wait_until_history_indexed(follower, current)
         return follower.look(lambda history: _sequence_at(history, moment))
 
 
@@ -155,7 +182,9 @@ def _edges_at(at: int, after: EdgeKey, limit: int, history: HistoryFile) -> list
     return [(state.row.key, state.row) for state in history.edges_at(at, after, limit)]
 
 
-def _links_at(at: int, after: LinkKey, limit: int, history: HistoryFile) -> list[tuple[LinkKey, LinkRow]]:
+def _links_at(
+    at: int, after: CrossStoreLinkKey, limit: int, history: HistoryFile
+) -> list[tuple[CrossStoreLinkKey, CrossStoreLinkRow]]:
     return [(state.row.key, state.row) for state in history.links_at(at, after, limit)]
 
 
@@ -168,12 +197,12 @@ HistoryOpener = Callable[[], AbstractContextManager[tuple[OpenStore, HistoryProj
 """Opens a store and its history for one access."""
 
 
-def history_opener_of_lease(store: OpenStore, follower: HistoryProjection) -> HistoryOpener:
+def make_history_opener_for_lease(store: OpenStore, follower: HistoryProjection) -> HistoryOpener:
     """Return an opener for the history of a store that stays leased."""
     return lambda: nullcontext((store, follower))
 
 
-def leasing_history_opener(lease: StoreLease, past: PastMoment) -> HistoryOpener:
+def make_per_access_history_opener(lease: StoreLease, past: PastMoment) -> HistoryOpener:
     """Return an opener that leases the store for each access to its history, once that has caught up."""
 
     @contextmanager
@@ -212,7 +241,9 @@ class AsOfGraph(GraphReader):
     @override
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         at = self.sequence
-        return self._look(lambda history: {node_id: resolve_redirect_at(history, node_id, at) for node_id in ids})
+        return self._look(
+            lambda history: {node_id: resolve_merge_redirect_at_commit(history, node_id, at) for node_id in ids}
+        )
 
     @override
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
@@ -225,16 +256,21 @@ class AsOfGraph(GraphReader):
                 current, last = reading.nodes([row.id for row in rows]), reading.at
             former = [row for row in rows if row.id not in current or current[row.id].version != row.version]
 
-            def states(history: HistoryFile) -> dict[tuple[str, int], row_conversion.VersionState | None]:
-                found = (row_conversion.find_former_state(history, row, current.get(row.id)) for row in former)
+            def states(history: HistoryFile) -> dict[tuple[str, int], row_to_api_conversion.NodeVersionStatus | None]:
+                found = (
+                    row_to_api_conversion.find_former_version_status(history, row, current.get(row.id))
+                    for row in former
+                )
                 return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
 
             known = follower.look(states) if former else {}
             if None in known.values() and follower.wait(last, HISTORY_CATCH_UP_TIMEOUT_SECONDS):
                 known = follower.look(states)
-        current_version = row_conversion.CURRENT_VERSION
+        current_version = row_to_api_conversion.CURRENT_VERSION
         return [
-            (known.get((row.id, row.version), current_version) or row_conversion.FORMER_VERSION).apply_to(convert(row))
+            (known.get((row.id, row.version), current_version) or row_to_api_conversion.FORMER_VERSION).apply_to(
+                convert(row)
+            )
             for row in rows
         ]
 
@@ -255,13 +291,13 @@ class AsOfGraph(GraphReader):
         return [state.row for state in (*outgoing, *incoming)]
 
     @override
-    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[CrossStoreLinkRow]:
         for node_id in ids:
             states = self._look(lambda history, each=node_id: history.links_from(each, self.sequence, limit))
             yield from (state.row for state in states)
 
     @override
-    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[CrossStoreLinkRow]:
         found = self.links_from((node_id,), limit if self.valid_at is None else NO_LINK_LIMIT)
         return [row for row in found if self._is_valid(row.edge)][:limit]
 
@@ -274,11 +310,13 @@ class AsOfGraph(GraphReader):
         return dict(self._encode([*self.valid_nodes(ids).values()]))
 
     def _encode(self, rows: Sequence[NodeRow]) -> list[EncodedNode]:
-        return [(node.id, msgspec.json.encode(node)) for node in self.to_nodes(rows, row_conversion.to_node)]
+        return [
+            (node.id, msgspec.json.encode(node)) for node in self.to_nodes(rows, row_to_api_conversion.node_from_row)
+        ]
 
     @override
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
-        return [*map(encode_edge, self._shown_edges(node_id, limit, outgoing=outgoing)[:limit])]
+        return [*map(encode_edge_as_json, self._shown_edges(node_id, limit, outgoing=outgoing)[:limit])]
 
     def _shown_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[EdgeRow]:
         direction = "outgoing" if outgoing else "incoming"
@@ -292,23 +330,27 @@ class AsOfGraph(GraphReader):
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
         edges.sort(key=_page_order)
         end = wanted.offset + wanted.limit
-        return [*map(encode_edge, edges[wanted.offset : end])], end < len(edges), len(edges)
+        return [*map(encode_edge_as_json, edges[wanted.offset : end])], end < len(edges), len(edges)
 
     @override
-    def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
+    def encode_walk(self, wanted: TraversalRequest) -> EncodedTraversalResult:
         start = self._node(wanted.start)
         if start is None or not self._is_valid(start):
-            return EncodedWalk(b"", b"", 0, truncated=False)
+            return EncodedTraversalResult(b"", b"", 0, truncated=False)
 
         def followed(ids: Collection[str]) -> Iterator[EdgeRow]:
             return filter(wanted.follows, self.edges_of(ids, wanted.direction))
 
         valid = None if self.valid_at is None else lambda ids: {*self.valid_nodes(ids)}
-        found = traverse_by_level(wanted, wanted.start, followed, valid)
+        found = traverse_breadth_first(wanted, wanted.start, followed, valid)
         rows = [*self.nodes(found.depths).values()]
-        nodes = self.to_nodes(rows, lambda row: row_conversion.to_reached_node(row, found.depths[row.id]))
+        nodes = self.to_nodes(
+            rows, lambda row: row_to_api_conversion.traversal_node_from_row(row, found.depths[row.id])
+        )
         encoded = b",".join(map(msgspec.json.encode, nodes))
-        return EncodedWalk(encoded, b",".join(map(encode_edge, found.edges)), len(nodes), found.truncated)
+        return EncodedTraversalResult(
+            encoded, b",".join(map(encode_edge_as_json, found.edges)), len(nodes), found.truncated
+        )
 
     @override
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
@@ -331,19 +373,19 @@ class AsOfGraph(GraphReader):
             after = found[-1][0]
 
     @override
-    def export(self) -> Iterator[ExportBlock]:
+    def export(self) -> Iterator[ExportLineBlock]:
         invalid = set[str]()
         for rows in self._pages(partial(_nodes_at, self.sequence, None), "", EXPORT_BATCH_ROWS):
             invalid |= {row.id for row in rows if not self._is_valid(row)}
             if kept := [row for row in rows if row.id not in invalid]:
-                yield ExportBlock([*map(build_node_line, kept)], [])
+                yield ExportLineBlock([*map(build_node_export_line, kept)], [])
         first = ("", "", "")
         for edges in self._pages(partial(_edges_at, self.sequence), first, EXPORT_BATCH_ROWS):
             if held := [row for row in edges if self._is_valid(row) and invalid.isdisjoint(row.key[:2])]:
-                yield ExportBlock([], [*map(build_edge_line, held)])
-        for links in self._pages(partial(_links_at, self.sequence), LinkKey("", first), EXPORT_BATCH_ROWS):
+                yield ExportLineBlock([], [*map(build_edge_export_line, held)])
+        for links in self._pages(partial(_links_at, self.sequence), CrossStoreLinkKey("", first), EXPORT_BATCH_ROWS):
             if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
-                yield ExportBlock([], [*map(build_link_line, leading)])
+                yield ExportLineBlock([], [*map(build_link_export_line, leading)])
 
     @override
     def outgoing(self, node_id: str) -> list[EdgeRow]:
@@ -391,7 +433,7 @@ class AsOfGraph(GraphReader):
 
     @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
-        return traverse_by_level(
+        return traverse_breadth_first(
             TraversalRequest(start, depth, "both", None, None, max_nodes), start, self._valid_edges_of
         ).edges
 
@@ -434,7 +476,7 @@ class AsOfGraph(GraphReader):
         return np.array([each in found and (types is None or found[each].type in types) for each in ids], np.bool_)
 
     @override
-    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> GraphOverviewStartNodes:
         states = self._look(lambda history: history.nodes_at(self.sequence, None, None, max_nodes + 1))
         whole = len(states) <= max_nodes
         if whole:
@@ -446,7 +488,7 @@ class AsOfGraph(GraphReader):
         found = np.array([self.number(each) for each in ids], np.int64)
         found = found[self.are_valid(found)]
         found = found[self.have_types(found, types)]
-        return OverviewStart(found if whole else found[:count], whole)
+        return GraphOverviewStartNodes(found if whole else found[:count], whole)
 
     @override
     def max_incident_edges(self, types: Collection[str] | None) -> int:
@@ -478,10 +520,10 @@ class AsOfGraph(GraphReader):
     @override
     def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
         ids = [self._ids[number] for number in numbers.tolist()]
-        listed, cut = self._look(lambda history: list_states_between(history, ids))
+        listed, cut = self._look(lambda history: list_edge_states_between_nodes(history, ids))
         states = self._look(lambda history: history.edges_by_number_at(listed, self.sequence))
         rows = [state.row for state in states if wanted.follows(state.row)]
-        edges = [number_edge(self.number(row.source), self.number(row.target), row) for row in rows]
+        edges = [build_numbered_edge(self.number(row.source), self.number(row.target), row) for row in rows]
         return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
 
     @override
@@ -501,8 +543,8 @@ class AsOfGraph(GraphReader):
         return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
 
     def _parent(self, memory_id: str) -> str | None:
-        edges = filter(is_parent_edge, self._edges(memory_id, "outgoing"))
-        edge = newest_parent_edge(edge for edge in edges if is_live(self._node(edge.target)))
+        edges = filter(is_effective_parent_edge, self._edges(memory_id, "outgoing"))
+        edge = find_newest_parent_edge(edge for edge in edges if is_live_memory(self._node(edge.target)))
         return None if edge is None else edge.target
 
     @override
@@ -510,17 +552,17 @@ class AsOfGraph(GraphReader):
         return [place.id for place in islice(self._levels_below(memory_id, 1), limit)]
 
     @override
-    def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
+    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryAtDepth]:
         return [place for place in self._levels_above(memory_id) if self._is_placed(place, layer)]
 
-    def _levels_above(self, memory_id: str) -> Iterator[HierarchyNode]:
+    def _levels_above(self, memory_id: str) -> Iterator[MemoryAtDepth]:
         seen, at = {memory_id}, memory_id
         for depth in range(1, MAX_HIERARCHY_DEPTH + 1):
             parent = self._parent(at)
             if parent is None or parent in seen:
                 return
             seen.add(at := parent)
-            yield HierarchyNode(at, depth)
+            yield MemoryAtDepth(at, depth)
 
     @override
     def descendants(self, memory_id: str, layer: int | None, after: str, limit: int, *, near: bool) -> DescendantPage:
@@ -533,18 +575,18 @@ class AsOfGraph(GraphReader):
     def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         return WeightsByNodeId({place.id: 1.0 for place in self._levels_below(memory_id, MAX_HIERARCHY_DEPTH)})
 
-    def _is_placed(self, place: HierarchyNode, layer: int | None) -> bool:
+    def _is_placed(self, place: MemoryAtDepth, layer: int | None) -> bool:
         row = self._node(place.id)
         own = row.extras.layer if row is not None and row.extras is not None else None
         return row is not None and row.is_valid_at(self.now) and layer in (None, own)
 
-    def _levels_below(self, memory_id: str, depth: int) -> Iterator[HierarchyNode]:
+    def _levels_below(self, memory_id: str, depth: int) -> Iterator[MemoryAtDepth]:
         """Yield the descendants of a memory, level by level. Raises TooLarge."""
         seen, level = {memory_id}, [memory_id]
         for at in range(1, depth + 1):
             level = [child for each in level for child in self._children(each) if child not in seen]
             seen.update(level)
-            yield from (HierarchyNode(child, at) for child in level)
+            yield from (MemoryAtDepth(child, at) for child in level)
             if len(seen) > MAX_DESCENDANTS:
                 raise TooLarge(
                     f"memory {memory_id!r} had more than {MAX_DESCENDANTS} descendants at that moment;"
@@ -552,22 +594,22 @@ class AsOfGraph(GraphReader):
                 )
 
     def _children(self, memory_id: str) -> list[str]:
-        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_parent_edge(edge)]
+        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_effective_parent_edge(edge)]
         if len(sources) > MAX_DESCENDANTS:
             raise TooLarge(f"memory {memory_id!r} had more than {MAX_DESCENDANTS} children at that moment, the limit")
-        return [child for child in sources if is_live(self._node(child)) and self._parent(child) == memory_id]
+        return [child for child in sources if is_live_memory(self._node(child)) and self._parent(child) == memory_id]
 
     @override
-    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
+    def accesses(self, ids: Collection[str]) -> dict[str, MemoryAccessRecord]:
         return {}
 
     @override
-    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
-        return {key: memory_state_of(row) for key, row in self.nodes(ids).items() if row.is_memory}
+    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryMetadata]:
+        return {key: memory_metadata_from_row(row) for key, row in self.nodes(ids).items() if row.is_memory}
 
     @override
-    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
-        return stored_confidences(memories)
+    def confidences(self, memories: Sequence[NodeRow], half_lives: MemoryHalfLives) -> dict[str, float]:
+        return read_stored_memory_confidences(memories)
 
     @property
     @override
@@ -575,7 +617,7 @@ class AsOfGraph(GraphReader):
         return NO_SEQUENCE_LIMIT
 
     @override
-    def search_index(self, indexes: TextIndexes) -> CommitIndex:
+    def search_index(self, indexes: CurrentAndPastTextIndexes) -> SearchIndexAtCommit:
         with self._opened() as (_, follower):
             return TextIndexesAsOf(indexes, follower, self.sequence)
 
@@ -598,7 +640,7 @@ class AsOfGraph(GraphReader):
             yield rows
 
 
-def list_states_between(history: HistoryFile, ids: Iterable[str]) -> tuple[list[int], bool]:
+def list_edge_states_between_nodes(history: HistoryFile, ids: Iterable[str]) -> tuple[list[int], bool]:
     """Return the numbers of all states of edges between some nodes, and whether the scan limit was reached."""
     among = dict.fromkeys(ids)
     left = MAX_EDGE_STATES_SCANNED
@@ -612,7 +654,7 @@ def list_states_between(history: HistoryFile, ids: Iterable[str]) -> tuple[list[
     return found, False
 
 
-def stored_confidences(memories: Iterable[NodeRow]) -> dict[str, float]:
+def read_stored_memory_confidences(memories: Iterable[NodeRow]) -> dict[str, float]:
     """Return the confidences stored in rows, without decay and access."""
     confidences = ((row.id, row.extras.confidence) for row in memories if row.extras)
     return {each: confidence for each, confidence in confidences if confidence is not None}

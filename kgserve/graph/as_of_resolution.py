@@ -9,11 +9,16 @@ import msgspec
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.platform.timestamps import parse_time
-from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
-from kgserve.storage.model.redirects import MAX_REDIRECTS, MERGED_INTO_RELATION, follow_redirect_chain, is_never_valid
-from kgserve.storage.model.rows import NodeRow
+from kgserve.projections.read_your_writes import wait_for_projections_or_raise
+from kgserve.storage.model.merge_redirects import (
+    MAX_REDIRECTS,
+    MERGED_INTO_RELATION,
+    follow_redirect_chain,
+    is_node_never_valid,
+)
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.stores.open_store import OpenStore
 
 AS_OF_TIMEOUT_SECONDS = 10.0
@@ -33,7 +38,7 @@ def caught_up_history(historian: HistoryWorker | None, store: OpenStore) -> Hist
     Raises Conflict when no history is kept, and Unavailable when it does not catch up within ten seconds.
     """
     follower = require_history(historian, store)
-    wait_for_history(follower, store.state.sequence)
+    wait_until_history_indexed(follower, store.state.sequence)
     return follower
 
 
@@ -44,9 +49,9 @@ def require_history(historian: HistoryWorker | None, store: OpenStore) -> Histor
     return historian.of(store)
 
 
-def wait_for_history(follower: HistoryProjection, sequence: int) -> None:
+def wait_until_history_indexed(follower: HistoryProjection, sequence: int) -> None:
     """Wait until a history has indexed a commit. Raises Unavailable if it has not after ten seconds."""
-    if not wait_or_raise_not_caught_up([follower], sequence, AS_OF_TIMEOUT_SECONDS, ("history", follower.store.name)):
+    if not wait_for_projections_or_raise([follower], sequence, AS_OF_TIMEOUT_SECONDS, ("history", follower.store.name)):
         seen = max(follower.sequence, 0)
         raise Unavailable(f"the history has not indexed sequence {sequence} yet, only {seen}", retry_after=2)
 
@@ -67,7 +72,7 @@ def parse_valid_at(text: str | None) -> int | None:
         raise InvalidInput.at("valid_at", message) from None
 
 
-def describe_moment(as_of: int | str | None, valid_at: str | None) -> str:
+def format_not_found_moment_suffix(as_of: int | str | None, valid_at: str | None) -> str:
     """Return the requested moment as the end of a "not found" message; empty for now."""
     text = "" if as_of is None else f" as of {as_of}"
     return text + (f", true at {valid_at}" if valid_at and valid_at != VALID_AT_ANY else "")
@@ -82,22 +87,22 @@ def list_nodes_at(history: HistoryFile, ids: Iterable[str], at: int) -> Iterator
     return (state.row for node_id in ids if (state := history.node_at(node_id, at)) is not None)
 
 
-def resolve_redirect_at(history: HistoryFile, node_id: str, at: int) -> str:
+def resolve_merge_redirect_at_commit(history: HistoryFile, node_id: str, at: int) -> str:
     """Return a node's id after following merge redirects as of a commit."""
     steps: dict[str, str] = {}
     end: str | None = node_id
     while end is not None and end not in steps and len(steps) <= MAX_REDIRECTS:
-        into = find_redirect_at(history, end, at)
+        into = find_merge_redirect_at_commit(history, end, at)
         if into is not None:
             steps[end] = into
         end = into
     return follow_redirect_chain(steps, node_id)
 
 
-def find_redirect_at(history: HistoryFile, node_id: str, at: int) -> str | None:
+def find_merge_redirect_at_commit(history: HistoryFile, node_id: str, at: int) -> str | None:
     """Return the node that one was merged into as of a commit; None if it was not merged."""
     state = history.node_at(node_id, at)
-    if state is None or not is_never_valid(state.row.extras):
+    if state is None or not is_node_never_valid(state.row.extras):
         return None
     edges = (each.row for each in history.outgoing(node_id, at, MAX_REDIRECT_EDGES_SCANNED))
     return max(
@@ -105,11 +110,11 @@ def find_redirect_at(history: HistoryFile, node_id: str, at: int) -> str | None:
     )[1]
 
 
-def encode_redirect(asked: str, found: str) -> bytes:
+def encode_redirected_from_field(asked: str, found: str) -> bytes:
     """Encode the redirect from the requested id, to follow the last field of a JSON object."""
     return b"" if asked == found else b',"redirected_from":' + msgspec.json.encode(asked)
 
 
-def redirect_field(asked: str, found: str) -> str | msgspec.UnsetType:
+def to_redirected_from_value(asked: str, found: str) -> str | msgspec.UnsetType:
     """Return the redirect from the requested id, as the value of a Struct field."""
     return msgspec.UNSET if asked == found else asked

@@ -11,15 +11,15 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph import row_conversion
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.as_of_resolution import redirect_field
-from kgserve.graph.graph_reader import GraphReader, read_graph
+from kgserve.graph.as_of_resolution import to_redirected_from_value
+from kgserve.graph.graph_reader import GraphReader, open_graph_reader
 from kgserve.graph.request_bodies import TraverseRequest
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalDirection, TraversalRequest
+from kgserve.storage.model.breadth_first_traversal import MAX_WALK_EDGES, TraversalDirection, TraversalRequest
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
 from kgserve.stores.pool import StoreNotOpen
 
 MAX_TRAVERSED_STORES = 16
@@ -48,7 +48,7 @@ class LinkedNodes(NamedTuple):
     links: list[tuple[QualifiedNodeId, QualifiedNodeId, Edge]]
 
 
-class MomentParameters(Protocol):
+class BitemporalParameters(Protocol):
     """The parameters that select a moment: transaction time and valid time."""
 
     @property
@@ -61,11 +61,11 @@ class MomentParameters(Protocol):
 
 
 def _to_reached_node(row: NodeRow) -> ReachedNode:
-    return row_conversion.to_reached_node(row, 0)
+    return row_to_api_conversion.traversal_node_from_row(row, 0)
 
 
 class FederatedTraversal:
-    """A traversal in progress: nodes with their depths, and the edges visited, by store and key."""
+    """Traversal across stores in progress: nodes with their depths, and the edges visited, by store and key."""
 
     def __init__(self, graph: StoreHandle, request: TraverseRequest, wanted: TraversalRequest, held: ExitStack) -> None:
         self._graph = graph
@@ -77,7 +77,7 @@ class FederatedTraversal:
         self._redirects: dict[QualifiedNodeId, QualifiedNodeId] = {}
         self.depths: dict[QualifiedNodeId, int] = {}
         self.rows: dict[QualifiedNodeId, NodeRow] = {}
-        self.edges: dict[tuple[str, EdgeKey | LinkKey], EdgeRow | LinkRow] = {}
+        self.edges: dict[tuple[str, EdgeKey | CrossStoreLinkKey], EdgeRow | CrossStoreLinkRow] = {}
         self.truncated = False
 
     def run(self) -> str | None:
@@ -118,7 +118,7 @@ class FederatedTraversal:
         past = graph.resolve_as_of(self._request.as_of)
         try:
             with graph.lease() as store:
-                reader = read_graph(store, past, self._request.valid_at, links=True, lease=graph.lease)
+                reader = open_graph_reader(store, past, self._request.valid_at, links=True, lease=graph.lease)
                 return self._held.enter_context(reader)
         except (NotFound, InvalidInput):
             return None
@@ -225,7 +225,7 @@ class FederatedTraversal:
             count=len(nodes),
             truncated=self.truncated or len(edges) > MAX_WALK_EDGES,
             sequence=reader.sequence if reader is not None else 0,
-            redirected_from=msgspec.UNSET if start is None else redirect_field(self._wanted.start, start),
+            redirected_from=msgspec.UNSET if start is None else to_redirected_from_value(self._wanted.start, start),
         )
         fields = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
         return msgspec.json.encode(fields | {"nodes": nodes})
@@ -242,20 +242,24 @@ class FederatedTraversal:
                 found[place] = node
         return found
 
-    def _edge(self, store: str, row: EdgeRow | LinkRow) -> Edge | None:
+    def _edge(self, store: str, row: EdgeRow | CrossStoreLinkRow) -> Edge | None:
         """Return an edge whose ends are both in the result, after merge redirects; else None."""
         near, far = self._ends(store, row)
         # The edge that marks a merge is not an edge between the nodes returned.
         merges = near == far and isinstance(row, EdgeRow) and row.source != row.target
         if near not in self.depths or far not in self.depths or merges:
             return None
-        edge = row_conversion.to_link_edge(row) if isinstance(row, LinkRow) else row_conversion.to_edge(row)
+        edge = (
+            row_to_api_conversion.cross_store_edge_from_row(row)
+            if isinstance(row, CrossStoreLinkRow)
+            else row_to_api_conversion.edge_from_row(row)
+        )
         edge.store = store
         return edge
 
-    def _ends(self, store: str, row: EdgeRow | LinkRow) -> tuple[QualifiedNodeId, QualifiedNodeId]:
+    def _ends(self, store: str, row: EdgeRow | CrossStoreLinkRow) -> tuple[QualifiedNodeId, QualifiedNodeId]:
         """Return both ends of an edge, after merge redirects."""
-        edge, into = (row.edge, row.store) if isinstance(row, LinkRow) else (row, store)
+        edge, into = (row.edge, row.store) if isinstance(row, CrossStoreLinkRow) else (row, store)
         ends = QualifiedNodeId(store, edge.source), QualifiedNodeId(into, edge.target)
         return self._redirects.get(ends[0], ends[0]), self._redirects.get(ends[1], ends[1])
 
@@ -283,7 +287,7 @@ def traverse_stores(graph: StoreHandle, request: TraverseRequest, wanted: Traver
 
 
 def find_linked_nodes(
-    graph: StoreHandle, near: Mapping[QualifiedNodeId, float], asked: MomentParameters, most: int
+    graph: StoreHandle, near: Mapping[QualifiedNodeId, float], asked: BitemporalParameters, most: int
 ) -> LinkedNodes:
     """Return nodes one link away from some nodes, in stores that the caller may access.
 

@@ -19,50 +19,71 @@ from typing_extensions import override
 from kgserve.graph.answers import Node
 from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
 from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
-from kgserve.graph.search.search_index import CommitIndex
+from kgserve.graph.search.search_index import SearchIndexAtCommit
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId, WeightsByRowNumber
-from kgserve.platform.event_loop_reads import WouldBlock
-from kgserve.projections.catalog.catalog import NodeCatalog
+from kgserve.platform.nonblocking_reads import WouldBlock
+from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogDamaged
-from kgserve.projections.links.links import NO_LINK_LIMIT, LinkReader
-from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.entries import MemoryState
-from kgserve.projections.memory_index.hierarchy import DescendantPage, HierarchyNode
-from kgserve.projections.memory_index.memories import MemoryIndexFile
+from kgserve.projections.links.cross_store_link_index import NO_LINK_LIMIT, CrossStoreLinkReader
+from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
+from kgserve.projections.memory_index.entries import MemoryMetadata
+from kgserve.projections.memory_index.hierarchy import DescendantPage, MemoryAtDepth
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
 from kgserve.projections.memory_index.projection import MemoryIndexDamaged
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.storage.model.attributes import AttributeCondition
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.filters import NO_NODE_FILTER, NodeFilter, PagePosition, ResultPage, take_result_page
-from kgserve.storage.model.redirects import follow_redirect_chain
-from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow
-from kgserve.storage.model.soft_delete import is_live
-from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest
-from kgserve.storage.model.turns import NEXT_TURN_RELATION
-from kgserve.storage.rows.delta import EdgeSet
-from kgserve.storage.rows.encoding import (
-    ExportedEdge,
-    ExportedNode,
-    build_link_line,
-    decode_edge_line,
-    decode_node_line,
-    matches_filter,
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.storage.model.attribute_filters import AttributeCondition
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.conversation_turns import NEXT_TURN_RELATION
+from kgserve.storage.model.merge_redirects import follow_redirect_chain
+from kgserve.storage.model.node_and_memory_filters import (
+    NO_NODE_FILTER,
+    NodeFilter,
+    PagePosition,
+    ResultPage,
+    take_result_page,
 )
-from kgserve.storage.rows.format import NumberArray
-from kgserve.storage.rows.hierarchy import find_merged_ids, find_outgoing_edges, find_parents, find_redirects
-from kgserve.storage.rows.node_edge_pages import encode_page_of_edges, exclude_types, filter_by_type, filter_valid_edges
-from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.storage.rows.sampling import (
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow
+from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.rows.base_segment_file_format import NumberArray
+from kgserve.storage.rows.breadth_first_row_traversal import (
+    TraversalTooLarge,
+    encode_traversal_edges_as_json,
+    encode_traversal_nodes_as_json,
+    traverse_rows,
+)
+from kgserve.storage.rows.graph_drawing_samples import (
+    GraphOverviewStartNodes,
     IncidentEdges,
     NumberedEdge,
-    OverviewStart,
     choose_overview_start,
     count_degrees,
     find_edges_between,
     find_incident_edges,
     read_node_types,
 )
-from kgserve.storage.rows.traversal import TraversalTooLong, encode_level_edges, encode_level_nodes, traverse_rows
+from kgserve.storage.rows.memory_hierarchy_and_redirects import (
+    find_all_nodes_merged_into,
+    find_memory_parents,
+    find_merge_redirect_chains,
+    find_outgoing_edges,
+)
+from kgserve.storage.rows.node_edge_pages import (
+    encode_page_of_edges,
+    exclude_edges_of_types,
+    filter_edges_by_type,
+    filter_valid_edges,
+)
+from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
+from kgserve.storage.rows.row_json_encoding import (
+    ExportedEdge,
+    ExportedNode,
+    build_link_export_line,
+    convert_edge_json_to_export_line,
+    convert_node_json_to_export_line,
+    node_json_matches_filter,
+)
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
 N = TypeVar("N", bound=Node)
@@ -90,7 +111,7 @@ OVERVIEW_OVERFETCH_NODES = 100
 
 
 class EdgePageRequest(NamedTuple):
-    """A page of the edges of a node in one direction; empty relation types mean all."""
+    """Request for a page of a node's edges in one direction; empty relation types mean all."""
 
     outgoing: bool
     relation_types: Collection[str]
@@ -98,7 +119,7 @@ class EdgePageRequest(NamedTuple):
     limit: int
 
 
-class EncodedWalk(NamedTuple):
+class EncodedTraversalResult(NamedTuple):
     """Result of a walk: the elements of two JSON arrays, the number of nodes, and whether a limit was reached."""
 
     nodes: bytes
@@ -111,7 +132,7 @@ EncodedNode = tuple[str, bytes]
 """The id and the JSON of a node."""
 
 
-class ExportBlock(NamedTuple):
+class ExportLineBlock(NamedTuple):
     """Lines of nodes, or of edges and links."""
 
     nodes: list[ExportedNode]
@@ -119,7 +140,7 @@ class ExportBlock(NamedTuple):
 
 
 class GraphReader(ABC):
-    """The graph of a store after one commit.
+    """Read interface to the graph of a store after one commit.
 
     ``sequence``: the commit. ``valid_at``: microseconds of valid time; methods that say "valid" leave out rows that are
     not true at that time. None: everything is valid. ``now``: microseconds, the time up to which confidence decays.
@@ -178,7 +199,7 @@ class GraphReader(ABC):
         """Yield all edges of some nodes, valid or not."""
 
     @abstractmethod
-    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[CrossStoreLinkRow]:
         """Yield the edges that lead from some nodes into other stores; at least `limit` of a node that has more."""
 
     def valid_edges(self, node_id: str) -> list[EdgeRow]:
@@ -186,7 +207,7 @@ class GraphReader(ABC):
         return [edge for edge in self.edges_of((node_id,), "both") if self._is_valid(edge)]
 
     @abstractmethod
-    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[CrossStoreLinkRow]:
         """Return at most `limit` valid edges that lead from a node into other stores."""
 
     @abstractmethod
@@ -251,7 +272,7 @@ class GraphReader(ABC):
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         """Encode at most `limit` valid edges of a valid node whose other ends are valid.
 
-        Raises TraversalTooLong if a non-blocking read would visit too many edges.
+        Raises TraversalTooLarge if a non-blocking read would visit too many edges.
         """
 
     @abstractmethod
@@ -262,8 +283,8 @@ class GraphReader(ABC):
         """
 
     @abstractmethod
-    def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
-        """Walk, and encode the result. Raises TraversalTooLong if a non-blocking read would visit too many edges."""
+    def encode_walk(self, wanted: TraversalRequest) -> EncodedTraversalResult:
+        """Walk, and encode the result. Raises TraversalTooLarge if a non-blocking read would visit too many edges."""
 
     @abstractmethod
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
@@ -273,7 +294,7 @@ class GraphReader(ABC):
         """
 
     @abstractmethod
-    def export(self) -> Iterator[ExportBlock]:
+    def export(self) -> Iterator[ExportLineBlock]:
         """Yield the lines of all valid nodes, then of all valid edges between valid nodes, then of links."""
 
     @abstractmethod
@@ -306,7 +327,7 @@ class GraphReader(ABC):
         """Return for each node whether it is valid and of one of some types; None: of any."""
 
     @abstractmethod
-    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> GraphOverviewStartNodes:
         """Return `count` nodes with most edges in the current graph, or all nodes if they are at most `max_nodes`."""
 
     @abstractmethod
@@ -336,7 +357,7 @@ class GraphReader(ABC):
         """Return at most `limit` children of a memory."""
 
     @abstractmethod
-    def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
+    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryAtDepth]:
         """Return the memories of a layer above one that are true at `now`, the nearest first."""
 
     @abstractmethod
@@ -353,15 +374,15 @@ class GraphReader(ABC):
     # Other state as of the commit
 
     @abstractmethod
-    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
+    def accesses(self, ids: Collection[str]) -> dict[str, MemoryAccessRecord]:
         """Return the access statistics of some memories; empty as of a commit."""
 
     @abstractmethod
-    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
+    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryMetadata]:
         """Return the states of the memories among some nodes."""
 
     @abstractmethod
-    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
+    def confidences(self, memories: Sequence[NodeRow], half_lives: MemoryHalfLives) -> dict[str, float]:
         """Return the confidence of each memory: decayed to now, or as stored as of a commit."""
 
     @property
@@ -370,7 +391,7 @@ class GraphReader(ABC):
         """The last commit whose states may be shown in a history next to this graph."""
 
     @abstractmethod
-    def search_index(self, indexes: TextIndexes) -> CommitIndex:
+    def search_index(self, indexes: CurrentAndPastTextIndexes) -> SearchIndexAtCommit:
         """Return the index of the texts of the nodes."""
 
     @abstractmethod
@@ -399,13 +420,13 @@ class CurrentGraph(GraphReader):
         store: OpenStore,
         rows: RowsSnapshot,
         valid_at: int | None,
-        links: LinkReader | None = None,
+        links: CrossStoreLinkReader | None = None,
         memories: MemoryIndexFile | None = None,
         max_edges: int | None = None,
     ) -> None:
         """Read ``rows``; ``links`` and ``memories``, if given, must be of the same commit.
 
-        max_edges: edges that a non-blocking read may visit before it raises TraversalTooLong.
+        max_edges: edges that a non-blocking read may visit before it raises TraversalTooLarge.
         """
         super().__init__(rows.at, valid_at, time.time_ns() // 1000)
         self.rows = rows
@@ -424,12 +445,12 @@ class CurrentGraph(GraphReader):
     def resolve_redirects(self, ids: Collection[str]) -> dict[str, str]:
         if not self.rows.has_merges:
             return {node_id: node_id for node_id in ids}
-        merged = find_redirects(self.rows, ids)
+        merged = find_merge_redirect_chains(self.rows, ids)
         return {node_id: follow_redirect_chain(merged, node_id) for node_id in ids}
 
     @override
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
-        return {merged: node_id for node_id in ids for merged in find_merged_ids(self.rows, node_id)}
+        return {merged: node_id for node_id in ids for merged in find_all_nodes_merged_into(self.rows, node_id)}
 
     @override
     def to_nodes(self, rows: Sequence[NodeRow], convert: Callable[[NodeRow], N]) -> list[N]:
@@ -444,11 +465,11 @@ class CurrentGraph(GraphReader):
                 yield from self.rows.incoming(node_id)
 
     @override
-    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[LinkRow]:
+    def links_from(self, ids: Collection[str], limit: int = NO_LINK_LIMIT) -> Iterator[CrossStoreLinkRow]:
         return iter(()) if self._links is None else self._links.find_by_sources(ids)
 
     @override
-    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[LinkRow]:
+    def valid_links(self, node_id: str, limit: int = NO_LINK_LIMIT) -> list[CrossStoreLinkRow]:
         if self._links is None:
             return []
         found = self._links.outgoing(node_id, limit if self.valid_at is None else NO_LINK_LIMIT)
@@ -483,23 +504,28 @@ class CurrentGraph(GraphReader):
     def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
         return self.rows.edge_texts(self._shown_edges(node_id, outgoing=outgoing).first(limit))
 
-    def _shown_edges(self, node_id: str, *, outgoing: bool) -> EdgeSet:
+    def _shown_edges(self, node_id: str, *, outgoing: bool) -> BaseAndDeltaEdges:
         rows = self.rows
         edges = rows.edges_around(np.array([self.number(node_id)]), outgoing=outgoing)
         if self._max_edges is not None and len(edges) > self._max_edges:
-            raise TraversalTooLong
+            raise TraversalTooLarge
         return edges if self.valid_at is None else filter_valid_edges(rows, edges, self.valid_at, outgoing=outgoing)
 
     @override
     def encode_edge_page(self, node_id: str, wanted: EdgePageRequest) -> tuple[list[bytes], bool, int]:
-        edges = filter_by_type(self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types)
+        edges = filter_edges_by_type(
+            self.rows, self._shown_edges(node_id, outgoing=wanted.outgoing), wanted.relation_types
+        )
         return *encode_page_of_edges(self.rows, edges, wanted.offset, wanted.limit), len(edges)
 
     @override
-    def encode_walk(self, wanted: TraversalRequest) -> EncodedWalk:
+    def encode_walk(self, wanted: TraversalRequest) -> EncodedTraversalResult:
         found = traverse_rows(self.rows, wanted, self._max_edges)
-        nodes, edges = encode_level_nodes(self.rows, found, self.now), encode_level_edges(self.rows, found)
-        return EncodedWalk(nodes, edges, found.count, found.truncated)
+        nodes, edges = (
+            encode_traversal_nodes_as_json(self.rows, found, self.now),
+            encode_traversal_edges_as_json(self.rows, found),
+        )
+        return EncodedTraversalResult(nodes, edges, found.count, found.truncated)
 
     @override
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
@@ -528,24 +554,26 @@ class CurrentGraph(GraphReader):
         if len(numbers) != len(ids):
             raise CatalogDamaged("it lists a node that does not exist")
         texts = self._open_texts(numbers)
-        if not all(matches_filter(text, wanted) for text in texts):
+        if not all(node_json_matches_filter(text, wanted) for text in texts):
             raise CatalogDamaged("it lists a node that does not match")
         return ResultPage([(node_id, text + b"}") for node_id, text in zip(ids, texts, strict=True)], end)
 
     @override
-    def export(self) -> Iterator[ExportBlock]:
+    def export(self) -> Iterator[ExportLineBlock]:
         rows, moment = self.rows, self.valid_at
         for numbers in rows.node_slices():
             kept = numbers if moment is None else numbers[rows.valid_nodes_mask(numbers, moment)]
             if len(kept):
-                yield ExportBlock(self._with_accesses([*map(decode_node_line, rows.node_texts(kept, 0))]), [])
+                yield ExportLineBlock(
+                    self._with_accesses([*map(convert_node_json_to_export_line, rows.node_texts(kept, 0))]), []
+                )
         for found in rows.edge_slices():
             held = found if moment is None else rows.filter_valid(found, moment)
             if len(held):
-                yield ExportBlock([], [*map(decode_edge_line, rows.edge_texts(held))])
+                yield ExportLineBlock([], [*map(convert_edge_json_to_export_line, rows.edge_texts(held))])
         for links in self._links.iterate_links() if self._links else ():
             if kept_links := [row for row in links if moment is None or self._is_held(row.edge)]:
-                yield ExportBlock([], [*map(build_link_line, kept_links)])
+                yield ExportLineBlock([], [*map(build_link_export_line, kept_links)])
 
     def _is_held(self, link: EdgeRow) -> bool:
         return self._is_valid(link) and self.has_valid(link.source)
@@ -579,7 +607,7 @@ class CurrentGraph(GraphReader):
     def strongest_edges(self, node_id: str, excluded: Collection[str], limit: int) -> Iterable[EdgeRow]:
         rows, number = self.rows, self.rows.number(node_id)
         for outgoing in (True, False) if number >= 0 else ():
-            around = exclude_types(rows, rows.edges_around(np.array([number]), outgoing=outgoing), excluded)
+            around = exclude_edges_of_types(rows, rows.edges_around(np.array([number]), outgoing=outgoing), excluded)
             yield from rows.rows_of(_strongest(rows, self._valid(around), limit))
 
     @override
@@ -617,12 +645,12 @@ class CurrentGraph(GraphReader):
                 found.setdefault(one, []).append((other, weight))
         return found
 
-    def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> EdgeSet:
+    def _valid_around(self, numbers: NumberArray, *, outgoing: bool, relation_type: str) -> BaseAndDeltaEdges:
         return self._valid(
-            filter_by_type(self.rows, self.rows.edges_around(numbers, outgoing=outgoing), (relation_type,))
+            filter_edges_by_type(self.rows, self.rows.edges_around(numbers, outgoing=outgoing), (relation_type,))
         )
 
-    def _valid(self, edges: EdgeSet) -> EdgeSet:
+    def _valid(self, edges: BaseAndDeltaEdges) -> BaseAndDeltaEdges:
         return edges if self.valid_at is None else self.rows.filter_valid_edges(edges, self.valid_at)
 
     @override
@@ -726,10 +754,10 @@ class CurrentGraph(GraphReader):
         return fits
 
     @override
-    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> OverviewStart:
+    def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> GraphOverviewStartNodes:
         found, whole = choose_overview_start(self.rows, count + OVERVIEW_OVERFETCH_NODES, max_nodes, types)
         found = found[self.have_types(found, types)]
-        return OverviewStart(found if whole else found[:count], whole)
+        return GraphOverviewStartNodes(found if whole else found[:count], whole)
 
     @override
     def max_incident_edges(self, types: Collection[str] | None) -> int:
@@ -749,7 +777,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
-        return find_parents(self.rows, ids)
+        return find_memory_parents(self.rows, ids)
 
     @override
     def children(self, memory_id: str, limit: int) -> list[str]:
@@ -757,7 +785,7 @@ class CurrentGraph(GraphReader):
         return [place.id for place in page.found]
 
     @override
-    def ancestors(self, memory_id: str, layer: int | None) -> list[HierarchyNode]:
+    def ancestors(self, memory_id: str, layer: int | None) -> list[MemoryAtDepth]:
         return self._checked(self._ask(lambda memories: memories.ancestors_of(memory_id, self.now, layer)))
 
     @override
@@ -766,9 +794,9 @@ class CurrentGraph(GraphReader):
         self._checked(page.found)
         return page
 
-    def _checked(self, places: list[HierarchyNode]) -> list[HierarchyNode]:
+    def _checked(self, places: list[MemoryAtDepth]) -> list[MemoryAtDepth]:
         found = self.rows.nodes([place.id for place in places])
-        if len(found) != len(places) or not all(map(is_live, found.values())):
+        if len(found) != len(places) or not all(map(is_live_memory, found.values())):
             raise MemoryIndexDamaged("it lists a memory that does not exist")
         return places
 
@@ -782,17 +810,17 @@ class CurrentGraph(GraphReader):
         return self._store.memories.ask(lambda memories, _: question(memories))
 
     @override
-    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
+    def accesses(self, ids: Collection[str]) -> dict[str, MemoryAccessRecord]:
         return self._store.accesses.of(ids)
 
     @override
-    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryState]:
+    def memory_states(self, ids: Collection[str]) -> dict[str, MemoryMetadata]:
         found = self._ask(lambda memories: memories.live(ids))
         pending = self._store.accesses.pending(ids)
         return {key: each.with_access(pending.get(key)) for key, each in found.items()} if pending else found
 
     @override
-    def confidences(self, memories: Sequence[NodeRow], half_lives: HalfLives) -> dict[str, float]:
+    def confidences(self, memories: Sequence[NodeRow], half_lives: MemoryHalfLives) -> dict[str, float]:
         accesses = self.accesses([row.id for row in memories])
         return {row.id: half_lives.decayed_confidence(row, accesses.get(row.id), self.now) for row in memories}
 
@@ -802,7 +830,7 @@ class CurrentGraph(GraphReader):
         return self.sequence
 
     @override
-    def search_index(self, indexes: TextIndexes) -> CommitIndex:
+    def search_index(self, indexes: CurrentAndPastTextIndexes) -> SearchIndexAtCommit:
         return indexes
 
     @override
@@ -821,7 +849,7 @@ class CurrentGraph(GraphReader):
 class _Descendants(WeightedNodes):
     """The descendants of a memory, read from the memory index."""
 
-    def __init__(self, ask: MemoryIndexQuery, memory_id: str) -> None:
+    def __init__(self, ask: MemoryIndexQueryCallback, memory_id: str) -> None:
         self._ask = ask
         self._id = memory_id
 
@@ -840,7 +868,7 @@ class _Descendants(WeightedNodes):
         return dict.fromkeys(self._ask(lambda memories: memories.sample_descendants(self._id, count)), 1.0)
 
 
-class MemoryIndexQuery(Protocol):
+class MemoryIndexQueryCallback(Protocol):
     """Callback that queries the memory index of a store."""
 
     def __call__(self, question: Callable[[MemoryIndexFile], Found], /) -> Found:
@@ -848,18 +876,18 @@ class MemoryIndexQuery(Protocol):
         ...
 
 
-def _strongest(rows: RowsSnapshot, edges: EdgeSet, limit: int) -> EdgeSet:
+def _strongest(rows: RowsSnapshot, edges: BaseAndDeltaEdges, limit: int) -> BaseAndDeltaEdges:
     if len(edges.base) <= limit:
         return edges
     best = np.argsort(-rows.base.weight[edges.base], kind="stable")[:limit]
-    return EdgeSet(edges.base[np.sort(best)], edges.changed)
+    return BaseAndDeltaEdges(edges.base[np.sort(best)], edges.changed)
 
 
 StoreLease = Callable[[], AbstractContextManager[OpenStore]]
 
 
-class GraphOpener(Protocol):
-    """A past moment as of which the graph of a store can be read."""
+class PastGraphOpener(Protocol):
+    """Opener of the graph of a store as of a past moment."""
 
     def open(self, store: OpenStore, valid_at: str | None, lease: StoreLease | None) -> GraphReader:
         """Return the reader, with the parameters of `read_graph`."""
@@ -867,9 +895,9 @@ class GraphOpener(Protocol):
 
 
 @contextmanager
-def read_graph(
+def open_graph_reader(
     store: OpenStore,
-    past: GraphOpener | None,
+    past: PastGraphOpener | None,
     valid_at: str | None,
     *,
     links: bool = False,
@@ -882,7 +910,7 @@ def read_graph(
     history, for readers that outlive the caller's lease; the files of current rows and links stay open. max_edges:
     limit of a non-blocking read, as in `CurrentGraph`.
 
-    Raises TraversalTooLong for links in a non-blocking read, and InvalidInput for an invalid ``valid_at``.
+    Raises TraversalTooLarge for links in a non-blocking read, and InvalidInput for an invalid ``valid_at``.
     """
     if past is not None:
         yield past.open(store, valid_at, lease)
@@ -893,7 +921,7 @@ def read_graph(
         return
     with store.reading() as rows:
         if links and rows.linked:
-            raise TraversalTooLong
+            raise TraversalTooLarge
         yield CurrentGraph(store, rows, _current_moment(valid_at, rows), max_edges=max_edges)
 
 
@@ -912,7 +940,9 @@ def resolve_valid_at(text: str | None, left_out: int | None) -> int | None:
     return left_out if text is None else parse_valid_at(text)
 
 
-def query_hierarchy(store: OpenStore, past: GraphOpener | None, question: Callable[[GraphReader], Found]) -> Found:
+def query_memory_hierarchy(
+    store: OpenStore, past: PastGraphOpener | None, question: Callable[[GraphReader], Found]
+) -> Found:
     """Run a query on the hierarchy of memories; indexes and rows are of the same commit.
 
     A damaged memory index is rebuilt.

@@ -11,40 +11,45 @@ from typing import Any
 
 import msgspec
 
-from kgserve.admin.api import PruneAnswer, PruneHistoryRequest
+from kgserve.admin.api import PruneHistoryAnswer, PruneHistoryRequest
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph import row_conversion
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import (
-    ChangeEntry,
     ChangesPage,
+    CommitChangeEntry,
     EdgeKeyAnswer,
     EntityVersion,
     FieldChange,
     InjectAnswer,
-    NodeAnswer,
     NodeHistory,
-    NodeState,
-    RepeatedAuthor,
+    NodeHistoryState,
+    NodeWithEdgesAnswer,
+    RepeatedValueAuthor,
 )
-from kgserve.graph.as_of_graph import AsOfGraph, history_opener_of_lease
+from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
 from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, caught_up_history
-from kgserve.graph.former_versions import parse_version_sequence, sort_by_validity
-from kgserve.graph.mutations import build_inject_answer, estimate_bytes
-from kgserve.graph.query_parameters import ChangesQuery, EntityHistoryRequest, HistoryRequest, RevertNodeRequest
-from kgserve.graph.request_validation import require_label
-from kgserve.graph.row_conversion import VersionState, find_version_state, find_version_states
+from kgserve.graph.former_versions import parse_version_id_sequence, sort_by_validity
+from kgserve.graph.mutations import build_inject_answer, estimate_batch_bytes
+from kgserve.graph.query_parameters import (
+    EntityHistoryRequest,
+    NodeHistoryRequest,
+    RevertNodeRequest,
+    StoreChangesParameters,
+)
+from kgserve.graph.request_validation import require_valid_identifier
+from kgserve.graph.row_to_api_conversion import NodeVersionStatus, find_node_version_status, find_node_version_statuses
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time, parse_time
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, CoAuthorEntry, RowState
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, CoAuthorEntry, RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.batch import WriteBatch, restore_node_put
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import AUTHOR_FIELD, NO_EXTRAS, NODE, field_names_of
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD, NO_EXTRAS, NODE, field_names_of
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
-from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.model.write_batch import WriteBatch, build_node_restore_upsert
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
 from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -57,7 +62,7 @@ MAX_SCANNED_COMMITS = 10_000
 _DAYS_PATTERN = re.compile(r"([0-9]{1,5})d")
 
 
-def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory:
+def get_node_history(graph: StoreHandle, request: NodeHistoryRequest) -> NodeHistory:
     """Return the states of a node, newest first, and what each one changed.
 
     Each state comes with the commits and times between which it was current. `also_by` lists other authors of the same
@@ -66,7 +71,7 @@ def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory
     The history of a deleted node can be read, too. Raises NotFound for a node that never existed.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
-    require_label(node_id)
+    require_valid_identifier(node_id)
     with graph.lease() as leased:
         follower = caught_up_history(graph.graphs.historian, leased)
         # One more than the page: the last state is compared with it, and it shows whether another page exists.
@@ -76,7 +81,7 @@ def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory
     newer = [before, *(state.first for state in found)]
     older = [*found[1:], None]
     shown = [*islice(zip(found, older, newer, strict=False), limit)]
-    version_states = follower.look(lambda history: find_version_states(history, found[:limit]))
+    version_states = follower.look(lambda history: find_node_version_statuses(history, found[:limit]))
     states = [_node_state(*each, standing) for each, standing in zip(shown, version_states, strict=True)]
     versions = [state.node.version for state in states]
     if versions:
@@ -86,34 +91,36 @@ def get_node_history(graph: StoreHandle, request: HistoryRequest) -> NodeHistory
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
 
-def _set_also_by(states: Sequence[NodeState], repeated: Iterable[CoAuthorEntry]) -> None:
-    by_version: dict[int, list[RepeatedAuthor]] = {}
+def _set_also_by(states: Sequence[NodeHistoryState], repeated: Iterable[CoAuthorEntry]) -> None:
+    by_version: dict[int, list[RepeatedValueAuthor]] = {}
     for each in repeated:
-        author = RepeatedAuthor(created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time))
+        author = RepeatedValueAuthor(
+            created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time)
+        )
         by_version.setdefault(each.version, []).append(author)
     for state in states:
         state.also_by = by_version.get(state.node.version, msgspec.UNSET)
 
 
-def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeAnswer:
+def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeWithEdgesAnswer:
     """Return one state of a node, without edges. Raises NotFound."""
     state, standing = _require_version(graph, node_id, version)
-    node = standing.apply_to(row_conversion.to_node(state.row))
-    return NodeAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
+    node = standing.apply_to(row_to_api_conversion.node_from_row(state.row))
+    return NodeWithEdgesAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
 def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[InjectAnswer]:
-    """Write the type, content and attributes of that version as a new state. A deleted node is restored.
+    """Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
     Its edges do not change. Raises NotFound.
     """
     state, _ = _require_version(graph, request.node_id, request.version)
-    put = restore_node_put(state.row)
-    batch = WriteBatch(nodes=[put], cost=estimate_bytes([put], []))
+    put = build_node_restore_upsert(state.row)
+    batch = WriteBatch(nodes=[put], cost=estimate_batch_bytes([put], []))
     return graph.submit(batch, lambda report: build_inject_answer(report, 1, 0))
 
 
-def list_changes(graph: StoreHandle, request: ChangesQuery) -> ChangesPage:
+def list_changes(graph: StoreHandle, request: StoreChangesParameters) -> ChangesPage:
     """Return writes, oldest first, with the rows as each write left them.
 
     A write of over 1,000 rows reports only their count.
@@ -123,9 +130,9 @@ def list_changes(graph: StoreHandle, request: ChangesQuery) -> ChangesPage:
     seen = request.since
     with graph.lease() as leased:
         last = leased.state.sequence
-        found: list[ChangeEntry] = []
+        found: list[CommitChangeEntry] = []
         rows = 0
-        for change in JournalTail(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
+        for change in JournalReader(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
             seen = change.sequence
             if change.size:
                 found.append(_change_entry(change))
@@ -135,7 +142,7 @@ def list_changes(graph: StoreHandle, request: ChangesQuery) -> ChangesPage:
     return ChangesPage(changes=found, next_since=seen if seen < last else None, sequence=last)
 
 
-def prune_history(graph: StoreHandle, request: PruneHistoryRequest) -> PruneAnswer:
+def prune_history(graph: StoreHandle, request: PruneHistoryRequest) -> PruneHistoryAnswer:
     """Delete the states that ended by `before`; without it, those that exceed the retention of the store's settings.
 
     Current states, states current as of `before` and versions listed in the `conflicts` of a node are kept. Later reads
@@ -151,7 +158,7 @@ def prune_history(graph: StoreHandle, request: PruneHistoryRequest) -> PruneAnsw
             follower.expired_sequence(now) if request.before is None else _parse_moment(follower, request.before, now)
         )
         pruned = follower.prune(before) if before > 0 else 0
-        return PruneAnswer(
+        return PruneHistoryAnswer(
             store=graph.name, pruned=pruned, oldest=follower.look(lambda history: history.oldest), sequence=present
         )
 
@@ -176,27 +183,32 @@ def _parse_moment(follower: HistoryProjection, before: str, now: int) -> int:
     return follower.look(lambda history: history.sequence_at(moment))
 
 
-def _require_version(graph: StoreHandle, node_id: str, version: int) -> tuple[RowState[NodeRow], VersionState]:
+def _require_version(
+    graph: StoreHandle, node_id: str, version: int
+) -> tuple[RowStateInterval[NodeRow], NodeVersionStatus]:
     """Return a state of a node, and whether it is current."""
     with graph.lease() as leased:
         follower = caught_up_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
             raise NotFound(f"store {graph.name!r} has no version {version} of node {node_id!r} in its history")
-        return state, follower.look(lambda history: find_version_state(history, state))
+        return state, follower.look(lambda history: find_node_version_status(history, state))
 
 
 def _node_state(
-    state: RowState[NodeRow], older: RowState[NodeRow] | None, newer_first: int | None, standing: VersionState
-) -> NodeState:
+    state: RowStateInterval[NodeRow],
+    older: RowStateInterval[NodeRow] | None,
+    newer_first: int | None,
+    standing: NodeVersionStatus,
+) -> NodeHistoryState:
     follows = older is not None and older.last == state.first
-    return NodeState(
-        node=standing.apply_to(row_conversion.to_node(state.row)),
+    return NodeHistoryState(
+        node=standing.apply_to(row_to_api_conversion.node_from_row(state.row)),
         from_sequence=state.first,
         to_sequence=state.last,
         recorded_from=format_time(state.started),
         recorded_to=None if state.ended is None else format_time(state.ended),
-        deleted=state.last not in {None, newer_first} and standing == VersionState(None, is_current=False),
+        deleted=state.last not in {None, newer_first} and standing == NodeVersionStatus(None, is_current=False),
         diff=_differences(older.row, state.row) if follows and older is not None else [],
     )
 
@@ -217,23 +229,25 @@ def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
 
 
 def _flat_fields(row: NodeRow) -> dict[str, Any]:
-    node = row_conversion.to_node(row)
+    node = row_to_api_conversion.node_from_row(row)
     attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
     extras = {name: value for name in _EXTRAS_WITHOUT_AUTHOR if (value := getattr(node, name)) is not msgspec.UNSET}
     return {"type": node.type, "content": node.content, **attributes, **extras}
 
 
-def _change_entry(change: ChangeSet) -> ChangeEntry:
+def _change_entry(change: ChangeSet) -> CommitChangeEntry:
     listed = change.size <= MAX_LISTED_CHANGE_ROWS
-    return ChangeEntry(
+    return CommitChangeEntry(
         sequence=change.sequence,
         time=format_time(change.time),
         rows=change.size,
-        nodes_created=[row_conversion.to_node(row) for row in change.nodes_created] if listed else [],
-        nodes_updated=[row_conversion.to_node(row) for row in change.nodes_updated] if listed else [],
+        nodes_created=[row_to_api_conversion.node_from_row(row) for row in change.nodes_created] if listed else [],
+        nodes_updated=[row_to_api_conversion.node_from_row(row) for row in change.nodes_updated] if listed else [],
         nodes_deleted=change.nodes_deleted if listed else [],
-        edges_created=[row_conversion.to_edge(row) for row in change.edges_created] if listed else [],
-        edges_updated=[row_conversion.to_edge(row) for row in (*change.edges_updated, *change.edges_touched)]
+        edges_created=[row_to_api_conversion.edge_from_row(row) for row in change.edges_created] if listed else [],
+        edges_updated=[
+            row_to_api_conversion.edge_from_row(row) for row in (*change.edges_updated, *change.edges_touched)
+        ]
         if listed
         else [],
         edges_deleted=[EdgeKeyAnswer(*key) for key in change.edges_deleted] if listed else [],
@@ -261,11 +275,11 @@ def list_entity_versions(graph: StoreHandle, request: EntityHistoryRequest) -> E
     memory, Conflict when no history is kept (except for a memory), and Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
-    require_label(entity_id, "entity_id")
+    require_valid_identifier(entity_id, "entity_id")
     with graph.lease() as leased:
         with leased.reading() as rows:
             found = _memory_versions(rows, entity_id)
-            above = find_parents(rows, [row.id for row in found or ()])
+            above = find_memory_parents(rows, [row.id for row in found or ()])
         if found is not None and len(found) > 1:
             return _page_of_versions(found, above, request)
         try:
@@ -325,7 +339,7 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
     since = row.created_at if extras.valid_from is None else extras.valid_from
     is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
     is_head = row.id == head
-    attributes = row_conversion.to_node(row).attributes
+    attributes = row_to_api_conversion.node_from_row(row).attributes
     return EntityVersion(
         id=f"{row.id}@{row.sequence}" if is_head else row.id,
         entity_id=head,
@@ -337,15 +351,15 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
         version=row.version,
         type=row.type,
         attributes=attributes,
-        sequence=row.sequence if is_head else parse_version_sequence(row.id, row.sequence),
+        sequence=row.sequence if is_head else parse_version_id_sequence(row.id, row.sequence),
     )
 
 
 def _read_states(
     follower: HistoryProjection, entity_id: str, limit: int, after: int
-) -> tuple[list[RowState[NodeRow]], bool]:
+) -> tuple[list[RowStateInterval[NodeRow]], bool]:
     """Return the next states, read in small batches because one may be large, and whether more may follow."""
-    found: list[RowState[NodeRow]] = []
+    found: list[RowStateInterval[NodeRow]] = []
     size = 0
     while len(found) < limit and size < MAX_STATES_PAGE_BYTES:
         start, most = found[-1].first if found else after, min(limit - len(found), HISTORY_BATCH_STATES)
@@ -357,17 +371,17 @@ def _read_states(
     return found, True
 
 
-def _find_parent(store: OpenStore, follower: HistoryProjection, state: RowState[NodeRow]) -> str | None:
+def _find_parent(store: OpenStore, follower: HistoryProjection, state: RowStateInterval[NodeRow]) -> str | None:
     """Return the parent of a memory when one of its states ended; the current parent for the current state."""
     if not state.row.is_memory:
         return None
     at = store.state.sequence if state.last is None else state.last - 1
-    return AsOfGraph(history_opener_of_lease(store, follower), at).parents((state.row.id,)).get(state.row.id)
+    return AsOfGraph(make_history_opener_for_lease(store, follower), at).parents((state.row.id,)).get(state.row.id)
 
 
-def _entity_version(state: RowState[NodeRow], parent: str | None) -> EntityVersion:
+def _entity_version(state: RowStateInterval[NodeRow], parent: str | None) -> EntityVersion:
     row, extras = state.row, state.row.extras
-    attributes = row_conversion.to_node(row).attributes
+    attributes = row_to_api_conversion.node_from_row(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from
     until = state.ended if extras is None or extras.valid_to is None else extras.valid_to
     return EntityVersion(

@@ -8,23 +8,23 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import TooLarge
-from kgserve.graph.merge_api import MergeRequest
-from kgserve.graph.request_validation import FaultCollector, canonicalize_attributes
+from kgserve.graph.node_merge_api import MergeIntoRequest
+from kgserve.graph.request_validation import ValidationErrorCollector, encode_canonical_attributes_json
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.batch import NodePut
-from kgserve.storage.model.fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasPut
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.write_batch import NodeUpsert
 
 _attributes = json_decoder(dict[str, Any]).decode
 
 
-class MergedFields(msgspec.Struct, frozen=True):
+class MergedFieldsWrite(msgspec.Struct, frozen=True):
     """The write to the surviving node, and the paths of the fields it took over.
 
     ``left`` are the fields where the two differed and its own value was kept.
     """
 
-    put: NodePut
+    put: NodeUpsert
     taken: list[str]
     left: list[str]
 
@@ -43,7 +43,7 @@ def _mergeable(row: NodeRow) -> _MergeableFields:
     return _MergeableFields(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) -> MergedFields:
+def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeIntoRequest) -> MergedFieldsWrite:
     """Return the write to the surviving node. Raises TooLarge and InvalidInput if the result exceeds a limit."""
     old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
@@ -54,7 +54,7 @@ def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeRequest) ->
         _merge_attributes(old.attributes, other.attributes, wanted.attributes),
     )
     put = _put(into.id, old, new, wanted.created_by or "")
-    return MergedFields(
+    return MergedFieldsWrite(
         put, sorted(_differing_paths(old, new)), sorted(_differing_paths(new, other) & _set_paths(other))
     )
 
@@ -83,19 +83,19 @@ def _merge_attributes(own: dict[str, Any], other: dict[str, Any], rule: str) -> 
             return own
 
 
-def _put(node_id: str, old: _MergeableFields, new: _MergeableFields, author: str) -> NodePut:
+def _put(node_id: str, old: _MergeableFields, new: _MergeableFields, author: str) -> NodeUpsert:
     """Return a put of the changed fields. Raises TooLarge and InvalidInput."""
     if len(new.content) * 4 > MAX_CONTENT_BYTES and len(new.content.encode()) > MAX_CONTENT_BYTES:
         raise TooLarge(f"content: the merged content exceeds {MAX_CONTENT_BYTES} bytes; merge without `append`")
-    faults = FaultCollector()
-    attributes = canonicalize_attributes(new.attributes, faults)
+    faults = ValidationErrorCollector()
+    attributes = encode_canonical_attributes_json(new.attributes, faults)
     faults.raise_any()
-    return NodePut(
+    return NodeUpsert(
         0,
         node_id,
         content=None if new.content == old.content else new.content,
         attributes=None if not _differing_attributes(old.attributes, new.attributes) else attributes,
-        extras=NodeExtrasPut(
+        extras=NodeExtrasUpsert(
             summary=None if new.summary == old.summary else new.summary,
             tags=None if new.tags == old.tags else new.tags,
             created_by=author,
@@ -129,12 +129,12 @@ def _set_paths(fields: _MergeableFields) -> set[str]:
 class MergeReversal(msgspec.Struct, frozen=True):
     """The write that reverts a merge in the survivor, with the paths reverted and those kept."""
 
-    put: NodePut
+    put: NodeUpsert
     gone: list[str]
     kept: list[str]
 
 
-def revert_fields(
+def revert_merged_fields(
     before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str
 ) -> MergeReversal:
     """Return the write that reverts, in the survivor, what a merge changed from ``before`` to ``after``.

@@ -16,47 +16,54 @@ from kgserve.graph.answers import (
     MAX_REPORTED_ITEMS,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
+    DuplicateBatchItem,
     EdgeKeyAnswer,
     InjectAnswer,
-    RepeatedRow,
     SkippedEdge,
 )
 from kgserve.graph.compat.versioned_nodes_api import RetireAnswer, RetireEdgeRequest, RetireRequest
-from kgserve.graph.cross_store_links import find_edge, split_links, to_edge_or_link_key
+from kgserve.graph.cross_store_links import find_edge, split_edges_and_cross_store_links, to_edge_or_link_key
 from kgserve.graph.query_parameters import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
 from kgserve.graph.request_validation import (
     FaultCallback,
-    FaultCollector,
+    ValidationErrorCollector,
     check_author,
-    check_label,
-    parse_written_time,
-    require_label,
-    to_edge_put,
-    to_node_put,
+    parse_timestamp_update,
+    require_valid_identifier,
+    validate_edge_input,
+    validate_identifier_length,
+    validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.settings import Settings
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
-from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut, TimestampPut
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, parse_edge_or_link_id
-from kgserve.storage.plan import MAX_REPORTED_ROWS, WriteReport
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS, EdgeExtrasUpsert, NodeExtrasUpsert, TimestampPut
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    parse_edge_or_link_id,
+)
+from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import MAX_REPORTED_ROWS, WriteReport
 from kgserve.stores.open_store import OpenStore
 
 _Request = TypeVar("_Request")
 _Put = TypeVar("_Put")
 
 
-def count_rows(request: InjectRequest) -> int:
+def count_requested_writes(request: InjectRequest) -> int:
     """Return the number of nodes and edges that a request writes."""
     return len(request.nodes or ()) + len(request.edges or ())
 
 
-def inject_batch(graph: StoreHandle, request: InjectRequest) -> Future[InjectAnswer]:
+def upsert_nodes_and_edges(graph: StoreHandle, request: InjectRequest) -> Future[InjectAnswer]:
     """Create or update nodes and edges in one atomic batch. Creates the store if it does not exist.
 
     Sending the same batch again changes nothing. A field that is left out keeps its stored value; an explicit empty
@@ -69,13 +76,17 @@ def inject_batch(graph: StoreHandle, request: InjectRequest) -> Future[InjectAns
     """
     nodes, edges = request.nodes or [], request.edges or []
     _check_sizes(len(nodes), len(edges), graph.graphs.settings)
-    faults = FaultCollector()
-    node_puts = _checked_rows(nodes, "nodes", to_node_put, faults.errors)
-    edge_puts = _checked_rows(edges, "edges", to_edge_put, faults.errors)
+    faults = ValidationErrorCollector()
+    node_puts = _checked_rows(nodes, "nodes", validate_node_input, faults.errors)
+    edge_puts = _checked_rows(edges, "edges", validate_edge_input, faults.errors)
     faults.raise_any()
-    own, links = split_links(graph, edges, edge_puts) if any(edge.to_graph for edge in edges) else (edge_puts, [])
+    own, links = (
+        split_edges_and_cross_store_links(graph, edges, edge_puts)
+        if any(edge.to_graph for edge in edges)
+        else (edge_puts, [])
+    )
     batch = WriteBatch(
-        nodes=node_puts, edges=own, links=links, touch=request.touch, cost=estimate_bytes(node_puts, edge_puts)
+        nodes=node_puts, edges=own, links=links, touch=request.touch, cost=estimate_batch_bytes(node_puts, edge_puts)
     )
 
     merged = [
@@ -95,17 +106,17 @@ def inject_batch(graph: StoreHandle, request: InjectRequest) -> Future[InjectAns
 
 
 def _find_repeats(
-    name: str, puts: Iterable[NodePut | EdgePut | LinkPut], key: Callable[[Any], Hashable]
-) -> Iterator[RepeatedRow]:
+    name: str, puts: Iterable[NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert], key: Callable[[Any], Hashable]
+) -> Iterator[DuplicateBatchItem]:
     """Yield the puts of a list whose key an earlier one has."""
     first: dict[Hashable, int] = {}
     for put in puts:
         earlier = first.setdefault(key(put), put.index)
         if earlier != put.index:
-            yield RepeatedRow(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
+            yield DuplicateBatchItem(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
 
 
-def estimate_bytes(nodes: list[NodePut], edges: list[EdgePut]) -> int:
+def estimate_batch_bytes(nodes: list[NodeUpsert], edges: list[EdgeUpsert]) -> int:
     """Return the approximate size of rows in bytes: their texts plus a constant per row."""
     texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
     texts += sum(len(e.own) for e in edges if e.own is not None)
@@ -113,12 +124,12 @@ def estimate_bytes(nodes: list[NodePut], edges: list[EdgePut]) -> int:
     return texts + 300 * (len(nodes) + len(edges))
 
 
-def _extras_cost(extras: NodeExtrasPut) -> int:
+def _extras_cost(extras: NodeExtrasUpsert) -> int:
     return len(extras.summary or "") + sum(map(len, extras.tags or ())) + 100
 
 
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     if nodes > settings.max_nodes:
         faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request")
     if edges > settings.max_edges:
@@ -131,7 +142,7 @@ def _checked_rows(
 ) -> list[_Put]:
     puts: list[_Put] = []
     for index, request in enumerate(requests):
-        faults = FaultCollector(f"{name}[{index}].")
+        faults = ValidationErrorCollector(f"{name}[{index}].")
         puts.append(check(index, request, faults))
         errors += faults.errors
     return puts
@@ -165,7 +176,7 @@ def delete_node(graph: StoreHandle, request: NodeIdRequest) -> Future[DeleteNode
 
     Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
     """
-    node_id = require_label(request.node_id)
+    node_id = require_valid_identifier(request.node_id)
     about: list[str] = []
 
     def begin(store: OpenStore) -> Future[WriteReport]:
@@ -192,7 +203,7 @@ def list_memories_about(rows: RowsSnapshot, node_id: str) -> list[str]:
     return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
 
 
-def list_remaining_memories(rows: RowsSnapshot, ids: Collection[str]) -> list[str]:
+def list_orphaned_memories(rows: RowsSnapshot, ids: Collection[str]) -> list[str]:
     """Return the ids of the active memories about nodes to be deleted that are not deleted themselves."""
     about = dict.fromkeys(memory for node_id in ids for memory in list_memories_about(rows, node_id))
     deleted = set(ids)
@@ -204,25 +215,25 @@ def delete_edge(graph: StoreHandle, request: EdgeKeyRequest) -> Future[DeleteEdg
 
     Deleting an edge that does not exist is not an error.
     """
-    return _delete_edge(graph, _require_key(graph, request, FaultCollector()))
+    return _delete_edge(graph, _require_key(graph, request, ValidationErrorCollector()))
 
 
 def _require_key(
-    graph: StoreHandle, request: EdgeKeyRequest | RetireEdgeRequest, faults: FaultCollector
-) -> EdgeKey | LinkKey:
+    graph: StoreHandle, request: EdgeKeyRequest | RetireEdgeRequest, faults: ValidationErrorCollector
+) -> EdgeKey | CrossStoreLinkKey:
     """Return the key of the requested edge. Raises InvalidInput with all faults found."""
     key = (request.source, request.target, request.relation_type)
     for text, path in zip(key, EdgeKeyAnswer.__struct_encode_fields__, strict=True):
-        check_label(text, path, faults)
+        validate_identifier_length(text, path, faults)
     faults.raise_any()
     return to_edge_or_link_key(graph, key, request.to_graph)
 
 
-def _delete_edge(graph: StoreHandle, key: EdgeKey | LinkKey) -> Future[DeleteEdgeAnswer]:
+def _delete_edge(graph: StoreHandle, key: EdgeKey | CrossStoreLinkKey) -> Future[DeleteEdgeAnswer]:
     def answer(report: WriteReport) -> DeleteEdgeAnswer:
         return DeleteEdgeAnswer(existed=report.edges_deleted > 0, sequence=report.sequence)
 
-    if isinstance(key, LinkKey):
+    if isinstance(key, CrossStoreLinkKey):
         batch = WriteBatch(delete_links=[key], cost=sum(map(len, key.edge)))
     else:
         batch = WriteBatch(delete_edges=[key], cost=sum(map(len, key)))
@@ -235,15 +246,15 @@ def delete_edge_by_id(graph: StoreHandle, request: EdgeIdRequest) -> Future[Dele
 
 
 def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[RetireAnswer]:
-    """Set `valid_to` of a node, by default to now. Nothing is deleted; reads with `valid_at` respect it.
+    """End the validity of a node: set its `valid_to`, by default to now. Nothing is deleted.
 
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
     is.
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    node_id, faults = request.node_id, FaultCollector()
-    check_label(node_id, "id", faults)
+    node_id, faults = request.node_id, ValidationErrorCollector()
+    validate_identifier_length(node_id, "id", faults)
     valid_to, author = _checked_end(request, faults)
 
     def batch(leased: OpenStore) -> WriteBatch:
@@ -252,32 +263,34 @@ def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[Retire
         if row is None:
             raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
         end = _end_of_validity(row, valid_to)
-        put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
+        put = NodeUpsert(0, node_id, extras=NodeExtrasUpsert(created_by=author, valid_to=end))
         return WriteBatch(nodes=[put], return_rows=True, cost=len(node_id))
 
     return _submit_retirement(graph, batch)
 
 
 def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[RetireAnswer]:
-    """Set `valid_to` of an edge, by default to now.
+    """End the validity of an edge: set its `valid_to`, by default to now.
 
     An edge whose validity has already ended keeps its end, unless another one is sent.
 
     Raises NotFound, and InvalidInput for an end before the beginning.
     """
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     valid_to, author = _checked_end(request, faults)
     key = _require_key(graph, request, faults)
 
     def batch(leased: OpenStore) -> WriteBatch:
         row = find_edge(leased, key)
         if row is None:
-            source, target, kind = key.edge if isinstance(key, LinkKey) else key
-            end = f"{target!r} of store {key.store!r}" if isinstance(key, LinkKey) else repr(target)
+            source, target, kind = key.edge if isinstance(key, CrossStoreLinkKey) else key
+            end = f"{target!r} of store {key.store!r}" if isinstance(key, CrossStoreLinkKey) else repr(target)
             raise NotFound(f"there is no edge of type {kind!r} from {source!r} to {end} in store {graph.name!r}")
-        extras = EdgeExtrasPut(created_by=author, valid_to=_end_of_validity(row, valid_to))
-        put = EdgePut(0, row.key, extras=extras)
-        edges, links = ([], [LinkPut(key.store, put)]) if isinstance(key, LinkKey) else ([put], [])
+        extras = EdgeExtrasUpsert(created_by=author, valid_to=_end_of_validity(row, valid_to))
+        put = EdgeUpsert(0, row.key, extras=extras)
+        edges, links = (
+            ([], [CrossStoreLinkUpsert(key.store, put)]) if isinstance(key, CrossStoreLinkKey) else ([put], [])
+        )
         return WriteBatch(edges=edges, links=links, touch=False, return_rows=True, cost=sum(map(len, row.key)))
 
     return _submit_retirement(graph, batch)
@@ -287,10 +300,12 @@ def _submit_retirement(graph: StoreHandle, batch: Callable[[OpenStore], WriteBat
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retire_answer)
 
 
-def _checked_end(request: RetireRequest | RetireEdgeRequest, faults: FaultCollector) -> tuple[TimestampPut, str]:
+def _checked_end(
+    request: RetireRequest | RetireEdgeRequest, faults: ValidationErrorCollector
+) -> tuple[TimestampPut, str]:
     """Return the requested end and the author. Raises InvalidInput with all faults found."""
     valid_to, author = (
-        parse_written_time(request.valid_to or None, "valid_to", faults),
+        parse_timestamp_update(request.valid_to or None, "valid_to", faults),
         check_author(request.created_by, faults),
     )
     faults.raise_any()
@@ -311,7 +326,7 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: TimestampPut) -> int:
 
 def _retire_answer(report: WriteReport) -> RetireAnswer:
     found = report.rows[0]
-    row = found.edge if isinstance(found, LinkRow) else found
+    row = found.edge if isinstance(found, CrossStoreLinkRow) else found
     end = row.extras.valid_to if row.extras is not None else None
     return RetireAnswer(
         valid_to=format_time(end or 0),

@@ -16,24 +16,29 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph import row_conversion
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import (
     MAX_EXAMPLE_CHARS,
     MAX_REPORTED_ITEMS,
-    CountAnswer,
     DeleteNodesAnswer,
     Edge,
     ListedNode,
     ListedNodePage,
     Node,
-    NodeAnswer,
+    NodeCountAnswer,
     NodePage,
-    NodesAnswer,
-    SchemaDescription,
+    NodesByIdAnswer,
+    NodeWithEdgesAnswer,
+    StoreTypesAndTags,
     TagList,
     TraverseAnswer,
 )
-from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, describe_moment, encode_redirect
+from kgserve.graph.as_of_resolution import (
+    MAX_EDGES_PER_DIRECTION,
+    VALID_AT_ANY,
+    encode_redirected_from_field,
+    format_not_found_moment_suffix,
+)
 from kgserve.graph.compat.versioned_nodes_api import EdgeAnswer, EdgeList
 from kgserve.graph.cross_store_links import find_edge
 from kgserve.graph.federated_traversal import traverse_stores
@@ -43,51 +48,57 @@ from kgserve.graph.graph_reader import (
     EdgePageRequest,
     EncodedNode,
     GraphReader,
-    read_graph,
+    open_graph_reader,
     resolve_valid_at,
 )
 from kgserve.graph.history_queries import get_node_version
-from kgserve.graph.mutations import list_remaining_memories
+from kgserve.graph.mutations import list_orphaned_memories
 from kgserve.graph.query_parameters import (
     MAX_NODES_OFFSET,
     EdgeIdRequest,
-    EdgesRequest,
+    GetNodeRequest,
     IncomingEdgesRequest,
-    NodeRequest,
-    NodesQuery,
-    TagsQuery,
+    NodeEdgesRequest,
+    NodeListParameters,
+    TagListParameters,
 )
-from kgserve.graph.request_bodies import CountRequest, DeleteNodesRequest, NodesRequest, TraverseRequest
+from kgserve.graph.request_bodies import CountNodesRequest, DeleteNodesRequest, GetNodesByIdRequest, TraverseRequest
 from kgserve.graph.request_validation import (
-    FaultCollector,
+    ValidationErrorCollector,
     build_attribute_conditions,
-    check_label,
     parse_attribute_filter_json,
-    require_label,
-    resolve_alias,
+    require_valid_identifier,
+    resolve_field_alias,
+    validate_identifier_length,
 )
-from kgserve.graph.store_handle import EncodedAnswer, StoreHandle, to_encoded_answer
+from kgserve.graph.store_handle import JsonEncodedAnswer, StoreHandle, as_json_encoded_answer
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.event_loop_reads import WouldBlock
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.timestamps import parse_time
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.fields import AUTHOR_FIELD
-from kgserve.storage.model.filters import NodeFilter, PagePosition, ResultPage
-from kgserve.storage.model.rows import LinkKey, LinkRow, NodeRow, edge_or_link_id, parse_edge_or_link_id
-from kgserve.storage.model.traversal import TraversalRequest, clamp_depth
+from kgserve.storage.model.breadth_first_traversal import TraversalRequest, clamp_depth
+from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition, ResultPage
+from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
+    NodeRow,
+    edge_or_link_id,
+    parse_edge_or_link_id,
+)
 from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
-from kgserve.storage.rows.encoding import encode_cross_store_link
-from kgserve.storage.rows.hierarchy import find_merged_ids, resolve_redirect
-from kgserve.storage.rows.node_edge_pages import add_former_versions
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_all_nodes_merged_into, resolve_merge_redirect
+from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
+from kgserve.storage.rows.row_json_encoding import encode_cross_store_link
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StoreNotOpen
 
-_Inbound = tuple[str, LinkRow]
+_Inbound = tuple[str, CrossStoreLinkRow]
 """A link, and the store that it starts in."""
 
 
-def get_node(graph: StoreHandle, request: NodeRequest) -> EncodedAnswer[NodeAnswer]:
+def get_node(graph: StoreHandle, request: GetNodeRequest) -> JsonEncodedAnswer[NodeWithEdgesAnswer]:
     """Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
 
     With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
@@ -96,8 +107,8 @@ def get_node(graph: StoreHandle, request: NodeRequest) -> EncodedAnswer[NodeAnsw
     if request.version is not None:
         if request.as_of is not None or request.valid_at or request.follow_symlinks:
             raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
-        return to_encoded_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
-    node_id = require_label(request.node_id)
+        return as_json_encoded_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
+    node_id = require_valid_identifier(request.node_id)
     inbound, past, moment = (
         _read_inbound_links(graph, request),
         graph.resolve_as_of(request.as_of),
@@ -105,13 +116,13 @@ def get_node(graph: StoreHandle, request: NodeRequest) -> EncodedAnswer[NodeAnsw
     )
     with (
         graph.lease() as store,
-        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+        open_graph_reader(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
     ):
         found = _encode_view(reader, request, inbound)
     if found is None:
-        when = describe_moment(request.as_of, request.valid_at)
+        when = format_not_found_moment_suffix(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when}")
-    return to_encoded_answer(found)
+    return as_json_encoded_answer(found)
 
 
 def _valid_at_or_any(valid_at: str | None) -> str:
@@ -124,7 +135,7 @@ def _follow_redirects(reader: GraphReader, node_id: str, valid_at: str | None) -
     return node_id if valid_at == VALID_AT_ANY else reader.resolve_redirects((node_id,))[node_id]
 
 
-def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_Inbound]) -> bytes | None:
+def _encode_view(reader: GraphReader, wanted: GetNodeRequest, inbound: Sequence[_Inbound]) -> bytes | None:
     node_id = _follow_redirects(reader, wanted.node_id, wanted.valid_at)
     node = reader.encode_node(node_id)
     if node is None:
@@ -138,11 +149,11 @@ def _encode_view(reader: GraphReader, wanted: NodeRequest, inbound: Sequence[_In
         b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
         b",".join(incoming[:MAX_EDGES_PER_DIRECTION]),
         b"true" if max(len(outgoing), len(incoming)) > MAX_EDGES_PER_DIRECTION else b"false",
-        encode_redirect(wanted.node_id, node_id),
+        encode_redirected_from_field(wanted.node_id, node_id),
     )
 
 
-def list_nodes(graph: StoreHandle, request: NodesQuery) -> EncodedAnswer[NodePage]:
+def list_nodes(graph: StoreHandle, request: NodeListParameters) -> JsonEncodedAnswer[NodePage]:
     """Return nodes page by page in the order of their ids.
 
     Writes made while paging neither repeat a node nor hide one that is kept. A page ends after 20,000 nodes were
@@ -155,28 +166,30 @@ def list_nodes(graph: StoreHandle, request: NodesQuery) -> EncodedAnswer[NodePag
     texts = [text for _, text in nodes]
     if request.compact:
         compact = ListedNodePage(nodes=[*map(_to_compact_node, texts)], next_cursor=next_cursor)
-        return to_encoded_answer(msgspec.json.encode(compact))
-    return to_encoded_answer(b'{"nodes":[%b],"next_cursor":%b}' % (b",".join(texts), msgspec.json.encode(next_cursor)))
+        return as_json_encoded_answer(msgspec.json.encode(compact))
+    return as_json_encoded_answer(
+        b'{"nodes":[%b],"next_cursor":%b}' % (b",".join(texts), msgspec.json.encode(next_cursor))
+    )
 
 
-def estimate_list_cost(request: NodesQuery) -> int:
+def estimate_node_list_cost(request: NodeListParameters) -> int:
     """Return how many nodes a page reads at least; a query of the catalog counts as ten."""
     return request.limit + request.offset + 10 * (len(request.type) + len(request.kind) + len(request.tag))
 
 
-def _page_of_nodes(graph: StoreHandle, wanted: NodesQuery) -> ResultPage[EncodedNode]:
+def _page_of_nodes(graph: StoreHandle, wanted: NodeListParameters) -> ResultPage[EncodedNode]:
     place, past = _start_of_page(wanted), graph.resolve_as_of(wanted.as_of)
     types, tags = tuple(filter(None, (*wanted.type, *wanted.kind))), tuple(filter(None, dict.fromkeys(wanted.tag)))
     attributes = parse_attribute_filter_json(wanted.attributes, "attributes")
     with (
         graph.lease() as leased,
-        read_graph(leased, past, wanted.valid_at, max_edges=graph.most_edges) as reader,
+        open_graph_reader(leased, past, wanted.valid_at, max_edges=graph.most_edges) as reader,
     ):
         return reader.list_nodes(NodeFilter(types, tags, reader.valid_at, attributes), place, wanted.limit)
 
 
-def _start_of_page(wanted: NodesQuery) -> PagePosition:
-    faults = FaultCollector()
+def _start_of_page(wanted: NodeListParameters) -> PagePosition:
+    faults = ValidationErrorCollector()
     if wanted.offset and wanted.cursor:
         faults("offset", "can be used for the first page only; it cannot be combined with `cursor`")
     faults.raise_any()
@@ -211,7 +224,7 @@ def _decode_cursor(cursor: str) -> PagePosition:
     return place
 
 
-def list_outgoing_edges(graph: StoreHandle, request: EdgesRequest) -> EncodedAnswer[EdgeList]:
+def list_outgoing_edges(graph: StoreHandle, request: NodeEdgesRequest) -> JsonEncodedAnswer[EdgeList]:
     """Return the edges that start at a node, by `ordinal`, those without one last, then by `created_at`.
 
     Only edges of the given relation types are returned, by default of all.
@@ -221,12 +234,12 @@ def list_outgoing_edges(graph: StoreHandle, request: EdgesRequest) -> EncodedAns
     return encode_edge_list(graph, request, outgoing=True)
 
 
-def estimate_edges_cost(request: EdgesRequest | IncomingEdgesRequest) -> int:
+def estimate_edge_page_cost(request: NodeEdgesRequest | IncomingEdgesRequest) -> int:
     """Return the number of edges of a page; 200 at most, because edges are read from memory."""
     return min(request.limit, 200)
 
 
-def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> EncodedAnswer[EdgeList]:
+def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> JsonEncodedAnswer[EdgeList]:
     """Return the edges that end at a node, by `ordinal`, those without one last, then by `created_at`.
 
     Only edges of the given relation types are returned, by default of all. With `follow_symlinks`, edges of all stores
@@ -236,7 +249,7 @@ def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> En
     return encode_edge_list(graph, request, outgoing=False)
 
 
-def _read_inbound_links(graph: StoreHandle, wanted: NodeRequest | IncomingEdgesRequest) -> Sequence[_Inbound]:
+def _read_inbound_links(graph: StoreHandle, wanted: GetNodeRequest | IncomingEdgesRequest) -> Sequence[_Inbound]:
     """Return the current links to a node, if requested. May block."""
     if not wanted.follow_symlinks:
         return ()
@@ -246,8 +259,8 @@ def _read_inbound_links(graph: StoreHandle, wanted: NodeRequest | IncomingEdgesR
     if graph.most_edges is not None:  # other stores may have to be opened, which blocks
         raise StoreNotOpen
     with graph.lease() as store, store.reading() as rows:
-        node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else resolve_redirect(rows, wanted.node_id)
-        ids = [node_id, *(find_merged_ids(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
+        node_id = wanted.node_id if wanted.valid_at == VALID_AT_ANY else resolve_merge_redirect(rows, wanted.node_id)
+        ids = [node_id, *(find_all_nodes_merged_into(rows, node_id) if wanted.valid_at != VALID_AT_ANY else ())]
     # The store is released first, because other stores may have to be leased.
     return graph.pool.inbound.to(graph.name, ids)
 
@@ -265,42 +278,42 @@ def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
     Raises InvalidInput for an invalid id, and NotFound.
     """
     key = parse_edge_or_link_id(request.edge_id)
-    if isinstance(key, LinkKey) and graph.most_edges is not None:
+    if isinstance(key, CrossStoreLinkKey) and graph.most_edges is not None:
         raise WouldBlock
     with graph.lease() as store:
         row = find_edge(store, key)
     if row is None:
         raise NotFound(f"there is no edge {edge_or_link_id(key)} in store {graph.name!r}")
     return EdgeAnswer(
-        edge=row_conversion.to_link_edge(LinkRow(key.store, row))
-        if isinstance(key, LinkKey)
-        else row_conversion.to_edge(row)
+        edge=row_to_api_conversion.cross_store_edge_from_row(CrossStoreLinkRow(key.store, row))
+        if isinstance(key, CrossStoreLinkKey)
+        else row_to_api_conversion.edge_from_row(row)
     )
 
 
 def encode_edge_list(
-    graph: StoreHandle, request: EdgesRequest | IncomingEdgesRequest, *, outgoing: bool
-) -> EncodedAnswer[EdgeList]:
+    graph: StoreHandle, request: NodeEdgesRequest | IncomingEdgesRequest, *, outgoing: bool
+) -> JsonEncodedAnswer[EdgeList]:
     """Return a page of a node's edges. Reads all edges of the node. Raises as `list_incoming_edges` does."""
-    require_label(request.node_id)
+    require_valid_identifier(request.node_id)
     kinds = tuple(filter(None, request.kinds))
-    inbound = () if outgoing or isinstance(request, EdgesRequest) else _read_inbound_links(graph, request)
+    inbound = () if outgoing or isinstance(request, NodeEdgesRequest) else _read_inbound_links(graph, request)
     wanted = EdgePageRequest(outgoing, kinds, request.offset, request.limit)
     past, moment = graph.resolve_as_of(request.as_of), _valid_at_or_any(request.valid_at)
     with (
         graph.lease() as store,
-        read_graph(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
+        open_graph_reader(store, past, moment, links=True, max_edges=graph.most_edges) as reader,
     ):
         found = _encode_page(reader, request, wanted, inbound)
     if found is None:
-        when = describe_moment(request.as_of, request.valid_at)
+        when = format_not_found_moment_suffix(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
-    return to_encoded_answer(found)
+    return as_json_encoded_answer(found)
 
 
 def _encode_page(
     reader: GraphReader,
-    asked: EdgesRequest | IncomingEdgesRequest,
+    asked: NodeEdgesRequest | IncomingEdgesRequest,
     wanted: EdgePageRequest,
     inbound: Sequence[_Inbound],
 ) -> bytes | None:
@@ -321,7 +334,7 @@ def _encode_page(
     return b'{"edges":[%b],"next_offset":%b%b}' % (
         b",".join(page),
         next_offset,
-        encode_redirect(asked.node_id, node_id),
+        encode_redirected_from_field(asked.node_id, node_id),
     )
 
 
@@ -346,7 +359,7 @@ def _edge_order(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
     return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
 
 
-def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[TraverseAnswer]:
+def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedAnswer[TraverseAnswer]:
     """Return each reachable node once, at its shortest distance, nearest first, and all edges between them.
 
     A start that does not exist gives empty arrays. `as_of` is a sequence or an RFC 3339 time: the traversal then sees
@@ -354,13 +367,15 @@ def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[Trav
 
     Raises NotFound for the store, and Gone for a moment that is no longer in the history.
     """
-    faults = FaultCollector()
-    check_label(request.start_id, "start_id", faults)
+    faults = ValidationErrorCollector()
+    validate_identifier_length(request.start_id, "start_id", faults)
     # A depth that was left out cannot be distinguished from 1.
-    depth = resolve_alias(
+    depth = resolve_field_alias(
         faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth
     )
-    kinds = resolve_alias(faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types)
+    kinds = resolve_field_alias(
+        faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types
+    )
     faults.raise_any()
     types = None if kinds is None else frozenset(kinds)
     wanted = TraversalRequest(
@@ -372,15 +387,15 @@ def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[Trav
         request.max_nodes,
     )
     if request.follow_symlinks:
-        return to_encoded_answer(traverse_stores(graph, request, wanted))
+        return as_json_encoded_answer(traverse_stores(graph, request, wanted))
     past = graph.resolve_as_of(request.as_of)
     with (
         graph.lease() as store,
-        read_graph(store, past, request.valid_at, max_edges=graph.most_edges) as reader,
+        open_graph_reader(store, past, request.valid_at, max_edges=graph.most_edges) as reader,
     ):
         start = _follow_redirects(reader, wanted.start, request.valid_at)
         found = reader.encode_walk(msgspec.structs.replace(wanted, start=start, valid_at=reader.valid_at))
-    return to_encoded_answer(
+    return as_json_encoded_answer(
         b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}'
         % (
             found.nodes,
@@ -388,7 +403,7 @@ def traverse(graph: StoreHandle, request: TraverseRequest) -> EncodedAnswer[Trav
             found.node_count,
             b"true" if found.truncated else b"false",
             reader.sequence,
-            encode_redirect(wanted.start, start),
+            encode_redirected_from_field(wanted.start, start),
         )
     )
 
@@ -400,10 +415,12 @@ def summarize_node(row: NodeRow | None) -> str:
     """Return a short text for a node; empty if its content is very long."""
     if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
         return ""
-    return row_conversion.shorten_text((row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS)
+    return row_to_api_conversion.shorten_text(
+        (row.extras.summary if row.extras else "") or row.content, MAX_EXAMPLE_CHARS
+    )
 
 
-def describe_schema(graph: StoreHandle) -> SchemaDescription:
+def describe_types_and_tags(graph: StoreHandle) -> StoreTypesAndTags:
     """Return types with examples, tag prefixes with values, and tags: 100 of each, most frequent first.
 
     All counts are maintained with every write, so the cost does not depend on the size of the store.
@@ -412,12 +429,12 @@ def describe_schema(graph: StoreHandle) -> SchemaDescription:
         found = leased.query_catalog(
             lambda catalog, rows: catalog.vocabulary(lambda node_id: summarize_node(rows.node(node_id)))
         )
-    return SchemaDescription(
+    return StoreTypesAndTags(
         store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
     )
 
 
-def list_tags(graph: StoreHandle, request: TagsQuery) -> TagList:
+def list_tags(graph: StoreHandle, request: TagListParameters) -> TagList:
     """Return the tags that start with `prefix`, with their number of nodes: most frequent first, then by name."""
     limit = request.limit if 0 < request.limit < MAX_LISTED_TAGS else MAX_LISTED_TAGS
     with graph.lease() as leased:
@@ -428,7 +445,7 @@ def list_tags(graph: StoreHandle, request: TagsQuery) -> TagList:
         )
 
 
-def estimate_tags_cost(request: TagsQuery) -> int | None:
+def estimate_tag_list_cost(request: TagListParameters) -> int | None:
     """Return how many tags a list reads; None with a prefix, which may examine all."""
     return None if request.prefix else MAX_LISTED_TAGS
 
@@ -437,7 +454,7 @@ MAX_EDGES_PER_DELETION = 100_000
 """Edges deleted with the nodes of one deletion, unless a single node has more."""
 
 
-def count_matching_nodes(graph: StoreHandle, request: CountRequest) -> CountAnswer:
+def count_matching_nodes(graph: StoreHandle, request: CountNodesRequest) -> NodeCountAnswer:
     """Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
 
     Without `valid_at`, only nodes valid now are counted, as in lists. If more than 500,000 nodes would have to be
@@ -453,15 +470,15 @@ def count_matching_nodes(graph: StoreHandle, request: CountRequest) -> CountAnsw
         )
     if not found.exact and graph.most_edges is not None:
         raise WouldBlock
-    return CountAnswer(count=found.count, exact=found.exact, sequence=sequence)
+    return NodeCountAnswer(count=found.count, exact=found.exact, sequence=sequence)
 
 
-def estimate_count_cost(request: CountRequest) -> int:
+def estimate_node_count_cost(request: CountNodesRequest) -> int:
     """Return the cost of a count in nodes read; a query of the catalog counts as ten."""
     return 10 * (len(request.types or ()) + len(request.tags or ()))
 
 
-def get_nodes(graph: StoreHandle, request: NodesRequest) -> EncodedAnswer[NodesAnswer]:
+def get_nodes(graph: StoreHandle, request: GetNodesByIdRequest) -> JsonEncodedAnswer[NodesByIdAnswer]:
     """Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
     Raises Gone for a moment that is no longer in the history.
@@ -470,14 +487,14 @@ def get_nodes(graph: StoreHandle, request: NodesRequest) -> EncodedAnswer[NodesA
     past = graph.resolve_as_of(request.as_of)
     with (
         graph.lease() as store,
-        read_graph(store, past, _valid_at_or_any(request.valid_at), max_edges=graph.most_edges) as reader,
+        open_graph_reader(store, past, _valid_at_or_any(request.valid_at), max_edges=graph.most_edges) as reader,
     ):
         nodes = reader.encode_nodes(ids)
     missing = msgspec.json.encode(_missing_ids(ids, nodes))
-    return to_encoded_answer(b'{"nodes":[%b],"missing":%b}' % (b",".join(nodes.values()), missing))
+    return as_json_encoded_answer(b'{"nodes":[%b],"missing":%b}' % (b",".join(nodes.values()), missing))
 
 
-def count_requested_ids(request: NodesRequest) -> int:
+def count_requested_ids(request: GetNodesByIdRequest) -> int:
     """Return the number of requested ids."""
     return len(request.ids)
 
@@ -540,7 +557,7 @@ class _Deletion(msgspec.Struct, frozen=True):
             edges,
             len(ids) < len(fitting),
             _missing_ids(self.candidates, fitting),
-            list_remaining_memories(rows, ids),
+            list_orphaned_memories(rows, ids),
         )
 
     def answer(self, chosen: _DeletionPlan, sequence: int) -> DeleteNodesAnswer:
@@ -573,7 +590,7 @@ def _limit_edges(rows: RowsSnapshot, nodes: Iterable[str]) -> tuple[list[str], i
 
 def _deleted_edge_numbers(rows: RowsSnapshot, node_id: str) -> set[int]:
     """Return the numbers of the edges deleted with a node, including those of its former versions."""
-    node = np.array([rows.number(each) for each in add_former_versions(rows, (node_id,))])
+    node = np.array([rows.number(each) for each in add_former_memory_versions(rows, (node_id,))])
     found = [rows.edges_around(node, outgoing=outgoing) for outgoing in (True, False)]
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 
@@ -592,7 +609,7 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
     return found
 
 
-def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -> NodeFilter:
+def _node_filter(store: OpenStore, request: CountNodesRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
     moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.has_validity_bounds else None)
     return NodeFilter(types, tags, moment, build_attribute_conditions(request.attributes))
@@ -600,10 +617,10 @@ def _node_filter(store: OpenStore, request: CountRequest | DeleteNodesRequest) -
 
 def _unique_ids(ids: Iterable[str]) -> list[str]:
     """Return valid ids, without duplicates. Raises InvalidInput."""
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     unique = _without_repeats(ids)
     for place, node_id in enumerate(unique):
-        check_label(node_id, f"ids[{place}]", faults)
+        validate_identifier_length(node_id, f"ids[{place}]", faults)
     faults.raise_any()
     return unique
 

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta, field
 
 from kgserve.graph.compat.versioned_nodes_api import RetireRequest
-from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertRequest
-from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
-from kgserve.storage.model.fields import MAX_ID_BYTES
+from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertNodeBody
+from kgserve.storage.model.attribute_filters import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
 
 MAX_PAGE_ROWS = 1_000
@@ -32,18 +32,18 @@ _KeptAt = Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)]
 
 
 class NodeIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The id of a node."""
+    """Request that names one node by its id."""
 
     node_id: str = field(name="id")
 
 
 class EdgeIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The id of an edge."""
+    """Request that names one edge by its id."""
 
     edge_id: str = field(name="id")
 
 
-class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeListParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of a node list; ``field_aliases`` are the filter names of the versioned API."""
 
     field_aliases: ClassVar[Mapping[str, str]] = {"kinds": "kind", "types": "type", "tags": "tag"}
@@ -76,7 +76,7 @@ class NodesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_at: _ValidAt | None = None
 
 
-class SingleNodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeReadParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of one node; ``version`` cannot be combined with the others."""
 
     as_of: AsOfText | None = None
@@ -89,13 +89,13 @@ class SingleNodeQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = False
 
 
-class NodeRequest(SingleNodeQuery, kw_only=True):
+class GetNodeRequest(NodeReadParameters, kw_only=True):
     """A read of one node."""
 
     node_id: str = field(name="id")
 
 
-class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeEdgesParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of a node's edges."""
 
     kinds: Annotated[
@@ -110,13 +110,13 @@ class EdgesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_at: _KeptAt | None = None
 
 
-class EdgesRequest(EdgesQuery, kw_only=True):
+class NodeEdgesRequest(NodeEdgesParameters, kw_only=True):
     """A read of the edges of one node."""
 
     node_id: str = field(name="id")
 
 
-class IncomingEdgesQuery(EdgesQuery, kw_only=True):
+class IncomingEdgesParameters(NodeEdgesParameters, kw_only=True):
     """Query parameters of the edges that end at a node."""
 
     follow_symlinks: Annotated[
@@ -124,40 +124,40 @@ class IncomingEdgesQuery(EdgesQuery, kw_only=True):
     ] = False
 
 
-class IncomingEdgesRequest(IncomingEdgesQuery, kw_only=True):
+class IncomingEdgesRequest(IncomingEdgesParameters, kw_only=True):
     """A read of the edges that end at one node."""
 
     node_id: str = field(name="id")
 
 
-class TagsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class TagListParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of a list of tags."""
 
     prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags with this prefix")] = ""
     limit: Annotated[int, Meta(description="Maximum number of tags; below 1 or above 100 is 100")] = MAX_LISTED_TAGS
 
 
-class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeHistoryParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of a node's history."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_STATES, description="Maximum number of states per page")] = 50
     before: Annotated[int, Meta(ge=1, lt=1 << 53, description="`next_before` of the previous page")] | None = None
 
 
-class HistoryRequest(HistoryQuery, kw_only=True):
+class NodeHistoryRequest(NodeHistoryParameters, kw_only=True):
     """A read of the history of one node."""
 
     node_id: str = field(name="id")
 
 
-class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class StoreChangesParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of a store's changes."""
 
     since: Annotated[_Sequence, Meta(description="Only writes after this sequence")] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_CHANGES, description="Maximum number of writes per page")] = 50
 
 
-class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityHistoryParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of an entity's history."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_VERSIONS, description="Maximum number of versions per page")] = (
@@ -166,25 +166,25 @@ class EntityHistoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     after_sequence: Annotated[_Sequence, Meta(description="`sequence` of the last version of the previous page")] = 0
 
 
-class EntityHistoryRequest(EntityHistoryQuery, kw_only=True):
+class EntityHistoryRequest(EntityHistoryParameters, kw_only=True):
     """A read of the versions of one entity."""
 
     entity_id: str = field(name="id")
 
 
-class DropStoreQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DropStoreParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query parameters of dropping a store."""
 
     confirm: Annotated[str, Meta(description="The store's name, repeated as confirmation")] | None = None
 
 
 class RetireNodeRequest(RetireRequest, kw_only=True):
-    """A node, and the end of its validity."""
+    """Request to retire a node: its id, and the time at which its validity ends."""
 
     node_id: str = field(name="id")
 
 
-class RevertNodeRequest(RevertRequest, kw_only=True):
+class RevertNodeRequest(RevertNodeBody, kw_only=True):
     """A node, and the version to restore."""
 
     node_id: str = field(name="id")

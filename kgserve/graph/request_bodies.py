@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from kgserve.storage.model.attributes import AttributeConditionsInput
-from kgserve.storage.model.fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
-from kgserve.storage.model.traversal import TraversalDirection
+from kgserve.storage.model.attribute_filters import AttributeConditionsInput
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, EdgeExtrasInput, NodeExtrasInput
 
 MAX_ATTRIBUTES_DEPTH = 64
 MAX_TRAVERSED_NODES = 10_000
@@ -74,7 +74,7 @@ class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EdgeKeyRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The key of an edge."""
+    """The key that identifies an edge: source, target, relation type, and the target's store if it is another."""
 
     source: _Id = field(name="from")
     target: _Id = field(name="to")
@@ -150,7 +150,7 @@ class SearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
-class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SearchQueryVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One of several phrasings of a search."""
 
     query: _Query
@@ -169,7 +169,7 @@ class SearchVariant(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class MultiQuerySearchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Variants of a question, whose results are combined by reciprocal rank fusion."""
 
-    queries: Annotated[list[SearchVariant], Meta(min_length=1, max_length=8)]
+    queries: Annotated[list[SearchQueryVariant], Meta(min_length=1, max_length=8)]
     limit: Annotated[int, Meta(description="Maximum number of hits; below 1 is 20, above 100 is 100")] = 20
     at_least: Annotated[int, Meta(ge=0)] | None = None
     as_of: AsOfValue | None = None
@@ -186,7 +186,7 @@ AdditionalStores = (
 )
 
 
-class ContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class LlmContextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A question, and the token budget of the text that answers it."""
 
     query: _Query
@@ -211,7 +211,7 @@ _Types = Annotated[list[_Label], Meta(max_length=100, description="Only nodes of
 _Tags = Annotated[list[_Label], Meta(max_length=100, description="Only nodes with all of these tags")]
 
 
-class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CountNodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Filters of the nodes to count."""
 
     types: _Types | None = None
@@ -220,8 +220,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_at: Annotated[str, Meta(max_length=64, description=CURRENT_VALID_AT_HELP)] | None = None
 
 
-class NodesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The ids of the nodes to return."""
+class GetNodesByIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The ids of the nodes to return, now, as of a past moment, or at a valid time."""
 
     ids: Annotated[_Ids, Meta(description="At most 1,000")]
     as_of: AsOfValue | None = None
@@ -261,20 +261,20 @@ class CypherRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
 
 
-class RevertRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RevertNodeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The version of a node to go back to."""
 
     version: Annotated[int, Meta(ge=1, lt=1 << 53)]
 
 
-class RestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PointInTimeRestoreRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A past moment, and the new store to create from it."""
 
     as_of: AsOfValue
     into: Annotated[str, Meta(description="Name of the new store")]
 
 
-class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class NodeNdjsonLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """A node as a line of the exchange format. The last fields restore an export; leave them out otherwise."""
 
     version: Annotated[int, Meta(ge=1, lt=1 << 53)] | None = None
@@ -290,11 +290,13 @@ class NodeLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fields=Tr
     conflicts: Annotated[list[Annotated[int, Meta(ge=1, lt=1 << 53)]], Meta(max_length=99)] | None = None
 
 
-class ConflictingVersionLine(NodeLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class ConflictingVersionNdjsonLine(
+    NodeNdjsonLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True
+):
     """A conflicting version of a node, on a line before the node itself; lines follow the order of the heads."""
 
 
-class EdgeLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+class EdgeNdjsonLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):
     """An edge as a line of the exchange format; created_at and updated_at are in its attributes."""
 
     version: Annotated[int, Meta(ge=1, lt=1 << 53)] | None = None

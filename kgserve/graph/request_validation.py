@@ -15,37 +15,37 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.graph.request_bodies import (
     MAX_ATTRIBUTES_DEPTH,
-    ConflictingVersionLine,
+    ConflictingVersionNdjsonLine,
     EdgeInput,
-    EdgeLine,
+    EdgeNdjsonLine,
     NodeInput,
-    NodeLine,
+    NodeNdjsonLine,
 )
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.timestamps import complete_time, parse_time
-from kgserve.storage.model import fields
-from kgserve.storage.model.attributes import (
+from kgserve.platform.timestamps import complete_time_to_rfc3339, parse_time
+from kgserve.storage.model import node_edge_fields
+from kgserve.storage.model.attribute_filters import (
     AttributeCondition,
     AttributeConditionsInput,
     AttributeScalar,
-    build_conditions,
+    encode_attribute_conditions,
 )
-from kgserve.storage.model.batch import EdgePut, NodePut
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.fields import (
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_edge_fields import (
     AUTHOR_FIELD,
     EDGE,
     MAX_ATTRIBUTES_BYTES,
     MAX_CONTENT_BYTES,
     MAX_ID_BYTES,
     NODE,
-    EdgeExtrasPut,
-    NodeExtrasPut,
+    EdgeExtrasUpsert,
+    NodeExtrasUpsert,
     RowField,
     TimestampPut,
     field_names_of,
 )
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
 
 _INT64_VALUES = range(-(1 << 63), 1 << 63)
 # Any text of this length fits an id: a character takes at most four bytes.
@@ -65,7 +65,7 @@ FaultCallback = Callable[[str, str], None]
 """Callback that takes the path of a field and what is wrong with it."""
 
 
-class FaultCollector:
+class ValidationErrorCollector:
     """Collector for the faults of one row or request."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -93,14 +93,16 @@ class FaultCollector:
 _T = TypeVar("_T")
 
 
-def resolve_alias(fault: FaultCallback, name: str, one: _T | None, other_name: str, other: _T | None) -> _T | None:
+def resolve_field_alias(
+    fault: FaultCallback, name: str, one: _T | None, other_name: str, other: _T | None
+) -> _T | None:
     """Return the value of a field that has two names. Adds a fault if both are set and differ."""
     if one is not None and other is not None and one != other:
         fault(name, f"and {other_name} are names of the same field and must not differ")
     return other if one is None else one
 
 
-def rename_fault_paths(fault: FaultCallback, names: Mapping[str, str]) -> FaultCallback:
+def rename_fields_in_error_paths(fault: FaultCallback, names: Mapping[str, str]) -> FaultCallback:
     """Return a collector that replaces field names in paths with the names that callers use."""
 
     def renamed(path: str, message: str) -> None:
@@ -110,40 +112,40 @@ def rename_fault_paths(fault: FaultCallback, names: Mapping[str, str]) -> FaultC
     return renamed
 
 
-def to_node_put(index: int, node: NodeInput, fault: FaultCallback) -> NodePut:
-    """Validate a node and return its put."""
-    check_label(node.id, "id", fault)
+def validate_node_input(index: int, node: NodeInput, fault: FaultCallback) -> NodeUpsert:
+    """Validate a node to create or update, and return the put that writes it."""
+    validate_identifier_length(node.id, "id", fault)
     if node.type is not None:
-        check_label(node.type, "type", fault)
+        validate_identifier_length(node.type, "type", fault)
     if node.content is not None and _is_longer(node.content, MAX_CONTENT_BYTES):
         fault("content", _CONTENT_TOO_LONG)
-    attributes = None if node.attributes is None else canonicalize_attributes(node.attributes, fault)
-    if not isinstance(node, NodeLine):
+    attributes = None if node.attributes is None else encode_canonical_attributes_json(node.attributes, fault)
+    if not isinstance(node, NodeNdjsonLine):
         sent = _checked_extras(_node_values(node), _WRITABLE_NODE_FIELDS, fault)
-        extras = NodeExtrasPut(**sent) if sent else None
-        return NodePut(index, node.id, node.type, node.content, attributes, extras=extras)
+        extras = NodeExtrasUpsert(**sent) if sent else None
+        return NodeUpsert(index, node.id, node.type, node.content, attributes, extras=extras)
     sent = _checked_extras(_line_values(node), _LINE_FIELDS, fault)
-    extras = NodeExtrasPut(**sent) if sent else None
+    extras = NodeExtrasUpsert(**sent) if sent else None
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
-    put = NodePut(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
+    put = NodeUpsert(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
     return (
         put
-        if node.conflicts is None and not isinstance(node, ConflictingVersionLine)
+        if node.conflicts is None and not isinstance(node, ConflictingVersionNdjsonLine)
         else _with_conflicts(put, node, fault)
     )
 
 
-def _with_conflicts(put: NodePut, node: NodeLine, fault: FaultCallback) -> NodePut:
+def _with_conflicts(put: NodeUpsert, node: NodeNdjsonLine, fault: FaultCallback) -> NodeUpsert:
     if node.version is None:
         fault("version", "is required for a version that is in conflict with others")
     return msgspec.structs.replace(
-        put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, ConflictingVersionLine)
+        put, heads=tuple(node.conflicts or ()), is_head=isinstance(node, ConflictingVersionNdjsonLine)
     )
 
 
-def to_access(node: NodeLine, fault: FaultCallback) -> AccessRecord | None:
+def validate_access_statistics(node: NodeNdjsonLine, fault: FaultCallback) -> MemoryAccessRecord | None:
     """Validate the access statistics on a line and return them; None if it has none."""
     count, last, confidence = node.access_count, node.last_accessed_at, node.access_confidence
     if count is None and last is None and confidence is None:
@@ -152,24 +154,24 @@ def to_access(node: NodeLine, fault: FaultCallback) -> AccessRecord | None:
     if count is None or last is None or confidence is None:
         fault("access_count", "requires last_accessed_at and access_confidence; set all three or none")
         return None
-    return AccessRecord(node.id, count, at or 0, confidence)
+    return MemoryAccessRecord(node.id, count, at or 0, confidence)
 
 
-def to_edge_put(index: int, edge: EdgeInput, fault: FaultCallback) -> EdgePut:
-    """Validate an edge and return its put."""
-    check_label(edge.source, "from", fault)
-    check_label(edge.target, "to", fault)
-    check_label(edge.relation_type, "relation_type", fault)
+def validate_edge_input(index: int, edge: EdgeInput, fault: FaultCallback) -> EdgeUpsert:
+    """Validate an edge to create or update, and return the put that writes it."""
+    validate_identifier_length(edge.source, "from", fault)
+    validate_identifier_length(edge.target, "to", fault)
+    validate_identifier_length(edge.relation_type, "relation_type", fault)
     own = created = updated = None
     if edge.attributes is not None:
         created, updated = (_pop_timestamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
-        own = canonicalize_attributes(edge.attributes, fault)
-    version = edge.version if isinstance(edge, EdgeLine) else None
+        own = encode_canonical_attributes_json(edge.attributes, fault)
+    version = edge.version if isinstance(edge, EdgeNdjsonLine) else None
     weight = None if edge.weight is None else edge.weight + 0.0
     key = (edge.source, edge.target, edge.relation_type)
     sent = _checked_extras(_edge_values(edge), _WRITABLE_EDGE_FIELDS, fault)
-    extras = EdgeExtrasPut(**sent) if sent else None
-    return EdgePut(index, key, weight, own, created, updated, version, extras)
+    extras = EdgeExtrasUpsert(**sent) if sent else None
+    return EdgeUpsert(index, key, weight, own, created, updated, version, extras)
 
 
 _line_values = attrgetter(*field_names_of(_LINE_FIELDS))
@@ -189,12 +191,12 @@ def _checked_extras(sent: tuple[Any, ...], known: tuple[RowField, ...], fault: F
 
 def _checked_extra(field: RowField, value: Any, fault: FaultCallback) -> Any:
     match field.type:
-        case fields.STRING_TYPE:
+        case node_edge_fields.STRING_TYPE:
             return _check_text(value, field, fault)
-        case fields.STRING_LIST_TYPE:
+        case node_edge_fields.STRING_LIST_TYPE:
             return _check_tags(value, field.name, fault)
-        case fields.TIMESTAMP_TYPE:
-            return parse_written_time(value, field.name, fault)
+        case node_edge_fields.TIMESTAMP_TYPE:
+            return parse_timestamp_update(value, field.name, fault)
         case _:
             return value
 
@@ -208,11 +210,11 @@ def _check_text(text: str, field: RowField, fault: FaultCallback) -> str:
 def _check_tags(tags: list[str], path: str, fault: FaultCallback) -> tuple[str, ...]:
     """Return the tags in order, without duplicates."""
     for index, tag in enumerate(tags):
-        check_label(tag, f"{path}[{index}]", fault)
+        validate_identifier_length(tag, f"{path}[{index}]", fault)
     return tuple(dict.fromkeys(tags))
 
 
-def parse_written_time(text: str | None, path: str, fault: FaultCallback) -> TimestampPut:
+def parse_timestamp_update(text: str | None, path: str, fault: FaultCallback) -> TimestampPut:
     """Parse a time to write: UNSET when it was left out, None when it is to be cleared."""
     if text is None:
         return msgspec.UNSET
@@ -224,7 +226,7 @@ def parse_filter_time(text: str | None, path: str, fault: FaultCallback) -> int 
 
     A date means midnight, and a time without a zone is in UTC.
     """
-    return None if text is None else _time(complete_time(text) or text, path, fault)
+    return None if text is None else _time(complete_time_to_rfc3339(text) or text, path, fault)
 
 
 def check_author(name: str | None, fault: FaultCallback) -> str:
@@ -232,8 +234,8 @@ def check_author(name: str | None, fault: FaultCallback) -> str:
     return _check_text(name or "", _AUTHOR_FIELD, fault)
 
 
-def check_label(text: str, path: str, fault: FaultCallback) -> None:
-    """Validate an id, a type or a relation type: 1 to 512 bytes."""
+def validate_identifier_length(text: str, path: str, fault: FaultCallback) -> None:
+    """Validate the length of an id, a type or a relation type: 1 to 512 bytes."""
     if 0 < len(text) <= _MAX_SAFE_ID_CHARS:
         return
     if not text:
@@ -242,10 +244,10 @@ def check_label(text: str, path: str, fault: FaultCallback) -> None:
         fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
 
 
-def require_label(text: str, path: str = "id") -> str:
-    """Return a valid label. Raises InvalidInput."""
-    faults = FaultCollector()
-    check_label(text, path, faults)
+def require_valid_identifier(text: str, path: str = "id") -> str:
+    """Return an id or type unchanged if its length is valid. Raises InvalidInput."""
+    faults = ValidationErrorCollector()
+    validate_identifier_length(text, path, faults)
     faults.raise_any()
     return text
 
@@ -255,7 +257,7 @@ def _is_longer(text: str, limit: int) -> bool:
     return len(text) > limit or (len(text) * 4 > limit and len(text.encode()) > limit)
 
 
-def canonicalize_attributes(attributes: dict[str, Any], fault: FaultCallback) -> str:
+def encode_canonical_attributes_json(attributes: dict[str, Any], fault: FaultCallback) -> str:
     """Return attributes as compact JSON with sorted keys."""
     if not attributes:
         return EMPTY_ATTRIBUTES_JSON
@@ -272,11 +274,11 @@ def build_attribute_conditions(
     wanted: Mapping[str, AttributeScalar] | None, path: str = "attributes"
 ) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter. Raises InvalidInput for a number out of range."""
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     for key, value in (wanted or {}).items():
         _check_value(value, f"{path}.{key}", 1, faults)
     faults.raise_any()
-    return build_conditions(wanted)
+    return encode_attribute_conditions(wanted)
 
 
 def parse_attribute_filter_json(text: str | None, path: str) -> tuple[AttributeCondition, ...]:

@@ -1,6 +1,6 @@
 """Handles to stores, filtered by what the caller may access. Shared by REST, MCP, the CLI and the library.
 
-A use case is a function of a `StoreHandle` (or of `StoreHandles`) and a request. Each interface finds the graph,
+A use case is a function of a `StoreHandle` (or of `CallerStoreHandles`) and a request. Each interface finds the graph,
 decodes the request and renders the answer in its own format.
 """
 
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from kgserve.errors import Conflict, NoStore
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
+from kgserve.platform.access.authentication import LOCAL_CALLER, AuthenticatedCaller
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.settings import Settings
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StoreNotOpen, StorePool
-from kgserve.stores.scoped_stores import ReplicaRead, scope_stores
+from kgserve.stores.scoped_stores import ReplicaReadPermission, scope_stores_to_caller
 
 if TYPE_CHECKING:
-    from kgserve.memory.extraction.extractor import Extractor
-    from kgserve.projections.connectors.delivery import SinkDeliveries
+    from kgserve.memory.extraction.background_llm_extractor import BackgroundLlmExtractor
+    from kgserve.projections.connectors.sink_delivery import SinkDeliveryObserver
     from kgserve.projections.history_follower import HistoryWorker
     from kgserve.projections.indexer import IndexWorker
 
@@ -44,18 +44,18 @@ MAX_NONBLOCKING_READ_EDGES = 2_000
 """Edges that a non-blocking read may visit, which takes about a millisecond."""
 
 
-class EncodedAnswer(bytes, Generic[A]):
+class JsonEncodedAnswer(bytes, Generic[A]):
     """An answer that is already encoded as JSON."""
 
     __slots__ = ()
 
 
-def to_encoded_answer(text: bytes) -> EncodedAnswer[Any]:
+def as_json_encoded_answer(text: bytes) -> JsonEncodedAnswer[Any]:
     """Return JSON bytes typed as an answer. The bytes are not copied, because they may be megabytes."""
-    return cast("EncodedAnswer[Any]", text)
+    return cast("JsonEncodedAnswer[Any]", text)
 
 
-class StoreHandles:
+class CallerStoreHandles:
     """Access to all stores that one caller may see.
 
     Search requires ``indexer``, reads of the past require ``historian``, language model calls require ``extractor`` and
@@ -68,15 +68,15 @@ class StoreHandles:
         pool: StorePool,
         indexer: IndexWorker | None = None,
         historian: HistoryWorker | None = None,
-        caller: Caller = LOCAL_CALLER,
+        caller: AuthenticatedCaller = LOCAL_CALLER,
         *,
         confined: bool = True,
-        extractor: Extractor | None = None,
-        syncers: SinkDeliveries | None = None,
+        extractor: BackgroundLlmExtractor | None = None,
+        syncers: SinkDeliveryObserver | None = None,
     ) -> None:
         self.whole_pool = pool
         """All stores, without access control; used for the server's own metrics and shutdown."""
-        self.pool = scope_stores(pool, caller)
+        self.pool = scope_stores_to_caller(pool, caller)
         self.indexer = indexer
         self.historian = historian
         self.caller = caller
@@ -89,22 +89,22 @@ class StoreHandles:
         """Settings of the server, or of the library user that opened the data folder."""
         return self.pool.settings
 
-    def for_caller(self, caller: Caller) -> StoreHandles:
+    def for_caller(self, caller: AuthenticatedCaller) -> CallerStoreHandles:
         """Return a copy limited to the stores that ``caller`` may access."""
         return self if caller is self.caller else self._restricted_to(caller, None)
 
-    def reading(self, copies: ReplicaRead) -> StoreHandles:
+    def reading(self, copies: ReplicaReadPermission) -> CallerStoreHandles:
         """Return a copy for reads that may also be served from ``copies``."""
         return self._restricted_to(self.caller, copies)
 
-    def allowing_stale_reads(self) -> StoreHandles:
+    def allowing_stale_reads(self) -> CallerStoreHandles:
         """Return a copy for reads that may lag by a second for stores that another cluster node owns."""
-        return self.reading(ReplicaRead()) if self.pool.placement.is_shared else self
+        return self.reading(ReplicaReadPermission()) if self.pool.placement.is_shared else self
 
-    def _restricted_to(self, caller: Caller, copies: ReplicaRead | None) -> StoreHandles:
+    def _restricted_to(self, caller: AuthenticatedCaller, copies: ReplicaReadPermission | None) -> CallerStoreHandles:
         restricted = copy(self)
         restricted.caller = caller
-        restricted.pool = scope_stores(self.whole_pool, caller, copies)
+        restricted.pool = scope_stores_to_caller(self.whole_pool, caller, copies)
         return restricted
 
     def graph(self, name: str, *, is_default: bool = False) -> StoreHandle:
@@ -120,7 +120,7 @@ class StoreHandle:
 
     __slots__ = ("graphs", "is_default", "most_edges", "name", "pool")
 
-    def __init__(self, graphs: StoreHandles, name: str, *, is_default: bool = False) -> None:
+    def __init__(self, graphs: CallerStoreHandles, name: str, *, is_default: bool = False) -> None:
         self.graphs = graphs
         self.name = name
         self.is_default = is_default
@@ -254,6 +254,6 @@ def map_future(found: Future[R], answer: Callable[[R], A]) -> Future[A]:
     return result
 
 
-def to_answer_struct(answer: Any, kind: type[A]) -> A:
+def decode_answer_struct(answer: Any, kind: type[A]) -> A:
     """Return an answer as a Struct, decoding it if it is JSON."""
     return json_decoder(kind).decode(answer) if isinstance(answer, bytes) else answer

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from kgserve.graph.graph_reader import GraphReader
-from kgserve.storage.model.traversal import TraversalRequest
-from kgserve.storage.rows.format import NumberArray
-from kgserve.storage.rows.sampling import IncidentEdges
+from kgserve.storage.model.breadth_first_traversal import TraversalRequest
+from kgserve.storage.rows.base_segment_file_format import NumberArray
+from kgserve.storage.rows.graph_drawing_samples import IncidentEdges
 
 
-class SampleLimits(NamedTuple):
+class SubgraphSampleLimits(NamedTuple):
     """Bounds of a sample: hops, neighbours per node, and nodes in total."""
 
     depth: int
@@ -25,7 +25,7 @@ class SampleLimits(NamedTuple):
     max_nodes: int
 
 
-class SampleFilter(NamedTuple):
+class SubgraphSampleFilter(NamedTuple):
     """The edges to follow, and the types of the nodes to add; None: all types."""
 
     walk: TraversalRequest
@@ -41,7 +41,7 @@ class SubgraphSample(NamedTuple):
 
 
 def sample_subgraph(
-    reader: GraphReader, wanted: SampleFilter, starts: Sequence[int], limits: SampleLimits
+    reader: GraphReader, wanted: SubgraphSampleFilter, starts: Sequence[int], limits: SubgraphSampleLimits
 ) -> SubgraphSample:
     """Sample outwards from some numbered nodes, each counted once."""
     found = level = np.array(starts[: limits.max_nodes], np.int64)
@@ -64,7 +64,7 @@ def sample_subgraph(
 
 
 def _neighbours(
-    reader: GraphReader, wanted: SampleFilter, level: NumberArray, incident: IncidentEdges
+    reader: GraphReader, wanted: SubgraphSampleFilter, level: NumberArray, incident: IncidentEdges
 ) -> tuple[NumberArray, NumberArray]:
     """Return the neighbours of each node of a level, without duplicates and loops, the strongest first, then by id."""
     owner, end, weight, _ = incident

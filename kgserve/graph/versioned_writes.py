@@ -10,39 +10,59 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from kgserve.errors import ConflictManual, InvalidInput, KgserveError, NotFound
-from kgserve.graph import row_conversion
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.compat.versioned_nodes_api import (
     MAX_SUBGRAPH_EDGES,
     MAX_SUBGRAPH_NODES,
-    EdgeResult,
-    EdgeSpec,
-    NodeFields,
-    NodeResult,
-    NodeSpec,
+    NodeVersionFields,
     PutNodeAnswer,
     PutNodeRequest,
     PutSubgraphAnswer,
     PutSubgraphRequest,
-    UndecodedItem,
+    SubgraphEdgeInput,
+    SubgraphEdgeResult,
+    SubgraphNodeInput,
+    SubgraphNodeResult,
+    UndecodableSubgraphItem,
 )
-from kgserve.graph.cross_store_links import is_cross_store
-from kgserve.graph.mutations import estimate_bytes
+from kgserve.graph.cross_store_links import is_cross_store_edge
+from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import (
     FaultCallback,
-    FaultCollector,
-    rename_fault_paths,
-    resolve_alias,
-    to_edge_put,
-    to_node_put,
+    ValidationErrorCollector,
+    rename_fields_in_error_paths,
+    resolve_field_alias,
+    validate_edge_input,
+    validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.platform.codecs import convert, locate_validation_error
+from kgserve.platform.codecs import convert_to_type, locate_validation_error
 from kgserve.platform.idempotency import generate_node_id, is_repeated_call
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch, conflicting_versions
-from kgserve.storage.model.fields import EDGE, MAX_ID_BYTES, NODE, STRING_LIST_TYPE, EdgeExtrasPut, field_names_of
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow, edge_or_link_id
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.model.node_edge_fields import (
+    EDGE,
+    MAX_ID_BYTES,
+    NODE,
+    STRING_LIST_TYPE,
+    EdgeExtrasUpsert,
+    field_names_of,
+)
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    edge_or_link_id,
+)
+from kgserve.storage.model.write_batch import (
+    CrossStoreLinkUpsert,
+    EdgeUpsert,
+    NodeUpsert,
+    WriteBatch,
+    get_conflicting_head_versions,
+)
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 
 _NODE_NAMES = {"id": "lineage_id", "type": "kind", "attributes": "metadata"}
@@ -61,18 +81,18 @@ def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswe
     Raises ConflictManual, with the node as written, when it is kept as a conflicting head, and KindNotAllowed. It is
     never retried automatically.
     """
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     _check_graph(graph, request.graph_id, faults)
     fields = _with_contract_names(request, faults)
     sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
-    put = to_version_put(fields, rename_fault_paths(faults, sent))
+    put = validate_node_version(fields, rename_fields_in_error_paths(faults, sent))
     faults.raise_any()
 
     def answer(report: WriteReport) -> PutNodeAnswer:
-        row = written_node(report)
-        node = row_conversion.to_node(row)
+        row = get_written_node_row(report)
+        node = row_to_api_conversion.node_from_row(row)
         if is_conflicting_head(put, report):
-            others = ", ".join(f"version {version}" for version in conflicting_versions(row))
+            others = ", ".join(f"version {version}" for version in get_conflicting_head_versions(row))
             raise ConflictManual(
                 f"node {row.id!r} is not at version {put.based_on}: your write is kept as version {row.version}, in "
                 f"conflict with {others}; put a version based on any of them to resolve it",
@@ -83,10 +103,10 @@ def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswe
         made = PutNodeAnswer(node=node, created=created, sequence=report.sequence)
         return msgspec.structs.replace(made, **_overwritten(put, report))
 
-    return graph.submit(build_node_batch(put), answer, create=True)
+    return graph.submit(build_single_node_write_batch(put), answer, create=True)
 
 
-def to_version_put(fields: NodeFields, fault: FaultCallback, place: int = 0) -> NodePut:
+def validate_node_version(fields: NodeVersionFields, fault: FaultCallback, place: int = 0) -> NodeUpsert:
     """Validate a whole version of a node; it supersedes every head unless it is based on none of them.
 
     ``place`` is the node's position in its call, used to derive an id if it has none.
@@ -100,7 +120,7 @@ def to_version_put(fields: NodeFields, fault: FaultCallback, place: int = 0) -> 
         attributes=fields.metadata or {},
         **{name: getattr(fields, name) or nothing for name, nothing in _EMPTY_EXTRAS.items()},
     )
-    put = to_node_put(0, node, fault)
+    put = validate_node_input(0, node, fault)
     # A new node has no version that a writer could have read.
     based_on = fields.based_on_version if fields.lineage_id else None
     return msgspec.structs.replace(put, based_on=based_on, resolves=True)
@@ -111,32 +131,36 @@ _EMPTY_EXTRAS: dict[str, Any] = {
 }
 
 
-def build_node_batch(put: NodePut) -> WriteBatch:
+def build_single_node_write_batch(put: NodeUpsert) -> WriteBatch:
     """Return the write of one node, whose report contains the row written."""
-    return WriteBatch(nodes=[put], return_rows=True, cost=estimate_bytes([put], []))
+    return WriteBatch(nodes=[put], return_rows=True, cost=estimate_batch_bytes([put], []))
 
 
-def written_node(report: WriteReport) -> NodeRow:
-    """Return the node of such a write, as written."""
+def get_written_node_row(report: WriteReport) -> NodeRow:
+    """Return the node as written by a single-node write, from its report."""
     row = report.rows[0]
     if not isinstance(row, NodeRow):
         raise TypeError(f"a write of one node reported {row}")
     return row
 
 
-def is_conflicting_head(put: NodePut, report: WriteReport) -> bool:
+def is_conflicting_head(put: NodeUpsert, report: WriteReport) -> bool:
     """Return whether a version was kept as a conflicting head."""
-    return put.based_on is not None and report.nodes_updated > 0 and conflicting_versions(written_node(report)) != ()
+    return (
+        put.based_on is not None
+        and report.nodes_updated > 0
+        and get_conflicting_head_versions(get_written_node_row(report)) != ()
+    )
 
 
-def _overwritten(put: NodePut, report: WriteReport) -> dict[str, Any]:
+def _overwritten(put: NodeUpsert, report: WriteReport) -> dict[str, Any]:
     """Return what a put overwrote: the version that its writer had not read, and fields that were left out."""
     if not (report.before and report.nodes_updated):
         return {}
-    old, row, found = report.before[0], written_node(report), dict[str, Any]()
+    old, row, found = report.before[0], get_written_node_row(report), dict[str, Any]()
     if not isinstance(old, NodeRow):
         return {}
-    if put.based_on is not None and put.based_on not in (old.version, *conflicting_versions(old)):
+    if put.based_on is not None and put.based_on not in (old.version, *get_conflicting_head_versions(old)):
         found["replaced_version"] = old.version
     had, has = _set_fields(old), _set_fields(row)
     if cleared := [name for name in had if name not in has]:
@@ -146,15 +170,15 @@ def _overwritten(put: NodePut, report: WriteReport) -> dict[str, Any]:
 
 def _set_fields(row: NodeRow) -> list[str]:
     """Return the names of the fields of a node that are set."""
-    shown = row_conversion.to_node(row)
+    shown = row_to_api_conversion.node_from_row(row)
     fields = ("content", "attributes", *(field.name for field in NODE.extras if not field.is_own))
     return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
 
 
-def _with_contract_names(request: PutNodeRequest, fault: FaultCallback) -> NodeFields:
+def _with_contract_names(request: PutNodeRequest, fault: FaultCallback) -> NodeVersionFields:
     """Return the request with its fields under the names of the versioned API."""
     values = {
-        name: resolve_alias(fault, name, getattr(request, name), ours, getattr(request, ours))
+        name: resolve_field_alias(fault, name, getattr(request, name), ours, getattr(request, ours))
         for ours, name in _NODE_NAMES.items()
     }
     return msgspec.structs.replace(request, **values)
@@ -162,8 +186,8 @@ def _with_contract_names(request: PutNodeRequest, fault: FaultCallback) -> NodeF
 
 VERSION_QUEUE_TIMEOUT_SECONDS = 10.0
 
-_Queued = tuple[NodeSpec, NodePut, Future[WriteReport]] | KgserveError
-_Spec = TypeVar("_Spec", NodeSpec, EdgeSpec)
+_Queued = tuple[SubgraphNodeInput, NodeUpsert, Future[WriteReport]] | KgserveError
+_Spec = TypeVar("_Spec", SubgraphNodeInput, SubgraphEdgeInput)
 
 
 def put_subgraph(graph: StoreHandle, request: PutSubgraphRequest) -> PutSubgraphAnswer:
@@ -189,7 +213,7 @@ def put_subgraph(graph: StoreHandle, request: PutSubgraphRequest) -> PutSubgraph
 
 
 def _check_shape(graph: StoreHandle, named: str | None, nodes: int, edges: int) -> None:
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     _check_graph(graph, named, faults)
     if nodes > MAX_SUBGRAPH_NODES:
         faults("nodes", f"must contain at most {MAX_SUBGRAPH_NODES} entries")
@@ -209,12 +233,12 @@ def _check_graph(graph: StoreHandle, named: str | None, fault: FaultCallback) ->
 
 
 def _queue(store: OpenStore, item: object, place: int) -> _Queued:
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     try:
-        spec = _decode_item(item, NodeSpec)
-        put = to_version_put(spec, rename_fault_paths(faults, _NODE_NAMES), place)
+        spec = _decode_item(item, SubgraphNodeInput)
+        put = validate_node_version(spec, rename_fields_in_error_paths(faults, _NODE_NAMES), place)
         faults.raise_any()
-        return spec, put, store.submit(build_node_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
+        return spec, put, store.submit(build_single_node_write_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:
         return error
 
@@ -223,10 +247,10 @@ def _decode_item(item: object, kind: type[_Spec]) -> _Spec:
     """Decode an item of a subgraph. Raises InvalidInput naming the faulty field, or the error of an earlier attempt."""
     if isinstance(item, kind):
         return item
-    if isinstance(item, UndecodedItem):
+    if isinstance(item, UndecodableSubgraphItem):
         raise item.error
     try:
-        return convert(item, kind)
+        return convert_to_type(item, kind)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
@@ -238,53 +262,53 @@ def _ref_of(item: object) -> str | None:
     return ref if isinstance(ref, str) and 0 < len(ref) <= MAX_ID_BYTES else None
 
 
-def _node_result(item: object, queued: _Queued) -> NodeResult:
+def _node_result(item: object, queued: _Queued) -> SubgraphNodeResult:
     if isinstance(queued, KgserveError):
-        return NodeResult(ref=_ref_of(item), created=False, error=format_item_error(queued))
+        return SubgraphNodeResult(ref=_ref_of(item), created=False, error=format_subgraph_item_error(queued))
     spec, put, future = queued
     ref = spec.ref or None
     try:
         report = future.result()
     except KgserveError as error:
-        return NodeResult(ref=ref, created=False, error=format_item_error(error))
-    row = written_node(report)
+        return SubgraphNodeResult(ref=ref, created=False, error=format_subgraph_item_error(error))
+    row = get_written_node_row(report)
     error = None
     if is_conflicting_head(put, report):
         error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
     lost = {} if error else _overwritten(put, report)
     created = report.nodes_created > 0 or not spec.lineage_id
-    return NodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
+    return SubgraphNodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
 def _put_edges(
     store: OpenStore, items: Sequence[object], refs: Mapping[str, str], graph: StoreHandle
-) -> list[EdgeResult]:
-    results: list[EdgeResult] = []
-    puts: list[EdgePut | LinkPut] = []
+) -> list[SubgraphEdgeResult]:
+    results: list[SubgraphEdgeResult] = []
+    puts: list[EdgeUpsert | CrossStoreLinkUpsert] = []
     for index, item in enumerate(items):
         try:
-            spec = _decode_item(item, EdgeSpec)
+            spec = _decode_item(item, SubgraphEdgeInput)
             put = _edge_put(index, spec, refs)
-            if spec.to_graph and is_cross_store(graph, spec.to_graph):
-                put = LinkPut(spec.to_graph, put)
+            if spec.to_graph and is_cross_store_edge(graph, spec.to_graph):
+                put = CrossStoreLinkUpsert(spec.to_graph, put)
         except KgserveError as error:
-            results.append(EdgeResult(error=format_item_error(error)))
+            results.append(SubgraphEdgeResult(error=format_subgraph_item_error(error)))
         else:
             puts.append(put)
-            results.append(EdgeResult(edge_id=edge_or_link_id(put.key)))
+            results.append(SubgraphEdgeResult(edge_id=edge_or_link_id(put.key)))
     if puts:
         for index, result in _written_edges(store, puts).items():
             results[index] = result
     return results
 
 
-def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int, EdgeResult]:
+def _written_edges(store: OpenStore, puts: list[EdgeUpsert | CrossStoreLinkUpsert]) -> dict[int, SubgraphEdgeResult]:
     """Write edges; return the results that differ from a newly created edge, by position.
 
     Several puts of one edge are separate commits, so that the history holds each.
     """
     queued = [(wave, _queue_edges(store, wave)) for wave in _split_repeats(puts)]
-    found: dict[int, EdgeResult] = {}
+    found: dict[int, SubgraphEdgeResult] = {}
     for wave, writing in queued:
         try:
             report = writing if isinstance(writing, KgserveError) else writing.result()
@@ -294,10 +318,10 @@ def _written_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> dict[int,
     return found
 
 
-def _split_repeats(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut]]:
+def _split_repeats(puts: list[EdgeUpsert | CrossStoreLinkUpsert]) -> list[list[EdgeUpsert | CrossStoreLinkUpsert]]:
     """Split puts into lists that name each edge once, keeping the order of the puts of each edge."""
-    waves: list[list[EdgePut | LinkPut]] = []
-    counts: Counter[EdgeKey | LinkKey] = Counter()
+    waves: list[list[EdgeUpsert | CrossStoreLinkUpsert]] = []
+    counts: Counter[EdgeKey | CrossStoreLinkKey] = Counter()
     for put in puts:
         place = counts[put.key]
         counts[put.key] += 1
@@ -307,10 +331,10 @@ def _split_repeats(puts: list[EdgePut | LinkPut]) -> list[list[EdgePut | LinkPut
     return waves
 
 
-def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[WriteReport] | KgserveError:
-    edges = [put for put in puts if isinstance(put, EdgePut)]
-    links = [put for put in puts if isinstance(put, LinkPut)]
-    size = estimate_bytes([], [*edges, *(put.edge for put in links)])
+def _queue_edges(store: OpenStore, puts: list[EdgeUpsert | CrossStoreLinkUpsert]) -> Future[WriteReport] | KgserveError:
+    edges = [put for put in puts if isinstance(put, EdgeUpsert)]
+    links = [put for put in puts if isinstance(put, CrossStoreLinkUpsert)]
+    size = estimate_batch_bytes([], [*edges, *(put.edge for put in links)])
     batch = WriteBatch(
         edges=edges, links=links, touch=not is_repeated_call(), partial=True, return_rows=True, cost=size
     )
@@ -320,27 +344,33 @@ def _queue_edges(store: OpenStore, puts: list[EdgePut | LinkPut]) -> Future[Writ
         return error
 
 
-def _edge_results(puts: list[EdgePut | LinkPut], report: WriteReport | KgserveError) -> dict[int, EdgeResult]:
+def _edge_results(
+    puts: list[EdgeUpsert | CrossStoreLinkUpsert], report: WriteReport | KgserveError
+) -> dict[int, SubgraphEdgeResult]:
     if isinstance(report, KgserveError):
-        return {put.index: EdgeResult(error=format_item_error(report)) for put in puts}
+        return {put.index: SubgraphEdgeResult(error=format_subgraph_item_error(report)) for put in puts}
     left_out = {each.index: f"{NotFound.code}: {each.reason}" for each in report.skipped}
     wrong = {each.index: f"invalid_input: {each.reason}" for each in report.rejected}
     moved = _redirected_results(puts, report.redirected)
-    found = {put.index: moved.get(put.index, EdgeResult(edge_id=edge_or_link_id(put.key))) for put in puts}
+    found = {put.index: moved.get(put.index, SubgraphEdgeResult(edge_id=edge_or_link_id(put.key))) for put in puts}
     for put in puts:
         if (row := _find_row(put, report.rows)) is not None and (old := _find_row(put, report.before)) is not None:
             found[put.index] = _replacement(found[put.index], row, old)
-    return found | {index: EdgeResult(error=error) for index, error in (left_out | wrong).items()}
+    return found | {index: SubgraphEdgeResult(error=error) for index, error in (left_out | wrong).items()}
 
 
-def _find_row(put: EdgePut | LinkPut, rows: Sequence[NodeRow | EdgeRow | LinkRow]) -> EdgeRow | LinkRow | None:
+def _find_row(
+    put: EdgeUpsert | CrossStoreLinkUpsert, rows: Sequence[NodeRow | EdgeRow | CrossStoreLinkRow]
+) -> EdgeRow | CrossStoreLinkRow | None:
     return next((row for row in rows if not isinstance(row, NodeRow) and row.key == put.key), None)
 
 
-def _replacement(result: EdgeResult, row: EdgeRow | LinkRow, old: EdgeRow | LinkRow) -> EdgeResult:
+def _replacement(
+    result: SubgraphEdgeResult, row: EdgeRow | CrossStoreLinkRow, old: EdgeRow | CrossStoreLinkRow
+) -> SubgraphEdgeResult:
     had, has = _edge_values(old), _edge_values(row)
     changed = {name: value for name, value in had.items() if has.get(name) != value}
-    before, after = (each.edge if isinstance(each, LinkRow) else each for each in (old, row))
+    before, after = (each.edge if isinstance(each, CrossStoreLinkRow) else each for each in (old, row))
     is_new_version = before.version != after.version
     return msgspec.structs.replace(
         result,
@@ -350,9 +380,13 @@ def _replacement(result: EdgeResult, row: EdgeRow | LinkRow, old: EdgeRow | Link
     )
 
 
-def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
+def _edge_values(row: EdgeRow | CrossStoreLinkRow) -> dict[str, Any]:
     """Return the fields of an edge that a put sets, under the names used there."""
-    shown = row_conversion.to_link_edge(row) if isinstance(row, LinkRow) else row_conversion.to_edge(row)
+    shown = (
+        row_to_api_conversion.cross_store_edge_from_row(row)
+        if isinstance(row, CrossStoreLinkRow)
+        else row_to_api_conversion.edge_from_row(row)
+    )
     values = msgspec.to_builtins(shown)
     fields = {name: values[name] for name in ("weight", *field_names_of(EDGE.extras)) if values.get(name) is not None}
     metadata = {name: value for name, value in values["attributes"].items() if name not in TIMESTAMP_NAMES}
@@ -362,26 +396,28 @@ def _edge_values(row: EdgeRow | LinkRow) -> dict[str, Any]:
 TIMESTAMP_NAMES = frozenset({"created_at", "updated_at"})
 
 
-def _redirected_results(puts: list[EdgePut | LinkPut], redirected: Mapping[str, str]) -> dict[int, EdgeResult]:
+def _redirected_results(
+    puts: list[EdgeUpsert | CrossStoreLinkUpsert], redirected: Mapping[str, str]
+) -> dict[int, SubgraphEdgeResult]:
     """Return the results of edges whose ends were redirected to survivors, by position."""
-    found: dict[int, EdgeResult] = {}
+    found: dict[int, SubgraphEdgeResult] = {}
     for put in puts if redirected else ():
-        source, target, kind = put.edge.key if isinstance(put, LinkPut) else put.key
+        source, target, kind = put.edge.key if isinstance(put, CrossStoreLinkUpsert) else put.key
         source = redirected.get(source, source)
-        if isinstance(put, LinkPut):
-            key: EdgeKey | LinkKey = LinkKey(put.store, (source, target, kind))
+        if isinstance(put, CrossStoreLinkUpsert):
+            key: EdgeKey | CrossStoreLinkKey = CrossStoreLinkKey(put.store, (source, target, kind))
         else:
             key = (source, redirected.get(target, target), kind)
-        found[put.index] = EdgeResult(edge_id=edge_or_link_id(key))
+        found[put.index] = SubgraphEdgeResult(edge_id=edge_or_link_id(key))
     return found
 
 
-def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
+def _edge_put(index: int, spec: SubgraphEdgeInput, refs: Mapping[str, str]) -> EdgeUpsert:
     source = _resolve_end("from", spec.from_ref, spec.from_lineage, refs)
     target = _resolve_end("to", spec.to_ref, spec.to_lineage, refs)
     if not spec.kind:
         raise InvalidInput.at("kind", "is required")
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     edge = EdgeInput(
         source=source,
         target=target,
@@ -390,11 +426,11 @@ def _edge_put(index: int, spec: EdgeSpec, refs: Mapping[str, str]) -> EdgePut:
         attributes=spec.metadata,
         **{name: value for name in field_names_of(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
     )
-    put = to_edge_put(index, edge, rename_fault_paths(faults, _EDGE_NAMES))
+    put = validate_edge_input(index, edge, rename_fields_in_error_paths(faults, _EDGE_NAMES))
     faults.raise_any()
     if spec.ordinal is not None:
         return put
-    extras = msgspec.structs.replace(put.extras or EdgeExtrasPut(), ordinal=None)
+    extras = msgspec.structs.replace(put.extras or EdgeExtrasUpsert(), ordinal=None)
     return msgspec.structs.replace(put, extras=extras)
 
 
@@ -410,7 +446,7 @@ def _resolve_end(side: str, ref: str | None, lineage: str | None, refs: Mapping[
     return refs[ref]
 
 
-def format_item_error(error: KgserveError) -> str:
+def format_subgraph_item_error(error: KgserveError) -> str:
     """Return the error of one item as the text that the versioned API specifies."""
     code = "invalid_input" if error.code == InvalidInput.code else error.code
     return f"{code}: {error}"

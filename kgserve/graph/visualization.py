@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.graph.as_of_graph import list_states_between, stored_confidences
+from kgserve.graph.as_of_graph import list_edge_states_between_nodes, read_stored_memory_confidences
 from kgserve.graph.as_of_resolution import VALID_AT_ANY, caught_up_history
 from kgserve.graph.graph_reader import (
     GraphReader,
-    read_graph,
+    open_graph_reader,
 )
-from kgserve.graph.request_validation import FaultCollector, check_label
-from kgserve.graph.row_conversion import shorten_text
+from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length
+from kgserve.graph.row_to_api_conversion import shorten_text
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.graph.subgraph_sampling import SampleFilter, SampleLimits, sample_subgraph
+from kgserve.graph.subgraph_sampling import SubgraphSampleFilter, SubgraphSampleLimits, sample_subgraph
 from kgserve.graph.visualization_api import (
     DEFAULT_NODE_COLUMNS,
     MAX_DRAWN_IDS,
@@ -29,21 +29,28 @@ from kgserve.graph.visualization_api import (
     MAX_TIMELINE_BUCKETS,
     CommitTimeline,
     CommitTimelineQuery,
-    Drawing,
-    DrawingRequest,
-    DrawnEdges,
-    DrawnLinks,
-    DrawnNodes,
+    DrawnCrossStoreEdgeColumns,
+    DrawnEdgeColumns,
+    DrawnNodeColumns,
+    GraphDrawing,
+    GraphDrawingRequest,
     NodeColumn,
     StateLifetime,
 )
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
-from kgserve.storage.model.traversal import MAX_WALK_EDGES, TraversalRequest, clamp_depth
-from kgserve.storage.rows.sampling import NumberedEdge, number_edge
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives, memory_half_lives_from_settings
+from kgserve.storage.model.breadth_first_traversal import MAX_WALK_EDGES, TraversalRequest, clamp_depth
+from kgserve.storage.model.node_edge_rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+)
+from kgserve.storage.rows.graph_drawing_samples import NumberedEdge, build_numbered_edge
 
 MAX_LABEL_CHARS = 80
 """Characters of a label."""
@@ -58,7 +65,7 @@ class _DrawnGraph(msgspec.Struct):
     nodes: list[NodeRow]
     degrees: Sequence[int | None]
     edges: list[NumberedEdge]
-    links: list[LinkRow]
+    links: list[CrossStoreLinkRow]
     left_out: list[tuple[int, int]]
     truncated: bool
     missing: list[str]
@@ -67,7 +74,7 @@ class _DrawnGraph(msgspec.Struct):
     lives: RowLifetimes | None = None
 
 
-def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
+def build_graph_drawing(graph: StoreHandle, request: GraphDrawingRequest) -> GraphDrawing:
     """Return nodes by `ids`, or `around` some nodes, or an `overview`, with all edges between them, in columns.
 
     Around a node, its neighbours are added level by level: at most `per_node` of each node, those with the strongest
@@ -82,22 +89,22 @@ def draw_graph(graph: StoreHandle, request: DrawingRequest) -> Drawing:
     asked = _requested_ids(request)
     past = graph.resolve_as_of(request.as_of)
     with graph.lease() as store:
-        with read_graph(store, past, request.valid_at, links=True) as reader:
+        with open_graph_reader(store, past, request.valid_at, links=True) as reader:
             asking = _DrawPlan(request, asked, _walk(request, reader.valid_at))
             drawing = _draw(reader, asking)
             drawing.memories = _memory_columns(
-                reader, half_lives_of(store.description.memory), asking.fields, drawing.nodes
+                reader, memory_half_lives_from_settings(store.description.memory), asking.fields, drawing.nodes
             )
         if request.lives:
             history = caught_up_history(graph.graphs.historian, store)
             known = asking.known(drawing)
             drawing.lives = history.look(
-                lambda history: find_lifetimes(history, known, asking.fits, reader.last_visible_commit)
+                lambda history: find_row_lifetimes(history, known, asking.fits, reader.last_visible_commit)
             )
     return _to_drawing(asking, drawing)
 
 
-def _requested_ids(request: DrawingRequest) -> list[str]:
+def _requested_ids(request: GraphDrawingRequest) -> list[str]:
     """Return the requested ids, without duplicates. Raises InvalidInput."""
     given = [name for name in _START_FIELDS if getattr(request, name) is not None]
     if len(given) != 1:
@@ -105,15 +112,15 @@ def _requested_ids(request: DrawingRequest) -> list[str]:
             f"; given: {', '.join(given)}" if given else ""
         )
         raise InvalidInput(message, tuple(FieldError(name, message) for name in given))
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     ids = list(dict.fromkeys(request.ids or request.around or ()))
     for place, node_id in enumerate(ids):
-        check_label(node_id, f"{given[0]}[{place}]", faults)
+        validate_identifier_length(node_id, f"{given[0]}[{place}]", faults)
     faults.raise_any()
     return ids
 
 
-def _walk(request: DrawingRequest, moment: int | None) -> TraversalRequest:
+def _walk(request: GraphDrawingRequest, moment: int | None) -> TraversalRequest:
     kinds = None if request.relation_types is None else frozenset(request.relation_types)
     return TraversalRequest("", clamp_depth(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment)
 
@@ -121,7 +128,7 @@ def _walk(request: DrawingRequest, moment: int | None) -> TraversalRequest:
 class _DrawPlan(NamedTuple):
     """A validated request with its ids, and the edges to draw."""
 
-    request: DrawingRequest
+    request: GraphDrawingRequest
     named: list[str]
     walk: TraversalRequest
 
@@ -141,11 +148,11 @@ class _DrawPlan(NamedTuple):
         return None if self.request.types is None else frozenset(self.request.types)
 
     @property
-    def limits(self) -> SampleLimits:
+    def limits(self) -> SubgraphSampleLimits:
         """Bounds of the sample; with `ids`, no nodes are added."""
         if self.request.ids is not None:
-            return SampleLimits(0, 0, MAX_DRAWN_IDS)
-        return SampleLimits(self.walk.depth, min(max(self.request.per_node, 1), MAX_DRAWN_NODES), self.most)
+            return SubgraphSampleLimits(0, 0, MAX_DRAWN_IDS)
+        return SubgraphSampleLimits(self.walk.depth, min(max(self.request.per_node, 1), MAX_DRAWN_NODES), self.most)
 
     @property
     def most(self) -> int:
@@ -186,7 +193,7 @@ def _draw(reader: GraphReader, asking: _DrawPlan) -> _DrawnGraph:
         starts = starts[valid]
         found_ids = {each for each, is_valid in zip(numbers, valid.tolist(), strict=True) if is_valid}
         missing = [each for each in asking.named if redirected.get(each, each) not in found_ids]
-    found = sample_subgraph(reader, SampleFilter(asking.walk, asking.types), starts.tolist(), limits)
+    found = sample_subgraph(reader, SubgraphSampleFilter(asking.walk, asking.types), starts.tolist(), limits)
     places = {number: place for place, number in enumerate(found.nodes.tolist())}
     nodes = [row for number in places if (row := reader.numbered_node(number)) is not None]
     edges, cut = reader.edges_between(found.nodes, asking.walk)
@@ -213,7 +220,7 @@ class _MemoryColumns(NamedTuple):
 
 
 def _memory_columns(
-    reader: GraphReader, half_lives: HalfLives, fields: frozenset[NodeColumn], nodes: Iterable[NodeRow]
+    reader: GraphReader, half_lives: MemoryHalfLives, fields: frozenset[NodeColumn], nodes: Iterable[NodeRow]
 ) -> _MemoryColumns | None:
     if not {"confidence", "parent"} & fields:
         return None
@@ -222,7 +229,7 @@ def _memory_columns(
     return _MemoryColumns(confidence, reader.parents([row.id for row in found]) if "parent" in fields else {})
 
 
-def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> Drawing:
+def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> GraphDrawing:
     """Return the drawing in columns. Deleted nodes come last, except with `ids`, where the order is kept."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
     lived = drawing.lives
@@ -239,11 +246,11 @@ def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> Drawing:
         edge_columns |= _lifetime_columns([lived.edges.get(key, []) for key in keys])
     places = {each: place for place, each in enumerate(ids)}
     moved = [[places[drawing.nodes[place].id], count] for place, count in drawing.left_out]
-    return Drawing(
+    return GraphDrawing(
         sequence=drawing.sequence,
         truncated=drawing.truncated or (lived is not None and lived.cut),
-        nodes=DrawnNodes(id=ids, type=[types.place(row.type) for row in nodes], **node_columns),
-        edges=DrawnEdges(
+        nodes=DrawnNodeColumns(id=ids, type=[types.place(row.type) for row in nodes], **node_columns),
+        edges=DrawnEdgeColumns(
             source=[edge.source for edge in edges],
             target=[edge.target for edge in edges],
             type=[kinds.place(edge.relation_type) for edge in edges],
@@ -289,7 +296,7 @@ def _with_deleted(
     counts = dict(zip(existing, drawing.degrees, strict=False))
     moved = [places[row.id] for row in drawing.nodes]
     edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
-    edges += [number_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
+    edges += [build_numbered_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
     lived.cut = lived.cut or len(edges) > MAX_WALK_EDGES
     return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_WALK_EDGES]
 
@@ -299,7 +306,7 @@ def _node_columns(
 ) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if "label" in fields:
-        columns["label"] = [node_label(row) for row in nodes]
+        columns["label"] = [node_display_label(row) for row in nodes]
     if "degree" in fields:
         columns["degree"] = degrees
     if "version" in fields:
@@ -312,7 +319,7 @@ def _node_columns(
     if "layer" in fields:
         columns |= _column_unless_null("layer", [row.extras.layer if row.extras else None for row in nodes])
     if "confidence" in fields:
-        known = stored_confidences(nodes) if memories is None else memories.confidence
+        known = read_stored_memory_confidences(nodes) if memories is None else memories.confidence
         columns |= _column_unless_null("confidence", [known.get(row.id) for row in nodes])
     if "parent" in fields and memories is not None:
         columns |= _column_unless_empty("parent", [memories.parent.get(row.id) for row in nodes])
@@ -345,17 +352,17 @@ def _lifetime_columns(column: list[list[StateLifetime]]) -> dict[str, Any]:
 
 def _links(
     drawing: _DrawnGraph, places: dict[str, int], kinds: _NameTable, fields: frozenset[NodeColumn]
-) -> DrawnLinks | msgspec.UnsetType:
+) -> DrawnCrossStoreEdgeColumns | msgspec.UnsetType:
     lived = drawing.lives
     links = [*drawing.links, *(lived.gone_links if lived else ())][:MAX_DRAWN_LINKS]
     if not links:
         return msgspec.UNSET
     columns: dict[str, Any] = {}
     if "valid" in fields:
-        columns |= _validity_columns([number_edge(places[row.edge.source], 0, row.edge) for row in links])
+        columns |= _validity_columns([build_numbered_edge(places[row.edge.source], 0, row.edge) for row in links])
     if lived is not None:
         columns |= _lifetime_columns([lived.links.get(row.key, []) for row in links])
-    return DrawnLinks(
+    return DrawnCrossStoreEdgeColumns(
         source=[places[row.edge.source] for row in links],
         to_graph=[row.store for row in links],
         target=[row.edge.target for row in links],
@@ -376,7 +383,7 @@ class _TitleAttributes(msgspec.Struct):
 _titled = json_decoder(_TitleAttributes).decode
 
 
-def node_label(row: NodeRow) -> str:
+def node_display_label(row: NodeRow) -> str:
     """Return the label of a node in a drawing: the first of its texts that is not blank, shortened."""
     extras = row.extras
     own = () if row.attributes == EMPTY_ATTRIBUTES_JSON else msgspec.structs.astuple(_titled(row.attributes))
@@ -418,10 +425,10 @@ class RowLifetimes(msgspec.Struct):
 
     nodes: dict[str, list[StateLifetime]]
     edges: dict[EdgeKey, list[StateLifetime]]
-    links: dict[LinkKey, list[StateLifetime]]
+    links: dict[CrossStoreLinkKey, list[StateLifetime]]
     gone_nodes: dict[str, NodeRow]
     gone_edges: list[EdgeRow]
-    gone_links: list[LinkRow]
+    gone_links: list[CrossStoreLinkRow]
     cut: bool
 
 
@@ -431,10 +438,10 @@ class CurrentRowKeys(NamedTuple):
     ids: Sequence[str]
     there: Collection[str]
     edges: Collection[EdgeKey]
-    links: Collection[LinkKey]
+    links: Collection[CrossStoreLinkKey]
 
 
-def find_lifetimes(
+def find_row_lifetimes(
     history: HistoryFile, known: CurrentRowKeys, fits: Callable[[NodeRow | EdgeRow], bool], at: int
 ) -> RowLifetimes:
     """Return the lives of nodes and of the edges between them, up to a commit.
@@ -448,7 +455,7 @@ def find_lifetimes(
     }
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
-    listed, cut = list_states_between(history, kept)
+    listed, cut = list_edge_states_between_nodes(history, kept)
     edges: dict[EdgeKey, list[StateLifetime]] = {}
     newest: dict[EdgeKey, tuple[int, int]] = {}
     for number, key, first, last in history.edge_lifetimes(listed):
@@ -466,12 +473,16 @@ def find_lifetimes(
 
 
 def _link_lifetimes(
-    history: HistoryFile, ids: Iterable[str], known: Collection[LinkKey], fits: Callable[[EdgeRow], bool], at: int
-) -> tuple[dict[LinkKey, list[StateLifetime]], list[LinkRow], bool]:
+    history: HistoryFile,
+    ids: Iterable[str],
+    known: Collection[CrossStoreLinkKey],
+    fits: Callable[[EdgeRow], bool],
+    at: int,
+) -> tuple[dict[CrossStoreLinkKey, list[StateLifetime]], list[CrossStoreLinkRow], bool]:
     """Return the lives of the links of some nodes, the newest rows of deleted ones, and whether more exist."""
     left = MAX_LINK_STATES_READ if history.has_links() else 0
-    lives: dict[LinkKey, list[StateLifetime]] = {}
-    gone: dict[LinkKey, LinkRow] = {}
+    lives: dict[CrossStoreLinkKey, list[StateLifetime]] = {}
+    gone: dict[CrossStoreLinkKey, CrossStoreLinkRow] = {}
     cut = False
     for node_id in ids if left else ():
         states = history.link_states(node_id, left + 1)

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.graph.request_bodies import VALID_AT_HELP, AsOfValue
-from kgserve.storage.model.fields import MAX_ID_BYTES
-from kgserve.storage.model.statuses import HistoryGap
-from kgserve.storage.model.traversal import TraversalDirection
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
+from kgserve.storage.model.projection_statuses import HistoryGap
 
 MAX_DRAWN_IDS = 10_000
 MAX_DRAWN_STARTS = 1_000
@@ -32,7 +32,7 @@ EncodedLifetime = list[int | None]
 """A `StateLifetime` in an answer; a list, because not every client supports tuple schemas."""
 
 
-class DrawingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class GraphDrawingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The nodes to draw: one of `ids`, `around` and `overview`."""
 
     ids: (
@@ -73,7 +73,7 @@ class DrawingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_at: Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)] | None = None
 
 
-class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
+class DrawnNodeColumns(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Nodes in columns of the same length: the requested ones first, then level by level.
 
     ``type`` is a position in `types`. ``label`` is the summary, else the name, else the attribute name, title or label,
@@ -101,7 +101,7 @@ class DrawnNodes(msgspec.Struct, kw_only=True, omit_defaults=True):
     lives_cut: list[int] | UnsetType = UNSET
 
 
-class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
+class DrawnEdgeColumns(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Edges in columns: ``from`` and ``to`` are positions of nodes, ``type`` one in `relation_types`.
 
     ``lives`` are the same as for nodes. At most 100,000 edges are returned.
@@ -117,7 +117,7 @@ class DrawnEdges(msgspec.Struct, kw_only=True, omit_defaults=True):
     lives_cut: list[int] | UnsetType = UNSET
 
 
-class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
+class DrawnCrossStoreEdgeColumns(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Edges into other stores in columns: ``to`` is the id of a node in the store ``to_graph``, which need not exist.
 
     The other columns are the same as for edges. At most 10,000 are returned. They are not followed: query the other
@@ -135,7 +135,7 @@ class DrawnLinks(msgspec.Struct, kw_only=True, omit_defaults=True):
     lives_cut: list[int] | UnsetType = UNSET
 
 
-class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
+class GraphDrawing(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A part of a graph as of commit ``sequence``, in columns. ``truncated``: a limit was reached.
 
     ``left_out`` are pairs: the position of a node whose neighbours were read, and the number of them that are not among
@@ -147,16 +147,16 @@ class Drawing(msgspec.Struct, kw_only=True, omit_defaults=True):
     truncated: bool
     types: list[str]
     relation_types: list[str]
-    nodes: DrawnNodes
-    edges: DrawnEdges
+    nodes: DrawnNodeColumns
+    edges: DrawnEdgeColumns
     left_out: list[list[int]]
     missing: list[str]
-    links: DrawnLinks | UnsetType = UNSET
+    links: DrawnCrossStoreEdgeColumns | UnsetType = UNSET
     redirected: dict[str, str] | UnsetType = UNSET
 
 
 class CommitTimelineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The resolution of the timeline."""
+    """Query parameters of the commit timeline: the number of its spans."""
 
     buckets: Annotated[int, Meta(description="Number of time spans; below 1 is 1, above 1,000 is 1,000")] = 120
 

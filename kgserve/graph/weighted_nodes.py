@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 

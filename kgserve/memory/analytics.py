@@ -11,18 +11,18 @@ from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.entities_api import (
     ConfidenceBucket,
     ConfidenceHistogram,
-    ConfidenceQuery,
-    CountsQuery,
-    GrowthPeriod,
-    GrowthQuery,
+    ConfidenceHistogramQuery,
+    MemoryCountsQuery,
     MemoryGrowth,
-    MemoryStats,
+    MemoryGrowthPeriod,
+    MemoryGrowthQuery,
     MemoryTagCount,
-    MemoryTags,
-    MemoryTypes,
+    MemoryTagCounts,
+    MemoryTypeCounts,
+    StoredMemoryStatistics,
     TypeCount,
 )
-from kgserve.memory.presentation import now_in_microseconds
+from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.memory_index.entries import (
     TALLY_DAY,
@@ -32,7 +32,7 @@ from kgserve.projections.memory_index.entries import (
     TALLY_MEMORY_TYPE,
     TALLY_RELATION,
 )
-from kgserve.projections.memory_index.memories import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
 from kgserve.stores.open_store import OpenStore
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ T = TypeVar("T")
 MAX_LISTED_TYPES = 100
 
 
-def compute_memory_stats(graph: StoreHandle) -> MemoryStats:
+def compute_stored_memory_statistics(graph: StoreHandle) -> StoredMemoryStatistics:
     """Return counts of memories, entities and relations, and the average confidence now.
 
     Counts cover memories that were not withdrawn, regardless of their validity. Raises NotFound.
@@ -48,11 +48,11 @@ def compute_memory_stats(graph: StoreHandle) -> MemoryStats:
     with graph.lease() as store:
         now, least = now_in_microseconds(), store.description.memory.min_confidence
 
-        def look(memories: MemoryIndexFile, sequence: int) -> MemoryStats:
+        def look(memories: MemoryIndexFile, sequence: int) -> StoredMemoryStatistics:
             total, created = memories.total(), memories.creation_time_range()
             second_parents, cycles = memories.count_ignored_parents()
             oldest, newest = map(format_time, created) if created else (None, None)
-            return MemoryStats(
+            return StoredMemoryStatistics(
                 total_memories=total,
                 total_entities=memories.sum_of(TALLY_ENTITY_TYPE),
                 total_relations=memories.sum_of(TALLY_RELATION),
@@ -70,40 +70,40 @@ def compute_memory_stats(graph: StoreHandle) -> MemoryStats:
         return _query_settled(store, look)
 
 
-def get_growth(graph: StoreHandle, request: GrowthQuery) -> MemoryGrowth:
+def get_memory_growth(graph: StoreHandle, request: MemoryGrowthQuery) -> MemoryGrowth:
     """Return counts of memories by day, week or month of creation, for the latest periods. Raises NotFound."""
     with graph.lease() as store:
         days = store.memories.ask(lambda memories, _: memories.by_name(TALLY_DAY))
     periods: Counter[str] = Counter()
     for day, count in days:
         periods[_period_start(day, request.by)] += count
-    found: list[GrowthPeriod] = []
+    found: list[MemoryGrowthPeriod] = []
     total = 0
     for period, created in periods.items():
         total += created
-        found.append(GrowthPeriod(period=period, created=created, total=total))
+        found.append(MemoryGrowthPeriod(period=period, created=created, total=total))
     return MemoryGrowth(by=request.by, periods=found[-request.limit :])
 
 
-def count_memory_types(graph: StoreHandle, request: CountsQuery) -> MemoryTypes:
+def count_memory_types(graph: StoreHandle, request: MemoryCountsQuery) -> MemoryTypeCounts:
     """Return counts of memories by type, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found, total = store.memories.ask(
             lambda memories, _: (memories.tallies(TALLY_MEMORY_TYPE, request.limit), memories.total())
         )
-    return MemoryTypes(
+    return MemoryTypeCounts(
         types=[TypeCount(memory_type=name, count=count, share=count / total) for name, count in found], total=total
     )
 
 
-def count_memory_tags(graph: StoreHandle, request: CountsQuery) -> MemoryTags:
+def count_memory_tags(graph: StoreHandle, request: MemoryCountsQuery) -> MemoryTagCounts:
     """Return counts of memories by tag, the most frequent first. Raises NotFound."""
     with graph.lease() as store:
         found = store.memories.ask(lambda memories, _: memories.tallies(TALLY_MEMORY_TAG, request.limit))
-    return MemoryTags(tags=[MemoryTagCount(tag=tag, count=count) for tag, count in found])
+    return MemoryTagCounts(tags=[MemoryTagCount(tag=tag, count=count) for tag, count in found])
 
 
-def get_confidence_histogram(graph: StoreHandle, request: ConfidenceQuery) -> ConfidenceHistogram:
+def get_confidence_histogram(graph: StoreHandle, request: ConfidenceHistogramQuery) -> ConfidenceHistogram:
     """Return a histogram of the effective confidence in equal intervals of 0 to 1. Raises NotFound."""
     with graph.lease() as store:
         now, parts = now_in_microseconds(), request.buckets

@@ -15,9 +15,13 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kgserve.graph.answers import Notice
 from kgserve.graph.request_bodies import VALID_AT_HELP, AdditionalStores, AsOfText, AsOfValue, SearchMode
 from kgserve.platform.settings import DedupMode, PruningMode
-from kgserve.storage.model.attributes import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES, AttributeConditionsInput
+from kgserve.storage.model.attribute_filters import (
+    ATTRIBUTES_DESCRIPTION,
+    MAX_ATTRIBUTES_TEXT_BYTES,
+    AttributeConditionsInput,
+)
 from kgserve.storage.model.entity_names import UNKNOWN_TYPE
-from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_TAGS
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, MAX_TAGS
 
 MAX_BATCH_ITEMS = 1_000
 MAX_PAGE_MEMORIES = 1_000
@@ -74,7 +78,7 @@ ExpiresInField = Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description=_EX
 DedupField = Annotated[DedupMode, Meta(description="Deduplication policy; default: the store's setting")] | None
 
 
-class AssociatedEntity(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryEntityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An entity that a memory is about, by name; created if missing."""
 
     name: Annotated[LabelText, Meta(description="Its name, an alias, or its id")]
@@ -97,7 +101,7 @@ class StoreMemoryRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
         Meta(max_length=MAX_MEMORY_ENTITIES, description="Entities that it is about; created if missing"),
     ] = []
     entities: Annotated[
-        list[AssociatedEntity], Meta(max_length=MAX_MEMORY_ENTITIES, description="The same, with types and relevance")
+        list[MemoryEntityInput], Meta(max_length=MAX_MEMORY_ENTITIES, description="The same, with types and relevance")
     ] = []
     memory_id: (
         Annotated[
@@ -132,13 +136,13 @@ class StoreMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     ]
 
 
-class MemoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ReadMemoryQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Options for reading one memory."""
 
     touch: Annotated[bool, Meta(description="Count it as a use, which raises its confidence")] = True
 
 
-class MemoryRequest(MemoryQuery, kw_only=True):
+class ReadMemoryRequest(ReadMemoryQuery, kw_only=True):
     """A memory to read."""
 
     memory_id: str = field(name="id")
@@ -232,7 +236,7 @@ class MemoryFilterFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 MemorySortOrder = Literal["created", "updated", "confidence", "accessed"]
 
 
-class MemoriesQuery(MemoryFilterFields, kw_only=True):
+class MemoryListQuery(MemoryFilterFields, kw_only=True):
     """Query string of a list of memories. Lists do not count as uses."""
 
     metadata: (
@@ -329,7 +333,7 @@ class RecallOptions(MemoryFilterFields, kw_only=True):
 
 
 class RecallRequest(RecallOptions, kw_only=True):
-    """A recall request."""
+    """Request to recall the memories that best match a query."""
 
     query: _Query
     metadata: AttributeConditionsInput | None = None
@@ -360,7 +364,7 @@ class RecallQuery(RecallOptionsQuery, kw_only=True):
     query: _Query = field(name="q")
 
 
-class PlanReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class DryRunPlanReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Reference to the plan of a dry run."""
 
     plan: Annotated[int, Meta(ge=0, lt=1 << 53, description="`plan` of the dry run")]
@@ -387,7 +391,7 @@ class ConsolidateRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     types: Annotated[_Labels, Meta(description="Only memories of these types")] | None = None
     apply: (
         Annotated[
-            PlanReference,
+            DryRunPlanReference,
             Meta(description="Apply the plan of a dry run with the same options; a conflict if it no longer applies"),
         ]
         | None
@@ -406,7 +410,7 @@ class UndoConsolidationRequest(UndoConsolidationOptions, kw_only=True):
     run_id: str = field(name="id")
 
 
-class ConsolidationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ConsolidationRunListQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of the list of consolidation runs."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of runs, newest first")] = 20
@@ -418,7 +422,7 @@ class PruneMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     dry_run: Annotated[bool, Meta(description=_DRY_RUN_HELP)] = False
 
 
-class MemoryEntity(msgspec.Struct, kw_only=True):
+class EntityWithRelevance(msgspec.Struct, kw_only=True):
     """An entity that a memory is about, with its relevance, 0 to 1."""
 
     id: str
@@ -428,7 +432,7 @@ class MemoryEntity(msgspec.Struct, kw_only=True):
 
 
 class Memory(msgspec.Struct, kw_only=True):
-    """A memory.
+    """A memory of an agent: a text with type, confidence, tags and times.
 
     ``confidence`` is the value at ``last_accessed_at``, or at the last write; ``effective_confidence`` is the value
     after decay at the time of this answer. Both change with the next read if this one counts as a use.
@@ -447,7 +451,7 @@ class Memory(msgspec.Struct, kw_only=True):
     source: str | None
     context: str | None
     metadata: MetadataObject
-    entities: list[MemoryEntity]
+    entities: list[EntityWithRelevance]
     access_count: int
     last_accessed_at: str | None
     created_at: str
@@ -470,8 +474,8 @@ class SimilarMemory(msgspec.Struct, kw_only=True):
     content: Annotated[str, Meta(description="Its first 200 characters")]
 
 
-class StoredMemory(Memory, kw_only=True):
-    """The memory that holds the stored text: a new or an existing one.
+class StoreMemoryAnswer(Memory, kw_only=True):
+    """Answer to storing a memory: the memory that holds the text, a new or an existing one.
 
     ``outcome`` is `created`; `duplicate` for an equal statement; `merged` for another wording.
     """
@@ -488,7 +492,7 @@ class UpdatedMemory(Memory, kw_only=True):
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
-class BatchStoreResult(msgspec.Struct, kw_only=True):
+class StoreMemoryBatchItemResult(msgspec.Struct, kw_only=True):
     """Result of one memory of a batch; ``id`` is the memory that holds the text."""
 
     id: str
@@ -499,7 +503,7 @@ class BatchStoreResult(msgspec.Struct, kw_only=True):
 class StoreMemoriesAnswer(msgspec.Struct, kw_only=True):
     """Results of the memories, in the order of the request."""
 
-    results: list[BatchStoreResult]
+    results: list[StoreMemoryBatchItemResult]
     created: int
     duplicates: int
     merged: int
@@ -507,7 +511,7 @@ class StoreMemoriesAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class MemoryDeleted(msgspec.Struct, kw_only=True):
+class DeleteMemoryAnswer(msgspec.Struct, kw_only=True):
     """Result of deleting one memory. Its entities stay."""
 
     ok: Literal[True] = True
@@ -516,7 +520,7 @@ class MemoryDeleted(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class MemoriesDeleted(msgspec.Struct, kw_only=True):
+class DeleteMemoriesAnswer(msgspec.Struct, kw_only=True):
     """Result of a deletion, or its forecast with ``dry_run``, in one commit. Entities stay."""
 
     ok: Literal[True] = True
@@ -594,7 +598,7 @@ class RecallAnswer(msgspec.Struct, kw_only=True):
     deleted_entity: DeletedEntityField | UnsetType = UNSET
 
 
-class MemoryCluster(msgspec.Struct, kw_only=True):
+class MemoryMergeCluster(msgspec.Struct, kw_only=True):
     """Memories to merge: ``absorbed`` merge into ``primary``, which then has the ``content``."""
 
     primary: str
@@ -605,14 +609,14 @@ class MemoryCluster(msgspec.Struct, kw_only=True):
     reason: Annotated[str, Meta(description="Reason why it was not merged; empty if it was")] = ""
 
 
-class MergeSuggestion(msgspec.Struct, frozen=True):
+class MemoryMergeSuggestion(msgspec.Struct, frozen=True):
     """Similar memories left for review by a person."""
 
     ids: list[str]
     similarity: float
 
 
-class UnmergedPair(msgspec.Struct, kw_only=True):
+class UnmergedMemoryPair(msgspec.Struct, kw_only=True):
     """Two memories that are near in meaning and that the guard kept apart, with their difference."""
 
     ids: list[str]
@@ -634,12 +638,12 @@ class ConsolidationReport(msgspec.Struct, kw_only=True):
     clusters_found: int
     memories_merged: Annotated[int, Meta(description="Memories that were merged into others")]
     memories_deleted: Annotated[int, Meta(description="Absorbed memories: withdrawn, not erased")]
-    clusters: Annotated[list[MemoryCluster], Meta(description="The first 100")]
+    clusters: Annotated[list[MemoryMergeCluster], Meta(description="The first 100")]
     kept_apart: Annotated[
-        list[UnmergedPair], Meta(description="Near pairs that the guard kept apart, nearest first; the first 100")
+        list[UnmergedMemoryPair], Meta(description="Near pairs that the guard kept apart, nearest first; the first 100")
     ]
     kept_apart_count: int
-    left: Annotated[list[MemoryCluster], Meta(description="Clusters not merged, with the reason; the first 100")]
+    left: Annotated[list[MemoryMergeCluster], Meta(description="Clusters not merged, with the reason; the first 100")]
     near_checked: bool
     sequence: int
     took_ms: float
@@ -657,7 +661,7 @@ class ConsolidationRun(msgspec.Struct, kw_only=True):
     clusters: int
     merged: int
     deleted: int
-    suggestions: Annotated[list[MergeSuggestion], Meta(description="Similar memories left for review")]
+    suggestions: Annotated[list[MemoryMergeSuggestion], Meta(description="Similar memories left for review")]
 
 
 class ConsolidationRuns(msgspec.Struct, kw_only=True):
@@ -676,7 +680,7 @@ class UndoConsolidationAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class PruneReport(msgspec.Struct, kw_only=True):
+class MemoryPruneReport(msgspec.Struct, kw_only=True):
     """Pruned memories, or those to prune with ``dry_run``. ``kept`` counts memories below the threshold that stay."""
 
     dry_run: bool

@@ -7,20 +7,20 @@ from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
-from kgserve.memory.api import MemoryEntity
-from kgserve.memory.deduplication import MemoryDraft
-from kgserve.memory.deleted_entities import DeletedSubject, find_deleted_entity
+from kgserve.memory.api import EntityWithRelevance
+from kgserve.memory.deduplication import MemoryWriteBatchDraft
+from kgserve.memory.deleted_entities import DeletedEntityWithMemories, find_deleted_entity
 from kgserve.memory.entity_operations import NON_ENTITY_RELATIONS, entity_not_found
-from kgserve.memory.presentation import group_entities
+from kgserve.memory.serialization import group_entities_by_memory
 from kgserve.platform.timestamps import parse_stored_time
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.memory_index.decay import Confidence, decayed_confidence
+from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, decayed_confidence
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
-from kgserve.storage.model.parents import CHILD_OF_RELATION
-from kgserve.storage.model.rows import EdgeRow, split_edge_attributes
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
+from kgserve.storage.model.node_edge_rows import EdgeRow, split_edge_attributes
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.pending_state import PendingState
+from kgserve.stores.pending_state import PendingCommitGroupState
 
 MAX_ENTITY_RELATIONS = 1_000
 """Maximum number of relations of one entity that are followed, the strongest first."""
@@ -28,7 +28,7 @@ _NON_MEMORY_RELATIONS = (*NON_ENTITY_RELATIONS, CHILD_OF_RELATION)
 
 
 class EntityMemoryLookup:
-    """Entities and relations of a store at the commit of a reader; `half_life`, in microseconds, is for relations.
+    """Look-up of entities, their memories and relations at a reader's commit; `half_life` is in microseconds.
 
     `deleted` is the requested entity, if it was deleted while memories were about it.
     """
@@ -36,7 +36,7 @@ class EntityMemoryLookup:
     def __init__(
         self, store: OpenStore, reader: GraphReader, half_life: int | None, historian: HistoryWorker | None
     ) -> None:
-        self.deleted: DeletedSubject | None = None
+        self.deleted: DeletedEntityWithMemories | None = None
         self._store = store
         self._historian = historian
         self._reader = reader
@@ -114,11 +114,13 @@ class EntityMemoryLookup:
         if edge.extras is None or edge.extras.confidence is None:
             return strength
         since = parse_stored_time(split_edge_attributes(edge.attributes).updated_at)
-        return strength * decayed_confidence(Confidence(edge.extras.confidence, since), self._now, self._half_life)
+        return strength * decayed_confidence(
+            ConfidenceAtTime(edge.extras.confidence, since), self._now, self._half_life
+        )
 
-    def entities(self, memories: Sequence[str]) -> dict[str, list[MemoryEntity]]:
+    def entities(self, memories: Sequence[str]) -> dict[str, list[EntityWithRelevance]]:
         """Return the entities that some memories are about, most relevant first."""
-        return list_memory_entities(self._reader, memories)
+        return list_entities_of_memories(self._reader, memories)
 
     def _find(self, name: str) -> str | None:
         """Return the id of the entity with a name; past names are not known. Raises Conflict for an ambiguous name."""
@@ -133,12 +135,12 @@ class EntityMemoryLookup:
 
 def _find_current(store: OpenStore, rows: RowsSnapshot, text: str, now: int) -> str | None:
     """Return the id of the entity with an id or name, or None. Raises Conflict for an ambiguous name."""
-    draft = MemoryDraft(PendingState(rows, store.memories, now))
+    draft = MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now))
     by_id = draft.find_current_nodes((text,))
     return by_id[0].id if by_id else draft.find_entity_named(text)
 
 
-def list_memory_entities(reader: GraphReader, memories: Collection[str]) -> dict[str, list[MemoryEntity]]:
+def list_entities_of_memories(reader: GraphReader, memories: Collection[str]) -> dict[str, list[EntityWithRelevance]]:
     """Return the entities that some memories are about, most relevant first."""
     edges = reader.outgoing_of(memories, (IS_ABOUT_RELATION,))
-    return group_entities(edges, reader.nodes({edge.target for edge in edges}))
+    return group_entities_by_memory(edges, reader.nodes({edge.target for edge in edges}))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.platform.text.similarity import cluster_complete_linkage
+from kgserve.platform.text.text_equality import cluster_complete_linkage
 
 UnitVectors = NDArray[np.float32]
 """Shape (count, dimensions), each of length 1."""
@@ -40,7 +40,7 @@ _CONCEPTS_BATCH_SIZE = 100
 _MAX_SIMILAR_PAIRS = 500_000
 
 
-class ConceptScores(NamedTuple):
+class TopTwoConceptScores(NamedTuple):
     """Indices of the best and second best concept of a memory, -1 if none exists; scores are 0 to 1."""
 
     best: int
@@ -53,9 +53,9 @@ class ConceptScores(NamedTuple):
         return self.score >= least and self.score - self.second_score >= MIN_SCORE_LEAD
 
 
-def score_concepts(
+def score_concepts_for_memories(
     memories: UnitVectors, concepts: UnitVectors, below: Sequence[UnitVectors], shared: FloatArray
-) -> list[ConceptScores]:
+) -> list[TopTwoConceptScores]:
     """Return the best concepts of each memory; at least one concept is required.
 
     `below` are vectors of some children of each concept; `shared` is the fraction of a memory's entities that occur
@@ -64,7 +64,7 @@ def score_concepts(
     drawn = np.mean([memories, *_smooth(memories, 1.0, 3)], axis=0)
     own = _standardize(drawn @ concepts.T + _SHARED_WEIGHT * shared)
 
-    def score_with(some: Sequence[UnitVectors]) -> list[ConceptScores]:
+    def score_with(some: Sequence[UnitVectors]) -> list[TopTwoConceptScores]:
         return _rank_concepts(
             _OWN_TEXT_WEIGHT * own + (1 - _OWN_TEXT_WEIGHT) * _standardize(drawn @ _child_centroids(concepts, some).T)
         )
@@ -149,19 +149,21 @@ def _weights(evidence: FloatArray) -> FloatArray:
     return np.where(seems, np.minimum(1, _MAX_CONCEPT_SHARE / (1 - _MAX_CONCEPT_SHARE) * (1 - part) / part), 1)
 
 
-def _rank_concepts(evidence: FloatArray) -> list[ConceptScores]:
+def _rank_concepts(evidence: FloatArray) -> list[TopTwoConceptScores]:
     """Return the two best concepts of each memory; a high score needs strong evidence and a lead."""
     rows = np.arange(len(evidence))
     best = evidence.argmax(axis=1)
     most = evidence[rows, best]
     if evidence.shape[1] == 1:
-        return [ConceptScores(0, score, -1, 0.0) for score in _scores(most, most)]
+        return [TopTwoConceptScores(0, score, -1, 0.0) for score in _scores(most, most)]
     others = evidence.copy()
     others[rows, best] = -np.inf
     second = others.argmax(axis=1)
     next_most = others[rows, second]
     scores = zip(_scores(most, np.minimum(most - next_most, most)), _scores(next_most, next_most - most), strict=True)
-    return [ConceptScores(int(one), a, int(two), b) for one, two, (a, b) in zip(best, second, scores, strict=True)]
+    return [
+        TopTwoConceptScores(int(one), a, int(two), b) for one, two, (a, b) in zip(best, second, scores, strict=True)
+    ]
 
 
 def _scores(evidence: FloatArray, ahead: FloatArray) -> list[float]:

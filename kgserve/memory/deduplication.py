@@ -13,50 +13,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.graph.mutations import estimate_bytes
-from kgserve.memory.api import EPISODE_LAYER, AssociatedEntity, StoreOutcome
-from kgserve.memory.hierarchy_api import can_share_layer, can_share_type, check_layers
+from kgserve.graph.mutations import estimate_batch_bytes
+from kgserve.memory.api import EPISODE_LAYER, MemoryEntityInput, StoreOutcome
+from kgserve.memory.hierarchy_api import can_merge_memory_layers, can_merge_memory_types, check_parent_memory_layer
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.settings import DedupPolicy
-from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, copy_as_edge_put, next_node_extras
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_name
-from kgserve.storage.model.fields import (
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_entity_name
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, find_newest_parent_edge
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
+from kgserve.storage.model.node_edge_fields import (
     MAX_ATTRIBUTES_BYTES,
     MAX_ID_BYTES,
     MAX_TAGS,
     NO_EXTRAS,
-    EdgeExtrasPut,
+    EdgeExtrasUpsert,
     NodeExtras,
-    NodeExtrasPut,
+    NodeExtrasUpsert,
 )
-from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, newest_parent_edge
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import is_live, restore_edge
-from kgserve.stores.pending_state import PendingState
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.soft_delete import build_edge_restore_upsert, is_live_memory
+from kgserve.storage.model.write_batch import (
+    EdgeUpsert,
+    NodeUpsert,
+    WriteBatch,
+    apply_node_extras_upsert,
+    copy_edge_row_as_upsert,
+)
+from kgserve.stores.pending_state import PendingCommitGroupState
 
 _MAX_QUOTED_CANDIDATES = 10
 """Entities that an error about an ambiguous name lists."""
 
 
-class MemoryDraft:
+class MemoryWriteBatchDraft:
     """Nodes and edges to write in one batch, overlaid on the pending state. Use it in the writer thread only."""
 
-    def __init__(self, ahead: PendingState) -> None:
+    def __init__(self, ahead: PendingCommitGroupState) -> None:
         self.ahead = ahead
-        self.accesses: dict[str, AccessRecord] = {}
+        self.accesses: dict[str, MemoryAccessRecord] = {}
         self.made: list[str] = []
-        self._nodes: dict[str, NodePut] = {}
+        self._nodes: dict[str, NodeUpsert] = {}
         self._rows: dict[str, NodeRow] = {}
-        self._edges: dict[EdgeKey, EdgePut] = {}
+        self._edges: dict[EdgeKey, EdgeUpsert] = {}
         self._dropped_edges: dict[EdgeKey, None] = {}
         self._edges_at: dict[str, dict[EdgeKey, None]] = {}
         # State of the pending writes, which does not change while the draft is built.
-        self._existing_from: dict[str, dict[EdgeKey, EdgePut]] = {}
+        self._existing_from: dict[str, dict[EdgeKey, EdgeUpsert]] = {}
         self._existing_sources: dict[tuple[str, str], dict[EdgeKey, None]] = {}
         self._by_name: dict[str, list[str]] = {}
 
@@ -69,21 +75,21 @@ class MemoryDraft:
             delete_edges=[*self._dropped_edges],
             accesses=[*self.accesses.values()],
             touch=False,
-            cost=estimate_bytes(nodes, edges),
+            cost=estimate_batch_bytes(nodes, edges),
         )
 
     def node(self, node_id: str) -> NodeRow | None:
         """Return a node as the draft leaves it."""
         return self._rows.get(node_id) or self.ahead.node(node_id)
 
-    def edge(self, key: EdgeKey) -> EdgePut | EdgeRow | None:
+    def edge(self, key: EdgeKey) -> EdgeUpsert | EdgeRow | None:
         """Return an edge as the draft leaves it."""
         return self._edges.get(key) or (None if key in self._dropped_edges else self.ahead.edges((key,)).get(key))
 
-    def edges_from(self, node_id: str) -> list[EdgePut]:
+    def edges_from(self, node_id: str) -> list[EdgeUpsert]:
         """Return the edges that leave a node after the draft, each as a put that recreates it."""
         if (known := self._existing_from.get(node_id)) is None:
-            known = {edge.key: copy_as_edge_put(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
+            known = {edge.key: copy_edge_row_as_upsert(edge, edge.key) for edge in self.ahead.edges_from(node_id)}
             self._existing_from[node_id] = known
         edges = known.copy()
         for key in self._edges_at.get(node_id, ()):
@@ -110,7 +116,7 @@ class MemoryDraft:
         found = (put for put in self.edges_from(memory) if put.key[2] == IS_ABOUT_RELATION)
         return {put.key[1]: 1.0 if put.weight is None else put.weight for put in found}
 
-    def put_node(self, put: NodePut) -> NodeRow:
+    def put_node(self, put: NodeUpsert) -> NodeRow:
         """Write a node or add to it; return its row without the fields that the store sets."""
         old, earlier = self.node(put.id), self._nodes.get(put.id)
         self._nodes[put.id] = put if earlier is None else put.over(earlier)
@@ -124,13 +130,13 @@ class MemoryDraft:
             self.ahead.sequence,
             created if put.created_at is None else put.created_at,
             self.ahead.now,
-            next_node_extras(put.extras, old.extras if old else None),
+            apply_node_extras_upsert(put.extras, old.extras if old else None),
         )
         for name in list_entity_names(row):
-            self._by_name.setdefault(normalize_name(name), []).append(row.id)
+            self._by_name.setdefault(normalize_entity_name(name), []).append(row.id)
         return row
 
-    def put_edge(self, put: EdgePut) -> None:
+    def put_edge(self, put: EdgeUpsert) -> None:
         """Write an edge or add to it."""
         earlier = self._edges.get(put.key)
         self._edges[put.key] = put if earlier is None else put.over(earlier)
@@ -161,7 +167,7 @@ class MemoryDraft:
             return self._unambiguous(name, same).id
         unknown = [row for row in found if row.type == UNKNOWN_TYPE]
         if unknown:
-            return self.put_node(NodePut(0, unknown[0].id, entity_type)).id
+            return self.put_node(NodeUpsert(0, unknown[0].id, entity_type)).id
         return self._create_entity(name, entity_type)
 
     def find_entity_named(self, name: str) -> str | None:
@@ -171,7 +177,7 @@ class MemoryDraft:
 
     def find(self, name: str) -> list[NodeRow]:
         """Return the entities with a name: exact, then in another spelling, then by alias, then by id."""
-        wanted = normalize_name(name)
+        wanted = normalize_entity_name(name)
         ids = dict.fromkeys(row.id for row in self.ahead.nodes_named(name)) | dict.fromkeys(
             self._by_name.get(wanted, ())
         )
@@ -179,8 +185,8 @@ class MemoryDraft:
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
-            lambda row: normalize_name(_name(row)) == wanted,
-            lambda row: wanted in map(normalize_name, list_entity_names(row)),
+            lambda row: normalize_entity_name(_name(row)) == wanted,
+            lambda row: wanted in map(normalize_entity_name, list_entity_names(row)),
         )
         for fits in tests:
             if found := self.find_current_nodes(row.id for row in rows if fits(row)):
@@ -191,7 +197,7 @@ class MemoryDraft:
         """Return the active entities among some nodes, after following merge redirects."""
         survivors = dict.fromkeys(map(self.ahead.resolve_redirect, ids))
         rows = (row for node_id in survivors if (row := self.node(node_id)) is not None)
-        return [row for row in rows if not row.is_memory and not is_never_valid(row.extras)]
+        return [row for row in rows if not row.is_memory and not is_node_never_valid(row.extras)]
 
     def _unambiguous(self, name: str, found: list[NodeRow]) -> NodeRow:
         known = [row for row in found if row.type != UNKNOWN_TYPE] or found
@@ -202,7 +208,9 @@ class MemoryDraft:
 
     def _create_entity(self, name: str, entity_type: str) -> str:
         self.made.append(node_id := self._free_id(name, entity_type))
-        self.put_node(NodePut(0, node_id, entity_type, "", EMPTY_ATTRIBUTES_JSON, extras=NodeExtrasPut(name=name)))
+        self.put_node(
+            NodeUpsert(0, node_id, entity_type, "", EMPTY_ATTRIBUTES_JSON, extras=NodeExtrasUpsert(name=name))
+        )
         return node_id
 
     def _free_id(self, name: str, entity_type: str) -> str:
@@ -219,15 +227,15 @@ def _name(row: NodeRow) -> str:
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
+class ValidatedMemoryInput(msgspec.Struct, frozen=True, kw_only=True):
     """A validated memory to store; `node` is its content if it is new.
 
     `parent` is the id of its parent. `near` are the nearest memories in the index with their cosines; `vector` is its
     own vector. Both may be absent.
     """
 
-    node: NodePut
-    about: tuple[AssociatedEntity, ...]
+    node: NodeUpsert
+    about: tuple[MemoryEntityInput, ...]
     dedup: DedupPolicy
     threshold: float
     parent: str = ""
@@ -250,20 +258,20 @@ class MemoryPut(msgspec.Struct, frozen=True, kw_only=True):
         return NO_EXTRAS if self.node.extras is None else self.node.extras.applied_to(NO_EXTRAS)
 
 
-class StoredDraft(NamedTuple):
+class MemoryStoreResult(NamedTuple):
     """Result of storing a memory; `id` is the memory that holds it."""
 
     id: str
     outcome: StoreOutcome
 
 
-class Deduplicator(MemoryDraft):
-    """Decisions for memories that are stored together, each after the ones before it.
+class Deduplicator(MemoryWriteBatchDraft):
+    """Decides for memories stored together which are new, duplicates or merged, each after the ones before it.
 
     `used` maps the existing memories that matched to the confidence of the new ones.
     """
 
-    def __init__(self, ahead: PendingState, recent: RecentVectors) -> None:
+    def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectors) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
         self.places = ParentAssignments(self)
@@ -271,7 +279,7 @@ class Deduplicator(MemoryDraft):
         self._recent = recent
         self._by_text: dict[bytes, list[str]] = {}
 
-    def store(self, put: MemoryPut) -> StoredDraft:
+    def store(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         """Decide and draft one memory. Raises NotFound if its parent does not exist.
 
         Raises Conflict for an ambiguous entity name, for an id that holds another text, and for an invalid parent.
@@ -284,7 +292,7 @@ class Deduplicator(MemoryDraft):
             place(row, parent)
         return stored
 
-    def _store(self, put: MemoryPut) -> StoredDraft:
+    def _store(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         about = self._about(put)
         own = self.node(put.node.id)
         if own is not None:
@@ -292,23 +300,25 @@ class Deduplicator(MemoryDraft):
         same = self._find_equal(put, about)
         return self._create(put, about) if same is None else self._merge(put, same, about)
 
-    def _about(self, put: MemoryPut) -> dict[str, float]:
+    def _about(self, put: ValidatedMemoryInput) -> dict[str, float]:
         about: dict[str, float] = {}
         for each in put.about:
             entity = self.entity(each.name, each.entity_type)
             about[entity] = max(each.relevance, about.get(entity, 0.0))
         return about
 
-    def _create(self, put: MemoryPut, about: Mapping[str, float]) -> StoredDraft:
+    def _create(self, put: ValidatedMemoryInput, about: Mapping[str, float]) -> MemoryStoreResult:
         row = self.put_node(put.node)
         self.associate(row.id, about)
-        for digest in (text_hash(row.content), fingerprint(row.content)):
+        for digest in (text_hash(row.content), fingerprint_wording(row.content)):
             self._by_text.setdefault(digest, []).append(row.id)
         if put.vector is not None:
             self._recent.add(row.id, put.vector)
-        return StoredDraft(row.id, "created")
+        return MemoryStoreResult(row.id, "created")
 
-    def _store_existing_id(self, put: MemoryPut, own: NodeRow, about: Mapping[str, float]) -> StoredDraft:
+    def _store_existing_id(
+        self, put: ValidatedMemoryInput, own: NodeRow, about: Mapping[str, float]
+    ) -> MemoryStoreResult:
         """Store a memory whose id exists; another kind of node becomes a memory."""
         if not own.is_memory:
             return self._create(put, about)
@@ -320,23 +330,25 @@ class Deduplicator(MemoryDraft):
             raise Conflict(f"memory {own.id!r} exists and was {row.extras.ended}: store the text under another id")
         return self._merge(put, row, about, absorbs=False)
 
-    def _merge(self, put: MemoryPut, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True) -> StoredDraft:
+    def _merge(
+        self, put: ValidatedMemoryInput, row: NodeRow, about: Mapping[str, float], *, absorbs: bool = True
+    ) -> MemoryStoreResult:
         """Keep the older memory with its wording; another wording is stored as an absorbed memory."""
         extras = put.extras
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
         self._add_fields(row, extras, put.node.attributes or EMPTY_ATTRIBUTES_JSON)
         self.associate(row.id, about)
         if not absorbs or text_hash(row.content) == text_hash(put.content):
-            return StoredDraft(row.id, "duplicate")
+            return MemoryStoreResult(row.id, "duplicate")
         self._absorb(put, row.id)
-        return StoredDraft(row.id, "merged")
+        return MemoryStoreResult(row.id, "merged")
 
     def _add_fields(self, row: NodeRow, extras: NodeExtras, attributes: str) -> None:
         own = row.extras or NO_EXTRAS
         united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
         joined, layer = merge_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
         if united != own.tags or joined != row.attributes or layer != own.layer:
-            self.put_node(NodePut(0, row.id, attributes=joined, extras=NodeExtrasPut(tags=united, layer=layer)))
+            self.put_node(NodeUpsert(0, row.id, attributes=joined, extras=NodeExtrasUpsert(tags=united, layer=layer)))
 
     def _layer_for(self, row: NodeRow, layer: int | None) -> int | None:
         """Return the layer that a memory has after a merge: its own, or the given one if it can have that."""
@@ -349,11 +361,11 @@ class Deduplicator(MemoryDraft):
             return None
         return layer
 
-    def _absorb(self, put: MemoryPut, into: str) -> None:
+    def _absorb(self, put: ValidatedMemoryInput, into: str) -> None:
         extras = put.extras
         begun = self.ahead.now if put.node.created_at is None else put.node.created_at
         withdrawn = msgspec.structs.replace(
-            put.node.extras or NodeExtrasPut(),
+            put.node.extras or NodeExtrasUpsert(),
             valid_from=begun,
             valid_to=begun,
             former_from=extras.valid_from,
@@ -362,7 +374,7 @@ class Deduplicator(MemoryDraft):
             belongs_to=into,
         )
         self.put_node(msgspec.structs.replace(put.node, extras=withdrawn))
-        self.put_edge(EdgePut(0, (put.node.id, into, MERGED_INTO_RELATION)))
+        self.put_edge(EdgeUpsert(0, (put.node.id, into, MERGED_INTO_RELATION)))
 
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
         """Make a memory be about entities with at least the given relevance."""
@@ -370,11 +382,11 @@ class Deduplicator(MemoryDraft):
             key = (memory, entity, IS_ABOUT_RELATION)
             existing = self.edge(key)
             if existing is None or (existing.weight or 0.0) < relevance:
-                self.put_edge(EdgePut(0, key, relevance))
+                self.put_edge(EdgeUpsert(0, key, relevance))
 
     # Equal statements
 
-    def _find_equal(self, put: MemoryPut, about: Mapping[str, float]) -> NodeRow | None:
+    def _find_equal(self, put: ValidatedMemoryInput, about: Mapping[str, float]) -> NodeRow | None:
         """Return the oldest memory that can absorb this one."""
         if not put.is_mergeable:
             return None
@@ -385,39 +397,39 @@ class Deduplicator(MemoryDraft):
         ]
         return min(found, key=lambda row: (row.created_at, row.id), default=None)
 
-    def _candidates(self, put: MemoryPut) -> Iterable[NodeRow]:
+    def _candidates(self, put: ValidatedMemoryInput) -> Iterable[NodeRow]:
         in_other_words = put.dedup != "exact"
         found = {row.id: row for row in self.ahead.ids_with_equal_text(put.content, in_other_words=in_other_words)}
-        for digest in (text_hash(put.content), fingerprint(put.content)):
+        for digest in (text_hash(put.content), fingerprint_wording(put.content)):
             found |= {row.id: row for node_id in self._by_text.get(digest, ()) if (row := self.node(node_id))}
         found |= {node_id: row for node_id in self._near(put) if (row := self.node(node_id)) is not None}
         return [self._rows.get(node_id, row) for node_id, row in found.items()]
 
-    def _near(self, put: MemoryPut) -> set[str]:
+    def _near(self, put: ValidatedMemoryInput) -> set[str]:
         """Return memories near enough to merge, if the policy compares vectors."""
         if put.dedup != "similarity" or put.vector is None:
             return set()
         known = {node_id for node_id, similarity in put.near.items() if similarity > put.threshold}
         return known | self._recent.find_similar(put.vector, put.threshold).keys()
 
-    def _can_absorb(self, row: NodeRow, put: MemoryPut) -> bool:
+    def _can_absorb(self, row: NodeRow, put: ValidatedMemoryInput) -> bool:
         """Return whether a memory says the same, as the policy defines it, and may absorb the other one."""
         extras = row.extras
         layer = put.extras.layer
-        if not row.is_memory or extras is None or extras.ended or not can_share_layer(extras.layer, layer):
+        if not row.is_memory or extras is None or extras.ended or not can_merge_memory_layers(extras.layer, layer):
             return False
         if text_hash(row.content) == text_hash(put.content):
             return True
         if put.dedup == "exact":
             return False
-        share = can_share_type((row.type, extras.layer), (put.node.type or "", layer))
-        alike = share and fingerprint(row.content) == fingerprint(put.content)
+        share = can_merge_memory_types((row.type, extras.layer), (put.node.type or "", layer))
+        alike = share and fingerprint_wording(row.content) == fingerprint_wording(put.content)
         return alike or row.id in self._near(put)
 
     def _has_same_entities(self, memory: str, about: Mapping[str, float]) -> bool:
         """Return whether a memory is about no other entity of the same name."""
-        current = {normalize_name(name): entity for entity, name in self._names(self.about(memory))}
-        new = ((normalize_name(name), entity) for entity, name in self._names(about))
+        current = {normalize_entity_name(name): entity for entity, name in self._names(self.about(memory))}
+        new = ((normalize_entity_name(name), entity) for entity, name in self._names(about))
         return all(current.get(name, entity) == entity for name, entity in new)
 
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
@@ -436,7 +448,7 @@ def merge_attributes(old: str, new: str) -> str:
 class ParentAssignments:
     """Parents of the memories of a draft. Use it in the writer thread only."""
 
-    def __init__(self, draft: MemoryDraft) -> None:
+    def __init__(self, draft: MemoryWriteBatchDraft) -> None:
         self._draft = draft
         self._placed: dict[str, str] = {}
 
@@ -445,8 +457,8 @@ class ParentAssignments:
         if (placed := self._placed.get(memory)) is not None:
             return self._draft.node(placed) if placed else None
         edges = self._draft.ahead.parent_edges(memory)
-        parents = {parent: row for parent in edges if is_live(row := self._draft.node(parent))}
-        edge = newest_parent_edge(edge for parent, edge in edges.items() if parent in parents)
+        parents = {parent: row for parent in edges if is_live_memory(row := self._draft.node(parent))}
+        edge = find_newest_parent_edge(edge for parent, edge in edges.items() if parent in parents)
         self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else parents[edge.target]
 
@@ -457,7 +469,7 @@ class ParentAssignments:
             raise NotFound(f"parent_id: there is no memory {parent_id!r}")
         if not row.is_memory:
             raise Conflict(f"parent_id: node {parent_id!r} is not a memory")
-        if not is_live(row):
+        if not is_live_memory(row):
             extras = row.extras or NO_EXTRAS
             why = f"is a former version of {extras.belongs_to!r}" if extras.belongs_to else f"was {extras.ended}"
             raise Conflict(f"parent_id: memory {parent_id!r} {why}; it cannot be a parent")
@@ -479,14 +491,14 @@ class ParentAssignments:
             self._draft.drop_edge((child.id, own, CHILD_OF_RELATION))
         if parent is not None and parent.id not in upward:
             self._draft.put_edge(
-                EdgePut(0, (child.id, parent.id, CHILD_OF_RELATION), extras=_without_end(self._draft, child, parent))
+                EdgeUpsert(0, (child.id, parent.id, CHILD_OF_RELATION), extras=_without_end(self._draft, child, parent))
             )
         self._placed[child.id] = "" if parent is None else parent.id
 
     def _withdrawn(self, child: str) -> list[str]:
         """Return its forgotten parents, whose edges would otherwise return when they are restored."""
         edges = (edge for edge in self._draft.ahead.edges_from(child) if edge.relation_type == CHILD_OF_RELATION)
-        return [edge.target for edge in edges if restore_edge(edge) is not None]
+        return [edge.target for edge in edges if build_edge_restore_upsert(edge) is not None]
 
     def add(self, child: NodeRow, parent: NodeRow) -> None:
         """Set the parent of a memory that has none, if the hierarchy allows it."""
@@ -500,12 +512,12 @@ class ParentAssignments:
         """Raise Conflict if a memory's layer is more general than its parent's, or less so than its children's."""
         layer, parent = (row.extras or NO_EXTRAS).layer, self.parent(row.id)
         if parent is not None:
-            check_layers(row, parent)
+            check_parent_memory_layer(row, parent)
         if layer is not None:
             for child_id in dict.fromkeys(self._draft.ahead.more_general_children(row.id, layer)):
                 child, above = self._draft.node(child_id), self.parent(child_id)
-                if is_live(child) and above is not None and above.id == row.id:
-                    check_layers(child, row)
+                if is_live_memory(child) and above is not None and above.id == row.id:
+                    check_parent_memory_layer(child, row)
 
     def _check(self, child: NodeRow, parent: NodeRow) -> None:
         """Raise Conflict if the parent is the memory or its descendant, too deep, or of a more specific layer."""
@@ -523,10 +535,10 @@ class ParentAssignments:
                 raise Conflict(
                     f"parent_id: memory {parent.id!r} is already below {MAX_HIERARCHY_DEPTH} levels, the maximum depth"
                 )
-        check_layers(child, parent)
+        check_parent_memory_layer(child, parent)
 
 
-def _without_end(draft: MemoryDraft, child: NodeRow, parent: NodeRow) -> EdgeExtrasPut | None:
+def _without_end(draft: MemoryWriteBatchDraft, child: NodeRow, parent: NodeRow) -> EdgeExtrasUpsert | None:
     """Return the put that makes an ended relation valid without end again."""
     existing = draft.edge((child.id, parent.id, CHILD_OF_RELATION))
-    return None if existing is None else EdgeExtrasPut(valid_from=None, valid_to=None)
+    return None if existing is None else EdgeExtrasUpsert(valid_from=None, valid_to=None)

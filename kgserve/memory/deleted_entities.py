@@ -9,12 +9,12 @@ import msgspec
 from kgserve.errors import Conflict
 from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.memory.api import DeletedEntity
-from kgserve.memory.presentation import name_or_id
+from kgserve.memory.serialization import name_or_id
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile, RowState
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile, RowStateInterval
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names, normalize_name
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names, normalize_entity_name
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.stores.open_store import OpenStore
 
 MAX_DELETED_ENTITY_MEMORIES = 100_000
@@ -22,7 +22,7 @@ MAX_DELETED_NODE_STATES = 100_000
 """Maximum number of ended node states searched for a name, latest first; ids are found at any age."""
 
 
-class DeletedSubject(msgspec.Struct, frozen=True):
+class DeletedEntityWithMemories(msgspec.Struct, frozen=True):
     """A deleted entity in its last state, its names, and its relevance by the ids of the memories about it."""
 
     entity: DeletedEntity
@@ -32,7 +32,7 @@ class DeletedSubject(msgspec.Struct, frozen=True):
 
 def find_deleted_entity(
     historian: HistoryWorker | None, store: OpenStore, text: str, *, has_memories: bool = True
-) -> DeletedSubject | None:
+) -> DeletedEntityWithMemories | None:
     """Return a deleted entity, by id or name; None if it is unknown or the store keeps no history.
 
     has_memories: only an entity of which at least one of the memories about it still exists.
@@ -51,22 +51,26 @@ def find_deleted_entity(
     return found[0] if found else None
 
 
-def _list_found(history: HistoryFile, text: str) -> Sequence[DeletedSubject]:
+def _list_found(history: HistoryFile, text: str) -> Sequence[DeletedEntityWithMemories]:
     by_id = [state for state in history.node_states(text, NO_SEQUENCE_LIMIT, 1) if state.last is not None]
     return _subjects(history, by_id) or _subjects(history, _called(history, text))
 
 
-def _called(history: HistoryFile, text: str) -> Iterable[RowState[NodeRow]]:
-    wanted = normalize_name(text)
+def _called(history: HistoryFile, text: str) -> Iterable[RowStateInterval[NodeRow]]:
+    wanted = normalize_entity_name(text)
     deleted = history.deleted_targets(IS_ABOUT_RELATION, MAX_DELETED_NODE_STATES)
-    return (state for state in deleted if wanted in map(normalize_name, (state.row.id, *list_entity_names(state.row))))
+    return (
+        state
+        for state in deleted
+        if wanted in map(normalize_entity_name, (state.row.id, *list_entity_names(state.row)))
+    )
 
 
-def _subjects(history: HistoryFile, states: Iterable[RowState[NodeRow]]) -> Sequence[DeletedSubject]:
+def _subjects(history: HistoryFile, states: Iterable[RowStateInterval[NodeRow]]) -> Sequence[DeletedEntityWithMemories]:
     return [found for state in states if (found := _subject(history, state)).memories]
 
 
-def _subject(history: HistoryFile, state: RowState[NodeRow]) -> DeletedSubject:
+def _subject(history: HistoryFile, state: RowStateInterval[NodeRow]) -> DeletedEntityWithMemories:
     row, until = state.row, state.last or 0
     edges = history.edges_ended(row.id, IS_ABOUT_RELATION, until, MAX_DELETED_ENTITY_MEMORIES)
     entity = DeletedEntity(
@@ -77,4 +81,6 @@ def _subject(history: HistoryFile, state: RowState[NodeRow]) -> DeletedSubject:
         sequence=until,
     )
     names = tuple(dict.fromkeys((entity.name, *list_entity_names(row))))
-    return DeletedSubject(entity, names, {each.row.source: min(max(each.row.weight, 0.0), 1.0) for each in edges})
+    return DeletedEntityWithMemories(
+        entity, names, {each.row.source: min(max(each.row.weight, 0.0), 1.0) for each in edges}
+    )

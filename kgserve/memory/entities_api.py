@@ -95,7 +95,7 @@ class DeleteEntitiesRequest(DeleteEntityOptions, kw_only=True):
     ]
 
 
-class EntitiesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityListQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of a list of entities."""
 
     type: Annotated[
@@ -121,7 +121,7 @@ class EntityMemoriesRequest(EntityMemoriesQuery, kw_only=True):
 
 
 class EntityGraphQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Extent of the graph around an entity."""
+    """Query parameters that bound the graph around an entity."""
 
     depth: Annotated[
         int, Meta(ge=1, le=MAX_GRAPH_DEPTH, description="Maximum distance in relations, in either direction")
@@ -189,7 +189,7 @@ class RelationIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     relation_id: str = field(name="id")
 
 
-class RelationsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RelationListQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of a list of relations between named entities."""
 
     source: Annotated[LabelText, Meta(description=f"Only from there. {_ENTITY_HELP}")] | None = None
@@ -229,7 +229,7 @@ class UpdatedEntity(NamedEntity, kw_only=True):
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
-class EntitiesCreated(msgspec.Struct, kw_only=True):
+class CreateEntitiesAnswer(msgspec.Struct, kw_only=True):
     """Results of the entities, in the order of the request."""
 
     entities: list[CreatedEntity]
@@ -237,8 +237,8 @@ class EntitiesCreated(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class Relation(msgspec.Struct, kw_only=True):
-    """A relation; ``source`` and ``target`` are ids. Its confidence fades from ``updated_at`` on."""
+class EntityRelation(msgspec.Struct, kw_only=True):
+    """A relation between two entities, given by ids. Its confidence decays from ``updated_at`` on."""
 
     id: str
     source: str
@@ -255,14 +255,14 @@ class Relation(msgspec.Struct, kw_only=True):
     updated_at: str
 
 
-class CreatedRelation(Relation, kw_only=True):
+class CreatedRelation(EntityRelation, kw_only=True):
     """A new or confirmed relation."""
 
     outcome: Literal["created", "updated", "existing"]
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
-class RelationsCreated(msgspec.Struct, kw_only=True):
+class CreateRelationsAnswer(msgspec.Struct, kw_only=True):
     """Results of the relations, in order; ``entities_created`` are the ids of ends that were created."""
 
     relations: list[CreatedRelation]
@@ -271,10 +271,10 @@ class RelationsCreated(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class EntityAnswer(NamedEntity, kw_only=True):
+class EntityWithRelations(NamedEntity, kw_only=True):
     """An entity with its relations, at most 1,000, and the number of memories about it."""
 
-    relations: list[Relation]
+    relations: list[EntityRelation]
     relations_truncated: bool
     memories: int
 
@@ -289,7 +289,7 @@ class EntityPage(msgspec.Struct, kw_only=True):
 class RelationPage(msgspec.Struct, kw_only=True):
     """One page of relations; ``next_cursor`` is null on the last one."""
 
-    relations: list[Relation]
+    relations: list[EntityRelation]
     next_cursor: str | None
 
 
@@ -305,12 +305,12 @@ class EntityGraph(msgspec.Struct, kw_only=True):
     """Entities, nearest first, and the relations between them."""
 
     nodes: list[EntityWithMemories]
-    edges: list[Relation]
+    edges: list[EntityRelation]
     truncated: Annotated[bool, Meta(description="More entities or relations are within the distance")]
     sequence: int
 
 
-class EntitiesDeleted(msgspec.Struct, kw_only=True):
+class DeleteEntitiesAnswer(msgspec.Struct, kw_only=True):
     """Result of deleting entities, or its forecast with ``dry_run``, in one commit."""
 
     ok: Literal[True] = True
@@ -337,7 +337,7 @@ class DeleteRelationsAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class MemoryStats(msgspec.Struct, kw_only=True):
+class StoredMemoryStatistics(msgspec.Struct, kw_only=True):
     """Totals of a store's memories. Averages and counts cover the current, active memories.
 
     ``low_confidence_count``: below the store's ``min_confidence``. ``ended``: withdrawn ones, by reason. Inject, Cypher
@@ -359,7 +359,7 @@ class MemoryStats(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class GrowthQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryGrowthQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of the growth statistics."""
 
     by: Annotated[Literal["day", "week", "month"], Meta(description="Weeks begin on Monday; UTC")] = "day"
@@ -368,7 +368,7 @@ class GrowthQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = 100
 
 
-class GrowthPeriod(msgspec.Struct, kw_only=True):
+class MemoryGrowthPeriod(msgspec.Struct, kw_only=True):
     """Memories created in a period, and the total at its end."""
 
     period: Annotated[str, Meta(description="Its first day, such as 2025-07-15")]
@@ -380,10 +380,10 @@ class MemoryGrowth(msgspec.Struct, kw_only=True):
     """Memories by creation time, oldest period first; empty periods are omitted."""
 
     by: Literal["day", "week", "month"]
-    periods: list[GrowthPeriod]
+    periods: list[MemoryGrowthPeriod]
 
 
-class CountsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryCountsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of counts."""
 
     limit: Annotated[
@@ -399,7 +399,7 @@ class TypeCount(msgspec.Struct, kw_only=True):
     share: float
 
 
-class MemoryTypes(msgspec.Struct, kw_only=True):
+class MemoryTypeCounts(msgspec.Struct, kw_only=True):
     """Memory counts by type, the most frequent first."""
 
     types: list[TypeCount]
@@ -413,13 +413,13 @@ class MemoryTagCount(msgspec.Struct, kw_only=True):
     count: int
 
 
-class MemoryTags(msgspec.Struct, kw_only=True):
+class MemoryTagCounts(msgspec.Struct, kw_only=True):
     """Memory counts by tag, the most frequent first."""
 
     tags: list[MemoryTagCount]
 
 
-class ConfidenceQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ConfidenceHistogramQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of the confidence histogram."""
 
     buckets: Annotated[int, Meta(ge=1, le=100, description="Number of equal intervals of 0 to 1")] = 10

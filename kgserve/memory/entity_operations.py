@@ -11,53 +11,57 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import Conflict, NotFound
-from kgserve.graph import merge
+from kgserve.graph import node_merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.merge_api import MergeAnswer, MergeNodeRequest
 from kgserve.graph.mutations import list_memories_about
+from kgserve.graph.node_merge_api import MergeAnswer, MergeNodeRequest
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
-from kgserve.graph.request_validation import FaultCollector, rename_fault_paths, to_edge_put, to_node_put
+from kgserve.graph.request_validation import (
+    ValidationErrorCollector,
+    rename_fields_in_error_paths,
+    validate_edge_input,
+    validate_node_input,
+)
 from kgserve.graph.store_handle import StoreHandle, map_future
-from kgserve.memory.deduplication import MemoryDraft
+from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.entities_api import (
     DEFAULT_STRENGTH,
     CreatedEntity,
     CreatedRelation,
+    CreateEntitiesAnswer,
     CreateEntitiesRequest,
+    CreateRelationsAnswer,
     CreateRelationsRequest,
+    DeleteEntitiesAnswer,
     DeleteEntitiesRequest,
     DeleteEntityRequest,
     DeleteRelationsAnswer,
     DeleteRelationsRequest,
-    EntitiesCreated,
-    EntitiesDeleted,
-    EntityAnswer,
     EntityGraph,
     EntityGraphRequest,
     EntityIdRequest,
     EntityInput,
+    EntityRelation,
     EntityWithMemories,
-    Relation,
+    EntityWithRelations,
     RelationIdRequest,
     RelationInput,
     RelationKey,
-    RelationsCreated,
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.memory.presentation import name_or_id, now_in_microseconds, record_use, to_memories
-from kgserve.memory.relation_ends import find_relation_end, relation_key
+from kgserve.memory.relation_ends import find_relation_end_by_name, resolve_relation_key
+from kgserve.memory.serialization import build_memories_from_rows, name_or_id, now_in_microseconds, record_memory_use
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import format_time, parse_time
-from kgserve.projections.memory_index import decay
-from kgserve.projections.memory_index.decay import Confidence, half_lives_of
+from kgserve.projections.memory_index import confidence_decay
+from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, memory_half_lives_from_settings
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.entity_names import ALIASES_ATTRIBUTE, IS_ABOUT_RELATION, parse_aliases
-from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.rows import (
+from kgserve.storage.model.entity_names import ALIASES_ATTRIBUTE, IS_ABOUT_RELATION, parse_entity_aliases
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_and_memory_filters import MemoryFilter
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import (
     EMPTY_ATTRIBUTES_JSON,
     EdgeRow,
     NodeRow,
@@ -65,12 +69,18 @@ from kgserve.storage.model.rows import (
     parse_edge_id,
     split_edge_attributes,
 )
-from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.delta import EdgeSet
-from kgserve.storage.rows.node_edge_pages import add_former_versions, exclude_types, filter_by_type, filter_by_weight
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.rows.node_edge_pages import (
+    add_former_memory_versions,
+    exclude_edges_of_types,
+    filter_edges_by_min_weight,
+    filter_edges_by_type,
+)
+from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.pending_state import PendingState
+from kgserve.stores.pending_state import PendingCommitGroupState
 
 T = TypeVar("T")
 
@@ -90,7 +100,7 @@ WriteOutcome = Literal["created", "updated", "existing"]
 
 def _write_by_names(
     graph: StoreHandle,
-    decide: Callable[[MemoryDraft], WriteBatch],
+    decide: Callable[[MemoryWriteBatchDraft], WriteBatch],
     answer: Callable[[OpenStore, RowsSnapshot, WriteReport], T],
     cost: int,
     *,
@@ -101,7 +111,7 @@ def _write_by_names(
 
     def begin(store: OpenStore) -> Future[WriteReport]:
         leased.append(store)
-        return store.submit_decided(lambda ahead: decide(MemoryDraft(ahead)), cost)
+        return store.submit_decided(lambda ahead: decide(MemoryWriteBatchDraft(ahead)), cost)
 
     def done(report: WriteReport) -> T:
         with leased[0].reading() as rows:
@@ -113,45 +123,45 @@ def _write_by_names(
 # Entities
 
 
-def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Future[EntitiesCreated]:
+def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Future[CreateEntitiesAnswer]:
     """Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
 
     An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
     ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
     """
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     puts = [_validate_entity(each, f"entities[{index}].", faults) for index, each in enumerate(request.entities)]
     faults.raise_any()
     made: list[tuple[str, WriteOutcome]] = []
 
-    def decide(draft: MemoryDraft) -> WriteBatch:
+    def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         made.extend(_create_or_update(draft, each, put) for each, put in zip(request.entities, puts, strict=True))
         return draft.batch()
 
-    def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> EntitiesCreated:
+    def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateEntitiesAnswer:
         found = rows.nodes({node_id for node_id, _ in made})
         entities = [
             CreatedEntity(**entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence)
             for node_id, outcome in made
         ]
         created = sum(outcome == "created" for _, outcome in made)
-        return EntitiesCreated(entities=entities, created=created, sequence=report.sequence)
+        return CreateEntitiesAnswer(entities=entities, created=created, sequence=report.sequence)
 
     return _write_by_names(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def _validate_entity(entity: EntityInput, place: str, faults: FaultCollector) -> NodePut:
+def _validate_entity(entity: EntityInput, place: str, faults: ValidationErrorCollector) -> NodeUpsert:
     """Return the validated put of an entity whose id is not known yet."""
-    own = FaultCollector(place)
+    own = ValidationErrorCollector(place)
     node = NodeInput(
         id="-", type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
     )
-    put = to_node_put(0, node, rename_fault_paths(own, _ENTITY_FIELD_RENAMES))
+    put = validate_node_input(0, node, rename_fields_in_error_paths(own, _ENTITY_FIELD_RENAMES))
     faults.errors += own.errors
     return put
 
 
-def _create_or_update(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> tuple[str, WriteOutcome]:
+def _create_or_update(draft: MemoryWriteBatchDraft, entity: EntityInput, put: NodeUpsert) -> tuple[str, WriteOutcome]:
     before = {row.id: row for row in draft.find(entity.name)}
     node_id = draft.entity(entity.name, entity.entity_type)
     old, row = before.get(node_id), draft.node(node_id)
@@ -160,12 +170,12 @@ def _create_or_update(draft: MemoryDraft, entity: EntityInput, put: NodePut) -> 
     attributes = _with_aliases(row, put.attributes, entity.aliases)
     named = row.extras is not None and row.extras.name
     row = draft.put_node(
-        NodePut(
+        NodeUpsert(
             0,
             node_id,
             content=put.content,
             attributes=attributes,
-            extras=None if named else NodeExtrasPut(name=entity.name),
+            extras=None if named else NodeExtrasUpsert(name=entity.name),
         )
     )
     if old is None:
@@ -181,7 +191,7 @@ def _with_aliases(row: NodeRow, metadata: str | None, aliases: Sequence[str] | N
     """Return the attributes with the given metadata and aliases, or None if neither is given."""
     if metadata is None and aliases is None:
         return None
-    names = parse_aliases(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
+    names = parse_entity_aliases(row.attributes) if aliases is None else list(dict.fromkeys(aliases))
     found: dict[str, Any] = decode_json(row.attributes if metadata is None else metadata, dict[str, Any])
     if names and (aliases is not None or ALIASES_ATTRIBUTE not in found):
         found[ALIASES_ATTRIBUTE] = names
@@ -190,7 +200,7 @@ def _with_aliases(row: NodeRow, metadata: str | None, aliases: Sequence[str] | N
     return _encode(found).decode() if found else EMPTY_ATTRIBUTES_JSON
 
 
-def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityAnswer:
+def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityWithRelations:
     """Return an entity, by id or name, with its relations and the number of memories about it.
 
     Raises NotFound, and Conflict for an ambiguous name.
@@ -200,13 +210,15 @@ def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityAnswer:
         with store.reading() as rows:
             edges = list(islice(_relations_of(rows, entity), MAX_SHOWN_RELATIONS + 1))
             number = rows.number(entity)
-            about = filter_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (IS_ABOUT_RELATION,))
+            about = filter_edges_by_type(
+                rows, rows.edges_around(np.array([number]), outgoing=False), (IS_ABOUT_RELATION,)
+            )
             row = rows.node(entity)
             if row is None:
                 raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
-            return EntityAnswer(
+            return EntityWithRelations(
                 **entity_fields(row),
-                relations=to_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
+                relations=edges_to_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
                 relations_truncated=len(edges) > MAX_SHOWN_RELATIONS,
                 memories=len(about),
             )
@@ -217,7 +229,7 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
 
     Raises InvalidInput, NotFound, and Conflict if another entity has the name and the type.
     """
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     node = NodeInput(
         id="-",
         type=request.entity_type,
@@ -225,11 +237,11 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
         attributes=request.metadata,
         name=request.name,
     )
-    put = to_node_put(0, node, rename_fault_paths(faults, _ENTITY_FIELD_RENAMES))
+    put = validate_node_input(0, node, rename_fields_in_error_paths(faults, _ENTITY_FIELD_RENAMES))
     faults.raise_any()
     found_ids: list[str] = []
 
-    def decide(draft: MemoryDraft) -> WriteBatch:
+    def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         row = _require_entity(draft, request.entity_id, graph.name)
         found_ids.append(row.id)
         name, entity_type = request.name or name_or_id(row), request.entity_type or row.type
@@ -251,7 +263,7 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
     return _write_by_names(graph, decide, answer, len(request.description or "") + 1_000)
 
 
-def delete_entity(graph: StoreHandle, request: DeleteEntityRequest) -> Future[EntitiesDeleted]:
+def delete_entity(graph: StoreHandle, request: DeleteEntityRequest) -> Future[DeleteEntitiesAnswer]:
     """Delete one entity, by id or name, with its relations. Options and errors are those of `delete_entities`."""
     names = DeleteEntitiesRequest(
         entity_names=[request.entity_id], cascade_memories=request.cascade_memories, dry_run=request.dry_run
@@ -259,7 +271,7 @@ def delete_entity(graph: StoreHandle, request: DeleteEntityRequest) -> Future[En
     return delete_entities(graph, names)
 
 
-def delete_entities(graph: StoreHandle, request: DeleteEntitiesRequest) -> Future[EntitiesDeleted]:
+def delete_entities(graph: StoreHandle, request: DeleteEntitiesRequest) -> Future[DeleteEntitiesAnswer]:
     """Delete entities and their relations in one commit. Memories about them stay, unless `cascade_memories` is set.
 
     An unknown name is not an error. With `dry_run`, nothing is deleted. Raises Conflict for an ambiguous name.
@@ -267,8 +279,8 @@ def delete_entities(graph: StoreHandle, request: DeleteEntitiesRequest) -> Futur
 
     def look(store: OpenStore) -> _EntityDeletion:
         with store.reading() as rows:
-            ahead = PendingState(rows, store.memories, now_in_microseconds())
-            return _EntityDeletion.of(MemoryDraft(ahead), rows, request)
+            ahead = PendingCommitGroupState(rows, store.memories, now_in_microseconds())
+            return _EntityDeletion.of(MemoryWriteBatchDraft(ahead), rows, request)
 
     def batch(_: OpenStore, found: _EntityDeletion) -> WriteBatch:
         ids = [*found.entities, *found.memories]
@@ -290,23 +302,23 @@ class _EntityDeletion(msgspec.Struct):
     kept: list[str]
 
     @classmethod
-    def of(cls, draft: MemoryDraft, rows: RowsSnapshot, request: DeleteEntitiesRequest) -> _EntityDeletion:
+    def of(cls, draft: MemoryWriteBatchDraft, rows: RowsSnapshot, request: DeleteEntitiesRequest) -> _EntityDeletion:
         """Return the extent of the deletion that a request describes."""
         found = {name: _id_or_name(draft, name) for name in request.entity_names}
         entities = list(dict.fromkeys(row.id for row in found.values() if row is not None))
         edges = {edge.key for entity in entities for edge in _relations_of(rows, entity)}
         memories: dict[str, None] = {}
         for entity in entities if request.cascade_memories else ():
-            memories |= dict.fromkeys(add_former_versions(rows, _memory_ids_about(rows, entity)))
+            memories |= dict.fromkeys(add_former_memory_versions(rows, _memory_ids_about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
         missing = [name for name, row in found.items() if row is None]
         about = dict.fromkeys(memory for entity in entities for memory in list_memories_about(rows, entity))
         kept = [memory for memory in about if memory not in memories]
         return cls(entities, missing, len(edges), list(memories), shared, kept)
 
-    def report(self, request: DeleteEntitiesRequest, sequence: int) -> EntitiesDeleted:
+    def report(self, request: DeleteEntitiesRequest, sequence: int) -> DeleteEntitiesAnswer:
         """Return the result of the deletion."""
-        return EntitiesDeleted(
+        return DeleteEntitiesAnswer(
             dry_run=request.dry_run,
             count=len(self.entities),
             ids=self.entities[:MAX_REPORTED_ITEMS],
@@ -325,7 +337,7 @@ def _memory_ids_about(rows: RowsSnapshot, entity: str) -> list[str]:
     found = rows.edges_around(np.array([rows.number(entity)]), outgoing=False)
     return [
         edge.source
-        for edge in islice(rows.rows_of(filter_by_type(rows, found, (IS_ABOUT_RELATION,))), MAX_CASCADED_MEMORIES)
+        for edge in islice(rows.rows_of(filter_edges_by_type(rows, found, (IS_ABOUT_RELATION,))), MAX_CASCADED_MEMORIES)
     ]
 
 
@@ -348,7 +360,7 @@ def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityGraph
                 )
                 for each, depth in depths.items()
             ]
-            sequence, relations = rows.at, to_relations(store, rows, around.between(depths))
+            sequence, relations = rows.at, edges_to_relations(store, rows, around.between(depths))
         if request.touch and graph.graphs.caller.has_role("write"):
             _record_uses(store, nodes, now)
         return EntityGraph(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
@@ -388,12 +400,12 @@ class _RelationGraph:
             ends.update(rows.edge_endpoints(self._of(level, outgoing=outgoing))[outgoing].tolist())
         return set(rows.delta.ids([*ends]))
 
-    def _of(self, ids: Collection[str], *, outgoing: bool) -> EdgeSet:
+    def _of(self, ids: Collection[str], *, outgoing: bool) -> BaseAndDeltaEdges:
         rows = self._rows
         numbers = np.array([rows.number(each) for each in ids], np.int64)
-        found = exclude_types(rows, rows.edges_around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
+        found = exclude_edges_of_types(rows, rows.edges_around(numbers, outgoing=outgoing), NON_ENTITY_RELATIONS)
         found = rows.filter_valid(found, self._moment) if rows.has_validity_bounds else found
-        return filter_by_weight(rows, found, self._least) if self._least > 0 else found
+        return filter_edges_by_min_weight(rows, found, self._least) if self._least > 0 else found
 
 
 def _memory_fields(
@@ -411,7 +423,7 @@ def _memory_fields(
     )
     found = rows.nodes(ids)
     return {
-        "memories": to_memories(store, rows, [found[node_id] for node_id in ids if node_id in found], now),
+        "memories": build_memories_from_rows(store, rows, [found[node_id] for node_id in ids if node_id in found], now),
         "memory_count": count,
     }
 
@@ -420,50 +432,50 @@ def _record_uses(store: OpenStore, nodes: Iterable[EntityWithMemories], now: int
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:
-            record_use(store, rows.nodes(ids).values(), now)
+            record_memory_use(store, rows.nodes(ids).values(), now)
 
 
 # Relations
 
 
-def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Future[RelationsCreated]:
+def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Future[CreateRelationsAnswer]:
     """Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
 
     A name that no entity has and that is the id of a memory means that memory. Repeating a relation updates the given
     strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
     Raises InvalidInput, and Conflict for an ambiguous name.
     """
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     puts = [validate_relation(each, f"relations[{index}].", faults) for index, each in enumerate(request.relations)]
     faults.raise_any()
-    made: list[tuple[EdgePut, WriteOutcome]] = []
+    made: list[tuple[EdgeUpsert, WriteOutcome]] = []
     ends: list[str] = []
 
-    def decide(draft: MemoryDraft) -> WriteBatch:
+    def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
-            key = relation_key(draft, each)
+            key = resolve_relation_key(draft, each)
             made.append(put_relation(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
-    def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> RelationsCreated:
+    def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateRelationsAnswer:
         found = rows.edges([put.key for put, _ in made])
-        relations = to_relations(store, rows, [found[put.key] for put, _ in made])
+        relations = edges_to_relations(store, rows, [found[put.key] for put, _ in made])
         created_relations = [
             CreatedRelation(**msgspec.structs.asdict(relation), outcome=outcome, sequence=report.sequence)
             for relation, (_, outcome) in zip(relations, made, strict=True)
         ]
         created = sum(outcome == "created" for _, outcome in made)
-        return RelationsCreated(
+        return CreateRelationsAnswer(
             relations=created_relations, created=created, entities_created=ends, sequence=report.sequence
         )
 
     return _write_by_names(graph, decide, answer, 1_000 * len(puts), create=True)
 
 
-def validate_relation(relation: RelationInput, place: str, faults: FaultCollector) -> EdgePut:
+def validate_relation(relation: RelationInput, place: str, faults: ValidationErrorCollector) -> EdgeUpsert:
     """Return the validated put of a relation whose ends are still names; `place` is its path in the request."""
-    own = FaultCollector(place)
+    own = ValidationErrorCollector(place)
     edge = EdgeInput(
         source=relation.source,
         target=relation.target,
@@ -473,14 +485,14 @@ def validate_relation(relation: RelationInput, place: str, faults: FaultCollecto
         confidence=relation.confidence,
         context=relation.context,
     )
-    put = to_edge_put(0, edge, rename_fault_paths(own, _RELATION_FIELD_RENAMES))
+    put = validate_edge_input(0, edge, rename_fields_in_error_paths(own, _RELATION_FIELD_RENAMES))
     if relation.relation_type in NON_ENTITY_RELATIONS:
         own("relation_type", f"{relation.relation_type!r} is reserved for the store")
     faults.errors += own.errors
     return put
 
 
-def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, WriteOutcome]:
+def put_relation(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> tuple[EdgeUpsert, WriteOutcome]:
     """Write a relation; return the put and its outcome."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
@@ -488,7 +500,7 @@ def put_relation(draft: MemoryDraft, put: EdgePut) -> tuple[EdgePut, WriteOutcom
     draft.put_edge(put)
     if old is None:
         return put, "created"
-    if isinstance(old, EdgePut):
+    if isinstance(old, EdgeUpsert):
         return put, "updated"
     own, extras = split_edge_attributes(old.attributes).own, old.extras
     same = put.weight == old.weight and put.own in (None, own) and put.extras is not None
@@ -500,9 +512,12 @@ def delete_relations(graph: StoreHandle, request: DeleteRelationsRequest) -> Fut
     """Delete relations by the names of their ends, in one commit. A missing relation is not an error."""
     missing: list[RelationKey] = []
 
-    def decide(draft: MemoryDraft) -> WriteBatch:
+    def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         for each in request.relations:
-            source, target = find_relation_end(draft, each.source), find_relation_end(draft, each.target)
+            source, target = (
+                find_relation_end_by_name(draft, each.source),
+                find_relation_end_by_name(draft, each.target),
+            )
             key = (source or "", target or "", each.relation_type)
             if draft.edge(key) is None:
                 missing.append(each)
@@ -523,7 +538,7 @@ def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[De
     key = parse_edge_id(request.relation_id)
     existed: list[bool] = []
 
-    def decide(draft: MemoryDraft) -> WriteBatch:
+    def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         existed.append(draft.edge(key) is not None)
         draft.drop_edge(key)
         return draft.batch()
@@ -540,7 +555,7 @@ def delete_relation(graph: StoreHandle, request: RelationIdRequest) -> Future[De
 # Lookup and presentation
 
 
-def _id_or_name(draft: MemoryDraft, text: str) -> NodeRow | None:
+def _id_or_name(draft: MemoryWriteBatchDraft, text: str) -> NodeRow | None:
     """Return the entity with an id, else with a name, or None. Raises Conflict for an ambiguous name."""
     by_id = draft.find_current_nodes((text,))
     if by_id:
@@ -549,7 +564,7 @@ def _id_or_name(draft: MemoryDraft, text: str) -> NodeRow | None:
     return None if found is None else draft.node(found)
 
 
-def _require_entity(draft: MemoryDraft, text: str, store: str) -> NodeRow:
+def _require_entity(draft: MemoryWriteBatchDraft, text: str, store: str) -> NodeRow:
     row = _id_or_name(draft, text)
     if row is None:
         raise entity_not_found(draft.ahead.similar_names(text), text, store)
@@ -565,21 +580,23 @@ def entity_not_found(near: Sequence[str], text: str, store: str) -> NotFound:
 def resolve_entity(store: OpenStore, text: str, name: str) -> str:
     """Return the id of an entity, given its id or name. Raises NotFound and Conflict."""
     with store.reading() as rows:
-        return _require_entity(MemoryDraft(PendingState(rows, store.memories, now_in_microseconds())), text, name).id
+        return _require_entity(
+            MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds())), text, name
+        ).id
 
 
 def _relations_of(rows: RowsSnapshot, entity: str) -> Iterator[EdgeRow]:
     """Yield the edges between an entity and others."""
     number = np.array([rows.number(entity)])
     for outgoing in (True, False):
-        found = exclude_types(rows, rows.edges_around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
+        found = exclude_edges_of_types(rows, rows.edges_around(number, outgoing=outgoing), NON_ENTITY_RELATIONS)
         yield from (edge for edge in rows.rows_of(found) if outgoing or edge.source != entity)
 
 
 def entity_fields(row: NodeRow) -> dict[str, Any]:
     """Return the fields of a `NamedEntity`."""
     metadata: dict[str, Any] = decode_json(row.attributes, dict[str, Any])
-    aliases = parse_aliases(row.attributes)
+    aliases = parse_entity_aliases(row.attributes)
     if aliases:
         metadata.pop(ALIASES_ATTRIBUTE)
     return {
@@ -595,16 +612,16 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[EdgeRow]) -> list[Relation]:
+def edges_to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[EdgeRow]) -> list[EntityRelation]:
     """Return relations in the form of the answer."""
-    half_life, now = half_lives_of(store.description.memory).of(), now_in_microseconds()
+    half_life, now = memory_half_lives_from_settings(store.description.memory).of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
-    def relation(edge: EdgeRow) -> Relation:
+    def relation(edge: EdgeRow) -> EntityRelation:
         stamps = split_edge_attributes(edge.attributes)
         extras = edge.extras
         confidence = 1.0 if extras is None or extras.confidence is None else extras.confidence
-        return Relation(
+        return EntityRelation(
             id=edge_id(edge.key),
             source=edge.source,
             source_name=name_or_id(ends[edge.source]),
@@ -613,8 +630,8 @@ def to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[EdgeRow])
             relation_type=edge.relation_type,
             strength=edge.weight,
             confidence=confidence,
-            effective_confidence=decay.decayed_confidence(
-                Confidence(confidence, parse_time(stamps.updated_at)), now, half_life
+            effective_confidence=confidence_decay.decayed_confidence(
+                ConfidenceAtTime(confidence, parse_time(stamps.updated_at)), now, half_life
             ),
             context=(extras.context if extras is not None else "") or None,
             metadata=decode_json(stamps.own, dict[str, Any]),
@@ -653,4 +670,4 @@ def merge_entities(graph: StoreHandle, request: MergeNodeRequest) -> Future[Merg
     """
     with graph.lease() as store:
         absorbed, into = (resolve_entity(store, each, graph.name) for each in (request.node_id, request.into))
-    return merge.merge_nodes(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))
+    return node_merge.merge_nodes(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))

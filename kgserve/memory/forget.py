@@ -18,38 +18,38 @@ from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, U
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future, map_future
 from kgserve.memory.api import RecalledMemory, RecallRequest
-from kgserve.memory.deduplication import MemoryDraft
+from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.forget_entity import erase_entity, forget_entity
-from kgserve.memory.presentation import now_in_microseconds
-from kgserve.memory.recall_stores import recall
-from kgserve.memory.retain_api import ErasureRemainder, ForgetAnswer, ForgetMatch, ForgetRequest
+from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.multi_store_recall import recall_best_memories
+from kgserve.memory.retain_forget_recall_api import ForgetAnswer, ForgetQueryMatch, ForgetRequest, UnerasedDataLocation
+from kgserve.memory.serialization import now_in_microseconds
 from kgserve.memory.short_memory_ids import expand_short_ids
-from kgserve.memory.store_memory import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.memory.undo_forget_entity import restore_entity
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.journal.snapshot import list_snapshots, parse_snapshot_sequence
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import (
     REASON_FORGOTTEN,
     REASON_SUPERSEDED,
     VERSION_OF_RELATION,
-    forget_memory_put,
-    is_cascading_edge,
-    restore_edge,
-    soft_delete_edge,
-    undo_forget_put,
+    build_edge_restore_upsert,
+    build_edge_soft_delete_upsert,
+    build_memory_forget_upsert,
+    build_undo_forget_upsert,
+    is_edge_withdrawn_with_memory,
 )
-from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.hierarchy import resolve_redirect
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.stores.backup.folder import find_backups_holding
+from kgserve.storage.write_planner import WriteReport
+from kgserve.stores.backup.folder import find_backups_with_commits
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.pending_state import PendingState
+from kgserve.stores.pending_state import PendingCommitGroupState
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 
 MAX_FORGET_MATCHES = 10
@@ -65,7 +65,7 @@ NOTHING_FORGOTTEN = ForgetAnswer(
 )
 
 
-def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
+def forget_memories(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Withdraw memories with their former versions and relations, so that no valid time contains them.
 
     With `entity`, everything about a person or other entity is deleted from the current state: the entity, its aliases,
@@ -98,7 +98,7 @@ def forget(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
         return completed_future(_preview(graph, request, ids))
     forgetting: list[_ForgetDraft] = []
 
-    def decide(ahead: PendingState) -> WriteBatch:
+    def decide(ahead: PendingCommitGroupState) -> WriteBatch:
         forgetting.append(_ForgetDraft(ahead, request))
         return forgetting[0].batch(ids)
 
@@ -130,7 +130,7 @@ def _requested_ids(request: ForgetRequest) -> list[str]:
 
 def _is_absent(graph: StoreHandle, node_id: str) -> bool:
     with graph.lease() as store, store.reading() as rows:
-        return rows.node(resolve_redirect(rows, node_id)) is None
+        return rows.node(resolve_merge_redirect(rows, node_id)) is None
 
 
 def _matches(graph: StoreHandle, query: str, *, dry_run: bool, is_entity: bool = False) -> ForgetAnswer:
@@ -138,11 +138,13 @@ def _matches(graph: StoreHandle, query: str, *, dry_run: bool, is_entity: bool =
     hits: list[RecalledMemory] = []
     if is_entity:
         with suppress(NotFound, Conflict, Gone):
-            hits += recall(graph, msgspec.structs.replace(asked, entity=query, mode="graph", depth=0)).hits
-    found = recall(graph, asked)
+            hits += recall_best_memories(
+                graph, msgspec.structs.replace(asked, entity=query, mode="graph", depth=0)
+            ).hits
+    found = recall_best_memories(graph, asked)
     hits += (hit for hit in found.hits if hit.id not in {each.id for each in hits})
     matches = [
-        ForgetMatch(
+        ForgetQueryMatch(
             id=hit.id, content=hit.content[:MAX_SIMILAR_CONTENT_CHARS], memory_type=hit.memory_type, score=hit.score
         )
         for hit in hits[:MAX_FORGET_MATCHES]
@@ -152,15 +154,15 @@ def _matches(graph: StoreHandle, query: str, *, dry_run: bool, is_entity: bool =
 
 def _preview(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str]) -> ForgetAnswer:
     with graph.lease() as store, store.reading() as rows:
-        forgetting = _ForgetDraft(PendingState(rows, store.memories, now_in_microseconds()), request)
+        forgetting = _ForgetDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds()), request)
         forgetting.batch(ids)
         return forgetting.report(rows.at)
 
 
-class _ForgetDraft(MemoryDraft):
+class _ForgetDraft(MemoryWriteBatchDraft):
     """Write that forgets or restores memories."""
 
-    def __init__(self, ahead: PendingState, request: ForgetRequest) -> None:
+    def __init__(self, ahead: PendingCommitGroupState, request: ForgetRequest) -> None:
         super().__init__(ahead)
         self._request = request
         self._memories: dict[str, None] = {}
@@ -198,7 +200,7 @@ class _ForgetDraft(MemoryDraft):
             raise Conflict(
                 _entity_message(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT_RELATION)])
             )
-        return [row, *list_versions_of(self.ahead, row.id)]
+        return [row, *list_former_memory_versions(self.ahead, row.id)]
 
     def _delete(self, rows: Iterable[NodeRow]) -> WriteBatch:
         self._memories.update((row.id, None) for row in rows)
@@ -209,19 +211,19 @@ class _ForgetDraft(MemoryDraft):
         for row in rows:
             if (row.extras or NO_EXTRAS).ended in {"", REASON_SUPERSEDED}:
                 self._memories[row.id] = None
-                self.put_node(forget_memory_put(row, self._request.reason))
+                self.put_node(build_memory_forget_upsert(row, self._request.reason))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
-            if edge.key not in self._relations and is_cascading_edge(edge):
+            if edge.key not in self._relations and is_edge_withdrawn_with_memory(edge):
                 self._relations[edge.key] = None
-                self.put_edge(soft_delete_edge(edge))
+                self.put_edge(build_edge_soft_delete_upsert(edge))
 
     def _remember(self, rows: Sequence[NodeRow]) -> None:
         for row in rows:
             if (row.extras or NO_EXTRAS).ended == REASON_FORGOTTEN:
                 self._memories[row.id] = None
-                self.put_node(undo_forget_put(row))
+                self.put_node(build_undo_forget_upsert(row))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
-            put = restore_edge(edge)
+            put = build_edge_restore_upsert(edge)
             if put is not None and edge.key not in self._relations and not any(map(self._is_forgotten, edge.key[:2])):
                 self._relations[edge.key] = None
                 self.put_edge(put)
@@ -243,7 +245,7 @@ def _entity_message(row: NodeRow, about: Sequence[str]) -> str:
     return f"{message}. Forget the memories about it by ids: {named}"
 
 
-def list_versions_of(ahead: PendingState, memory: str) -> list[NodeRow]:
+def list_former_memory_versions(ahead: PendingCommitGroupState, memory: str) -> list[NodeRow]:
     """Return the former versions of a memory, including those withdrawn with it."""
     found = (ahead.node(edge.source) for edge in ahead.edges_to(memory, VERSION_OF_RELATION))
     return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
@@ -252,17 +254,17 @@ def list_versions_of(ahead: PendingState, memory: str) -> list[NodeRow]:
 _PREDECESSOR_RELATIONS = frozenset({VERSION_OF_RELATION, MERGED_INTO_RELATION})
 """Relation types from former versions and absorbed memories to the memory."""
 FORGET_INDEX_TIMEOUT_SECONDS = 10.0
-REPLICAS_REMAINDER = ErasureRemainder(
+REPLICAS_REMAINDER = UnerasedDataLocation(
     kind="node",
     name="copies on other nodes",
     reason="a cluster node that is down removes its copy when it returns",
 )
-RAFT_LOGS_REMAINDER = ErasureRemainder(
+RAFT_LOGS_REMAINDER = UnerasedDataLocation(
     kind="log",
     name="Raft logs of the NATS servers",
     reason="the servers keep replicated messages for some minutes, until the next compaction",
 )
-EXTERNAL_COPIES_REMAINDER = ErasureRemainder(
+EXTERNAL_COPIES_REMAINDER = UnerasedDataLocation(
     kind="unknown",
     name="copies outside of this server",
     reason="exports, other backups, and data sent to callers and models are unknown to this server",
@@ -308,19 +310,19 @@ def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgedCommitRang
     )
 
 
-def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[ErasureRemainder]:
+def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[UnerasedDataLocation]:
     """Return the places that may still hold the erased data, as far as known."""
     settings, root = graph.graphs.settings, graph.pool.layout(graph.name).root
     aside = (*root.glob("damaged-*"), *root.glob("history.sqlite.damaged*"), *root.glob("journal/*.damaged"))
     found = [
-        ErasureRemainder(
+        UnerasedDataLocation(
             kind="file", name=str(path.relative_to(root)), reason="set aside by `kgserve doctor --salvage`"
         )
         for path in sorted(aside)
     ]
     if settings.backup_dir is not None:
-        backups = find_backups_holding(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
-        found += [ErasureRemainder(kind="backup", name=name, reason=reason) for name, reason in backups]
+        backups = find_backups_with_commits(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
+        found += [UnerasedDataLocation(kind="backup", name=name, reason=reason) for name, reason in backups]
     if graph.pool.placement.is_shared:
         found += [REPLICAS_REMAINDER, RAFT_LOGS_REMAINDER]
     return [*found, EXTERNAL_COPIES_REMAINDER]
@@ -345,7 +347,7 @@ class _ForgetTargets:
 
     def find(self, rows: RowsSnapshot) -> PurgeTargets:
         """Return the nodes to erase, in the rows and in history or journal only. Raises Conflict."""
-        named = dict.fromkeys(resolve_redirect(rows, each) for each in self._requested)
+        named = dict.fromkeys(resolve_merge_redirect(rows, each) for each in self._requested)
         present = _with_predecessors(rows, named)
         former, first = self._former_ids([*named, *present], present)
         self.ids = [*present, *former]
@@ -408,15 +410,15 @@ def _belongs(rows: RowsSnapshot, source: str, relation_type: str, to: NodeRow) -
     row = rows.node(source) if relation_type in _PREDECESSOR_RELATIONS else None
     if row is None or not row.is_memory:
         return False
-    is_merged = relation_type == MERGED_INTO_RELATION and is_never_valid(row.extras)
+    is_merged = relation_type == MERGED_INTO_RELATION and is_node_never_valid(row.extras)
     return is_merged or (row.extras or NO_EXTRAS).belongs_to == to.id
 
 
 def _find_in_journal(store: OpenStore, ids: set[str]) -> set[str]:
     """Return the ids whose rows are in the journal, or in a snapshot older than their deletion."""
     found, others = set[str](), set[str]()
-    oldest = min(map(snapshot_sequence_of, list_snapshots(store.layout.journal)), default=NO_SEQUENCE_LIMIT)
-    for change in JournalTail(store.layout.journal).read(store.journal.oldest, store.journal.last):
+    oldest = min(map(parse_snapshot_sequence, list_snapshots(store.layout.journal)), default=NO_SEQUENCE_LIMIT)
+    for change in JournalReader(store.layout.journal).read(store.journal.oldest, store.journal.last):
         rows = [row for row in (*change.nodes_created, *change.nodes_updated) if row.id in ids]
         others.update(row.id for row in rows if not row.is_memory)
         found.update(row.id for row in rows)

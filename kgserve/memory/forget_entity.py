@@ -19,26 +19,31 @@ import msgspec
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future
-from kgserve.memory.deduplication import MemoryDraft
+from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.deleted_entities import find_deleted_entity
+from kgserve.memory.erasure import remove_memories_from_run_records
+from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.memory.name_search import NameMatcher
-from kgserve.memory.presentation import name_or_id, now_in_microseconds
-from kgserve.memory.purge import remove_from_runs
-from kgserve.memory.retain_api import ForgetAnswer, ForgetRequest, ForgottenMemory, KeptItem
-from kgserve.memory.store_memory import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.retain_forget_recall_api import (
+    ForgetAnswer,
+    ForgetRequest,
+    ForgottenMemory,
+    ItemKeptAfterForgetting,
+)
+from kgserve.memory.serialization import name_or_id, now_in_microseconds
 from kgserve.platform.text.query_words import FUNCTION_WORDS
 from kgserve.projections.history_follower import HistoryProjection
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_name
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, edge_id
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_entity_name
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, edge_id
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.pending_state import PendingState
+from kgserve.stores.pending_state import PendingCommitGroupState
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 
 MIN_NAME_CHARS = 3
@@ -60,7 +65,7 @@ class EntityToForget(msgspec.Struct, frozen=True):
     memories: frozenset[str] = frozenset()
 
 
-class FormerStates(msgspec.Struct, frozen=True):
+class NodesToEraseFromHistory(msgspec.Struct, frozen=True):
     """Nodes known to history or journal only that are to be erased, and nodes that lose their former states.
 
     ``first`` is the earliest commit of any of them; 0 if it is unknown.
@@ -77,7 +82,7 @@ def find_entity_to_forget(graph: StoreHandle, store: OpenStore, text: str) -> En
     Raises Conflict for an ambiguous name, and for the id of a memory.
     """
     with store.reading() as rows:
-        draft = MemoryDraft(PendingState(rows, store.memories, now_in_microseconds()))
+        draft = MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds()))
         row = next(iter(draft.find_current_nodes((text,))), None)
         if row is None and (found := draft.find_entity_named(text)) is not None:
             row = draft.node(found)
@@ -95,7 +100,7 @@ def find_entity_to_forget(graph: StoreHandle, store: OpenStore, text: str) -> En
         return EntityToForget((), NameMatcher((text,)), NameMatcher((text,)))
     names = [*deleted.names, text]
     with store.reading() as rows:
-        draft = MemoryDraft(PendingState(rows, store.memories, now_in_microseconds()))
+        draft = MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds()))
         own = NameMatcher(_list_own_names(draft, names, ()))
         memories = frozenset(filter(rows.has, deleted.memories))
     return EntityToForget((deleted.entity.id,), NameMatcher(names), own, memories)
@@ -108,24 +113,24 @@ def _list_merged_entities(rows: RowsSnapshot, entity: str) -> list[NodeRow]:
     while waiting:
         for edge in incoming_edges_of_type(rows, waiting.pop(), MERGED_INTO_RELATION):
             row = rows.node(edge.source)
-            if row is not None and not row.is_memory and row.id not in found and is_never_valid(row.extras):
+            if row is not None and not row.is_memory and row.id not in found and is_node_never_valid(row.extras):
                 found[row.id] = row
                 waiting.append(row.id)
     return [*found.values()]
 
 
-def _list_own_names(draft: MemoryDraft, names: Iterable[str], ids: tuple[str, ...]) -> Iterator[str]:
+def _list_own_names(draft: MemoryWriteBatchDraft, names: Iterable[str], ids: tuple[str, ...]) -> Iterator[str]:
     """Yield the names that no other current entity has and that are no function words, as `retain` links by names."""
     for name in names:
-        wanted = normalize_name(name)
+        wanted = normalize_entity_name(name)
         if wanted in FUNCTION_WORDS or (wanted.isascii() and len(wanted) < MIN_NAME_CHARS):
             continue
         others = draft.find_current_nodes(row.id for row in draft.ahead.nodes_named(name))
-        if not any(wanted in map(normalize_name, list_entity_names(row)) for row in others if row.id not in ids):
+        if not any(wanted in map(normalize_entity_name, list_entity_names(row)) for row in others if row.id not in ids):
             yield name
 
 
-class EntityForgetDraft:
+class EntityDeletionPlan:
     """Deletion of an entity with what is about it, decided from some rows.
 
     Rows are searched for the names once; the later `decide` examines what was found, and what is about the entity.
@@ -140,15 +145,15 @@ class EntityForgetDraft:
         with store.reading() as rows:
             self._naming_nodes = [row.id for row in self._entity.names.find_nodes(rows)]
             self._naming_edges = [row.key for row in self._entity.names.find_edges(rows)]
-        self._inbound: list[KeptItem] = []
-        self._former: FormerStates | None = None
+        self._inbound: list[ItemKeptAfterForgetting] = []
+        self._former: NodesToEraseFromHistory | None = None
         self._removed: dict[str, NodeRow] = {}
         self._also_about: dict[str, list[str]] = {}
-        self._kept: list[KeptItem] = []
-        self._runs: dict[str, NodePut] = {}
+        self._kept: list[ItemKeptAfterForgetting] = []
+        self._runs: dict[str, NodeUpsert] = {}
         self._relations = 0
-        self._unlinked: dict[str, KeptItem] = {}
-        self.former = FormerStates()
+        self._unlinked: dict[str, ItemKeptAfterForgetting] = {}
+        self.former = NodesToEraseFromHistory()
 
     def find_inbound_links(self) -> None:
         """Look for edges of other stores to the entity. May open other stores, so the caller must hold no lease."""
@@ -178,7 +183,7 @@ class EntityForgetDraft:
         self._add_predecessors(rows)
         kept = {each.id: each for each in self._kept} | {each: self._unlinked[each] for each in unlinked}
         self._kept = [each for each in kept.values() if each.id not in self._removed]
-        self._runs = {put.id: put for put in remove_from_runs(self.store, self._removed)}
+        self._runs = {put.id: put for put in remove_memories_from_run_records(self.store, self._removed)}
         for row in kept_nodes:
             run = self._runs.get(row.id)
             if run is None or self._entity.names.is_in(run.attributes or ""):
@@ -204,7 +209,7 @@ class EntityForgetDraft:
         about = (edge for each in self._entity.ids for edge in incoming_edges_of_type(rows, each, IS_ABOUT_RELATION))
         keys = [edge.key for edge in about if edge.source in self._unlinked]
         again = [each for each in self._entity.ids if self._entity.memories and rows.node(each) is None]
-        nodes = [NodePut(0, each, UNKNOWN_TYPE, "", EMPTY_ATTRIBUTES_JSON) for each in again]
+        nodes = [NodeUpsert(0, each, UNKNOWN_TYPE, "", EMPTY_ATTRIBUTES_JSON) for each in again]
         return WriteBatch(nodes=nodes, delete_edges=keys, touch=False, cost=100 * len(keys))
 
     def purge_targets(self, rows: RowsSnapshot) -> PurgeTargets:
@@ -212,7 +217,7 @@ class EntityForgetDraft:
         removed = self.decide(rows)
         if self._former is None:
             self._former = self._find_former_states(rows)
-        former = self.former = FormerStates(
+        former = self.former = NodesToEraseFromHistory(
             [each for each in self._former.deleted if each not in self._removed and rows.node(each) is None],
             [each for each in self._former.current if each not in self._removed],
             self._former.first,
@@ -293,17 +298,17 @@ class EntityForgetDraft:
                     self._removed[row.id] = row
                     waiting.append(row.id)
 
-    def _kept_edges(self, rows: RowsSnapshot) -> Iterator[KeptItem]:
+    def _kept_edges(self, rows: RowsSnapshot) -> Iterator[ItemKeptAfterForgetting]:
         for row in rows.edges(self._naming_edges).values():
             if not self._removed.keys() & {row.source, row.target}:
                 yield _keep(edge_id(row.key), "edge", _describe_edge(row), "names it")
 
     # Former states
 
-    def _find_former_states(self, rows: RowsSnapshot) -> FormerStates:
+    def _find_former_states(self, rows: RowsSnapshot) -> NodesToEraseFromHistory:
         history = self._history()
         if history is None:
-            return FormerStates(self._find_in_journal(rows))
+            return NodesToEraseFromHistory(self._find_in_journal(rows))
         deleted: dict[str, None] = {}
         current: dict[str, None] = {}
         about = set[str]()
@@ -328,7 +333,7 @@ class EntityForgetDraft:
                     first = min(first or state.first, state.first)
                     deleted[row.id] = None
             if last is None:
-                return FormerStates([*deleted], [*current], first)
+                return NodesToEraseFromHistory([*deleted], [*current], first)
             after = last
 
     def _history(self) -> HistoryProjection | None:
@@ -344,7 +349,7 @@ class EntityForgetDraft:
         """Return the deleted nodes of the journal that name the entity."""
         found: dict[str, None] = {}
         journal = self.store.journal
-        for change in JournalTail(self.store.layout.journal).read(journal.oldest, journal.last):
+        for change in JournalReader(self.store.layout.journal).read(journal.oldest, journal.last):
             for row in (*change.nodes_created, *change.nodes_updated):
                 if row.id in self._entity.ids or self._entity.names.is_in_node(row):
                     found[row.id] = None
@@ -354,8 +359,8 @@ class EntityForgetDraft:
 _PREDECESSOR_RELATIONS = frozenset({VERSION_OF_RELATION, MERGED_INTO_RELATION})
 
 
-def _keep(node_id: str, kind: Literal["memory", "node", "edge"], content: str, reason: str) -> KeptItem:
-    return KeptItem(id=node_id, kind=kind, content=content[:MAX_SIMILAR_CONTENT_CHARS], reason=reason)
+def _keep(node_id: str, kind: Literal["memory", "node", "edge"], content: str, reason: str) -> ItemKeptAfterForgetting:
+    return ItemKeptAfterForgetting(id=node_id, kind=kind, content=content[:MAX_SIMILAR_CONTENT_CHARS], reason=reason)
 
 
 def _describe_edge(row: EdgeRow) -> str:
@@ -383,9 +388,9 @@ def forget_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAn
     )
 
 
-def _make_draft(graph: StoreHandle, request: ForgetRequest) -> EntityForgetDraft:
+def _make_draft(graph: StoreHandle, request: ForgetRequest) -> EntityDeletionPlan:
     with graph.lease() as store, store.reading() as rows:
-        draft = EntityForgetDraft(graph, store, request)
+        draft = EntityDeletionPlan(graph, store, request)
         draft.decide(rows)
     draft.find_inbound_links()
     return draft
@@ -394,7 +399,7 @@ def _make_draft(graph: StoreHandle, request: ForgetRequest) -> EntityForgetDraft
 def erase_entity(graph: StoreHandle, request: ForgetRequest) -> Future[tuple[ForgetAnswer, PurgedCommitRange]]:
     """Erase an entity from every file of the store. Raises Forbidden, Conflict, StorageFull and Unavailable."""
     graph.graphs.caller.require("admin")
-    if not request.dry_run and normalize_name(request.confirm) != normalize_name(request.entity or ""):
+    if not request.dry_run and normalize_entity_name(request.confirm) != normalize_entity_name(request.entity or ""):
         message = f"must repeat the entity {request.entity!r}; nothing was erased. dry_run shows what would be"
         raise InvalidInput.at("confirm", message)
     draft = _make_draft(graph, request)

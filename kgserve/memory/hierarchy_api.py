@@ -13,13 +13,13 @@ from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.graph.request_bodies import AsOfText
-from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Memory, MemoryQuery, NodeIdText
+from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Memory, NodeIdText, ReadMemoryQuery
 from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import NodeRow
 
 
-def check_layers(child: NodeRow, parent: NodeRow) -> None:
+def check_parent_memory_layer(child: NodeRow, parent: NodeRow) -> None:
     """Raise Conflict if the parent has a more specific layer; a memory without a layer fits anywhere."""
     below, above = (child.extras or NO_EXTRAS).layer, (parent.extras or NO_EXTRAS).layer
     if below is not None and above is not None and above > below:
@@ -29,12 +29,12 @@ def check_layers(child: NodeRow, parent: NodeRow) -> None:
         )
 
 
-def can_share_layer(one: int | None, other: int | None) -> bool:
+def can_merge_memory_layers(one: int | None, other: int | None) -> bool:
     """Return whether memories of two layers can be merged: equal layers, or no layer and any but episode."""
     return one == other or (None in {one, other} and EPISODE_LAYER not in {one, other})
 
 
-def can_share_type(one: tuple[str, int | None], other: tuple[str, int | None]) -> bool:
+def can_merge_memory_types(one: tuple[str, int | None], other: tuple[str, int | None]) -> bool:
     """Return whether memories of two types, each given with its layer, can be merged.
 
     The types must be equal, or each the default of its layer.
@@ -47,46 +47,46 @@ def _is_default(memory_type: str, layer: int | None) -> bool:
     return memory_type == default
 
 
-class HierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryHierarchyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Query string of the ancestors or descendants of a memory."""
 
     layer: Annotated[int, Meta(ge=0, le=3, description="Only those of this layer")] | None = None
     as_of: AsOfText | None = None
 
 
-class DescendantsQuery(HierarchyQuery, kw_only=True):
+class DescendantMemoriesQuery(MemoryHierarchyQuery, kw_only=True):
     """Query string of the descendants of a memory, in pages ordered by id."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_MEMORIES, description="Maximum number of memories")] = 100
     cursor: Annotated[NodeIdText, Meta(description="Id from the `Link` header of the previous page")] | None = None
 
 
-class AncestorsRequest(HierarchyQuery, kw_only=True):
+class AncestorMemoriesRequest(MemoryHierarchyQuery, kw_only=True):
     """Request for the ancestors of a memory."""
 
     memory_id: str = field(name="id")
 
 
-class DescendantsRequest(DescendantsQuery, kw_only=True):
+class DescendantMemoriesRequest(DescendantMemoriesQuery, kw_only=True):
     """Request for the descendants of a memory."""
 
     memory_id: str = field(name="id")
 
 
-class MemoryDetailsRequest(MemoryQuery, kw_only=True):
+class MemoryDetailsRequest(ReadMemoryQuery, kw_only=True):
     """Request for a memory with its surroundings."""
 
     memory_id: str = field(name="id")
 
 
-class HierarchyMemory(Memory, kw_only=True):
+class MemoryAncestorOrDescendant(Memory, kw_only=True):
     """An ancestor or descendant of a memory."""
 
     depth: Annotated[int, Meta(description="Distance in levels: 1 for a parent or a child")]
 
 
-class HierarchyPage(msgspec.Struct, frozen=True):
+class MemoryHierarchyPage(msgspec.Struct, frozen=True):
     """A page of memories; `next` is the id after which the next page begins, None on the last page."""
 
-    memories: list[HierarchyMemory]
+    memories: list[MemoryAncestorOrDescendant]
     next: str | None

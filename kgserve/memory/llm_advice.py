@@ -12,20 +12,20 @@ import msgspec
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import RecallRequest
-from kgserve.memory.extraction.extractor import StoreExtraction
-from kgserve.memory.extraction.llm.chat import NoUsableAnswer
+from kgserve.memory.extraction.background_llm_extractor import StoreExtractionWorker
+from kgserve.memory.extraction.llm.chat_completions_client import NoUsableAnswer
 from kgserve.memory.extraction.llm.prompts import (
     MAX_ADVICE_MEMBERS,
     MAX_ADVICE_MEMORY_CHARS,
     MAX_ADVICE_PROPOSALS,
     ProposalAdvice,
     build_advice_question,
-    build_answer_question,
+    build_question_over_memories,
     parse_advice,
-    parse_answer,
+    parse_llm_answer_with_citations,
 )
-from kgserve.memory.recall_stores import recall
-from kgserve.memory.reflect_api import ReflectAnswer, ReflectionProposal, ReflectRequest
+from kgserve.memory.multi_store_recall import recall_best_memories
+from kgserve.memory.reflect_api import MemoryReflectionAnswer, MemoryReflectionRequest, ReflectionProposal
 from kgserve.stores.open_store import OpenStore
 
 MAX_ANSWER_MEMORIES = 20
@@ -33,9 +33,12 @@ MAX_ANSWER_CONTEXT_TOKENS = 4_000
 """Maximum number of memories, and of tokens of their texts, from which a question is answered."""
 
 
-def answer_question(
-    graph: StoreHandle, extraction: StoreExtraction, request: ReflectRequest, found: ReflectAnswer
-) -> ReflectAnswer:
+def answer_question_from_memories(
+    graph: StoreHandle,
+    extraction: StoreExtractionWorker,
+    request: MemoryReflectionRequest,
+    found: MemoryReflectionAnswer,
+) -> MemoryReflectionAnswer:
     """Answer a question from memories, into `found`. Raises InvalidInput and Unavailable."""
     if request.query is None:
         raise InvalidInput("`query` is required when `answer` is true")
@@ -46,15 +49,15 @@ def answer_question(
         budget=MAX_ANSWER_CONTEXT_TOKENS,
         expand=True,
     )
-    hits = recall(graph, wanted).hits
+    hits = recall_best_memories(graph, wanted).hits
     found.answer, found.used = "", []
     if not hits:
         return found
     by_label = {f"m{at}": hit for at, hit in enumerate(hits, 1)}
     shown = {label: {"text": hit.content, "written_at": hit.created_at} for label, hit in by_label.items()}
-    reply = extraction.ask_now(build_answer_question(request.query, shown))
+    reply = extraction.ask_now(build_question_over_memories(request.query, shown))
     try:
-        reply_answer = parse_answer(reply.text)
+        reply_answer = parse_llm_answer_with_citations(reply.text)
     except NoUsableAnswer as trouble:
         raise Unavailable(f"the language model returned no usable answer: {trouble.message}", retry_after=5) from None
     found.answer = reply_answer.answer
@@ -62,8 +65,8 @@ def answer_question(
     return found
 
 
-def add_advice(
-    extraction: StoreExtraction, store: OpenStore, proposals: Sequence[ReflectionProposal]
+def add_llm_advice_to_proposals(
+    extraction: StoreExtractionWorker, store: OpenStore, proposals: Sequence[ReflectionProposal]
 ) -> list[ReflectionProposal]:
     """Return the proposals, with names or reasons of the model where it gave any."""
     asked = [each for each in proposals if each.kind in {"concept", "contradiction"}][:MAX_ADVICE_PROPOSALS]

@@ -14,20 +14,20 @@ from typing_extensions import override
 
 from kgserve.errors import KgserveError
 from kgserve.memory import pruning
-from kgserve.memory.api import MergeSuggestion
+from kgserve.memory.api import MemoryMergeSuggestion
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import RunInProgress
-from kgserve.memory.consolidation.candidates import CandidateQuery, plan_consolidation
-from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, ConsolidationPlan, RunRecord
+from kgserve.memory.consolidation.apply import ConsolidationRunInProgress
+from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, ConsolidationPlan, ConsolidationRunRecord
 from kgserve.platform.timestamps import format_time, parse_stored_time
 from kgserve.projections.background_projection import BackgroundProjection
-from kgserve.projections.base import EraseRequest
+from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.schedule import ProjectionThread
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.projections.workers import PeriodicWorker
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.workers import PeriodicProjectionWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -42,13 +42,13 @@ _MIN_RECORDED_RUN_MEMORIES = 1_000
 """Number of new memories from which a run without findings is recorded, so that it is not repeated."""
 
 
-class MaintenanceProjection(BackgroundProjection):
+class StoreMemoryMaintenance(BackgroundProjection):
     """Maintenance of the memories of one store; `flush` journals the due accesses of all stores."""
 
     name = "keeper"
     only_memories = True
 
-    def __init__(self, store: OpenStore, indexes: TextIndexes | None, flush: Callable[[], None]) -> None:
+    def __init__(self, store: OpenStore, indexes: CurrentAndPastTextIndexes | None, flush: Callable[[], None]) -> None:
         super().__init__(store)
         self.open_store = store
         self._indexes = indexes
@@ -56,7 +56,7 @@ class MaintenanceProjection(BackgroundProjection):
         self._created = 0
         # Memories written since the last run; None if they are too many to track.
         self._fresh: set[str] | None = set()
-        self._last: RunRecord | None = None
+        self._last: ConsolidationRunRecord | None = None
         self._pruned_at = 0
 
     @property
@@ -74,14 +74,14 @@ class MaintenanceProjection(BackgroundProjection):
         """Do nothing, as no file is open."""
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         """Do nothing, as it has no file."""
 
     @override
     def _open(self) -> int:
         if not self._has_memories():
             return self.open_store.state.sequence
-        apply.record_interrupted_runs(self.open_store)
+        apply.mark_interrupted_consolidation_runs(self.open_store)
         # An interrupted run counts as not done: its memories remain fresh.
         ended = (run for _, run in apply.list_consolidation_runs(self.open_store) if run.status in {"done", "undone"})
         self._last = next((run for run in ended if run.trigger == "automatic"), None)
@@ -118,10 +118,10 @@ class MaintenanceProjection(BackgroundProjection):
     def _prune(self, now: int) -> None:
         if self.settings.prune == "off" or now - self._pruned_at < self.settings.prune_hours * _MICROSECONDS_IN_HOUR:
             return
-        found = pruning.find_prunable(self.open_store, now, self._pause).ids
+        found = pruning.find_prunable_memories(self.open_store, now, self._pause).ids
         if found:
-            ids, sequence = pruning.prune_batches(
-                self.open_store, found, pruning.prune_mode(self.settings), now, self._pause
+            ids, sequence = pruning.prune_memories_in_batches(
+                self.open_store, found, pruning.get_memory_prune_mode(self.settings), now, self._pause
             )
             log.info("memories_pruned", store=self.open_store.name, memories=len(ids), sequence=sequence)
         self._pruned_at = now
@@ -134,7 +134,9 @@ class MaintenanceProjection(BackgroundProjection):
         apart = frozenset(each for _, run in apply.list_consolidation_runs(self.open_store) for each in run.apart)
         near, again = "merge" if policy == "full" else "suggest", self._last and self._last.similarity_threshold
         fresh = None if self._fresh is None or again not in {None, threshold} else frozenset(self._fresh)
-        wanted = CandidateQuery(threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart)
+        wanted = ConsolidationCandidateQuery(
+            threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart
+        )
         plan = plan_consolidation(self.open_store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
@@ -155,21 +157,21 @@ class MaintenanceProjection(BackgroundProjection):
             or now - last >= settings.consolidation_hours * _MICROSECONDS_IN_HOUR
         )
 
-    def _carry_out(self, plan: ConsolidationPlan, threshold: float, now: int, *, noted: bool) -> RunRecord:
+    def _carry_out(self, plan: ConsolidationPlan, threshold: float, now: int, *, noted: bool) -> ConsolidationRunRecord:
         """Carry out a plan, and record the run if there is anything to report."""
         suggested = plan.suggestions[:MAX_SUGGESTIONS]
-        record = RunRecord(
+        record = ConsolidationRunRecord(
             status="running",
             trigger="automatic",
             similarity_threshold=threshold,
             guard=self.settings.consolidation_guard,
             through=plan.sequence,
             started_at=format_time(now),
-            suggestions=[MergeSuggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
+            suggestions=[MemoryMergeSuggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
         )
         if plan.clusters or suggested or noted:
-            run = RunInProgress(apply.new_consolidation_id(now), record)
-            left, report = apply.merge_clusters(self.open_store, run, plan.clusters, self._pause)
+            run = ConsolidationRunInProgress(apply.generate_consolidation_run_id(now), record)
+            left, report = apply.merge_memory_clusters(self.open_store, run, plan.clusters, self._pause)
             done = len(plan.clusters) - len(left)
             log.info("memories_consolidated", store=self.open_store.name, clusters=done, sequence=report.sequence)
         return record
@@ -180,7 +182,7 @@ class MaintenanceProjection(BackgroundProjection):
         self._yield_to_requests(worked)
 
 
-class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
+class MemoryMaintenance(PeriodicProjectionWorker[OpenStore, StoreMemoryMaintenance]):
     """Companion of the pool: maintains the memories of every open store."""
 
     def __init__(self, indexer: IndexWorker | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
@@ -188,7 +190,7 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
         self._indexer = indexer
         super().__init__(ProjectionThread("keeper"), "keeper-reminder", tick)
 
-    def of(self, store: OpenStore) -> MaintenanceProjection:
+    def of(self, store: OpenStore) -> StoreMemoryMaintenance:
         """Return the maintenance of an open store. Raises Unavailable while it is closing."""
         return self._of(store, "this store is closing")
 
@@ -199,15 +201,15 @@ class MemoryMaintenance(PeriodicWorker[OpenStore, MaintenanceProjection]):
                 projection.open_store.accesses.flush()
 
     @override
-    def _begun(self, store: OpenStore) -> MaintenanceProjection:
-        return MaintenanceProjection(store, self._indexes(store), self.flush)
+    def _begun(self, store: OpenStore) -> StoreMemoryMaintenance:
+        return StoreMemoryMaintenance(store, self._indexes(store), self.flush)
 
-    def _indexes(self, store: OpenStore) -> TextIndexes | None:
+    def _indexes(self, store: OpenStore) -> CurrentAndPastTextIndexes | None:
         try:
             return None if self._indexer is None else self._indexer.of(store)
         except KgserveError:
             return None
 
     @override
-    def _remind(self, own: MaintenanceProjection) -> None:
+    def _remind(self, own: StoreMemoryMaintenance) -> None:
         own.wake()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kgserve.platform.codecs import decode_json
-from kgserve.storage.model.fields import NO_EDGE_EXTRAS, NO_EXTRAS
-from kgserve.storage.model.rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_fields import NO_EDGE_EXTRAS, NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 _FIRST_UNSPACED_CHARACTER = "\u2e80"

@@ -12,20 +12,20 @@ from kgserve.memory.api import CONCEPT_LAYER
 from kgserve.memory.consolidation.candidates import (
     MEMORY_JOB_TIMEOUT_SECONDS,
     PauseFunction,
-    build_consolidation_members,
+    attach_effective_confidence,
 )
-from kgserve.memory.consolidation.plan import is_pinned
+from kgserve.memory.consolidation.plan import is_pinned_memory
 from kgserve.platform.timestamps import DAY_MICROSECONDS
-from kgserve.projections.memory_index.decay import confidence_stated_at
-from kgserve.projections.memory_index.memories import DecayPosition
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.parents import CHILD_OF_RELATION
-from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import REASON_PRUNED, is_active, soft_delete
+from kgserve.projections.memory_index.confidence_decay import confidence_stated_at
+from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.soft_delete import REASON_PRUNED, build_memory_soft_delete_upsert, is_memory_active_at
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.node_edge_pages import add_former_versions
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
+from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -34,24 +34,28 @@ _PRUNE_BATCH_SIZE = 100
 """Memories per commit; other writers wait for each commit."""
 
 
-class PruneCandidates(NamedTuple):
+class MemoryPruneCandidates(NamedTuple):
     """Memories to prune, and counts of protected ones by reason."""
 
     ids: list[str]
     kept: Counter[str]
 
 
-def prune_mode(settings: MemorySettings) -> PruneMode:
+def get_memory_prune_mode(settings: MemorySettings) -> PruneMode:
     """Return the mode of the settings; with pruning off, an explicit request archives."""
     return "delete" if settings.prune == "delete" else "archive"
 
 
-def find_prunable(store: OpenStore, now: int, pause: PauseFunction) -> PruneCandidates:
+def find_prunable_memories(store: OpenStore, now: int, pause: PauseFunction) -> MemoryPruneCandidates:
     """Return the unprotected memories whose confidence at `now`, in microseconds, is below the threshold. Blocks.
 
     Protected are pinned memories, domains and concepts, parents, and memories written or accessed within a day.
     """
-    found, place, below = PruneCandidates([], Counter()), DecayPosition(), store.description.memory.prune_threshold
+    found, place, below = (
+        MemoryPruneCandidates([], Counter()),
+        DecayOrderPosition(),
+        store.description.memory.prune_threshold,
+    )
     while True:
         started = time.perf_counter()
         some = store.memories.ask(lambda memories, _, at=place: memories.list_faded(below, now, at, _PRUNE_BATCH_SIZE))
@@ -61,14 +65,14 @@ def find_prunable(store: OpenStore, now: int, pause: PauseFunction) -> PruneCand
         if len(some) < _PRUNE_BATCH_SIZE:
             found.ids.sort()
             return found
-        place = DecayPosition.of(some[-1])
+        place = DecayOrderPosition.of(some[-1])
 
 
-def prune_batches(
+def prune_memories_in_batches(
     store: OpenStore, ids: Sequence[str], mode: PruneMode, now: int, pause: PauseFunction
 ) -> tuple[list[str], int]:
     """Withdraw or delete memories that still qualify at commit; return their ids and the last sequence."""
-    done, sequence = PruneCandidates([], Counter()), store.state.sequence
+    done, sequence = MemoryPruneCandidates([], Counter()), store.state.sequence
     for first in range(0, len(ids), _PRUNE_BATCH_SIZE):
         started, some = time.perf_counter(), ids[first : first + _PRUNE_BATCH_SIZE]
         write = store.submit_prepared(partial(_build_batch, store, some, mode, now, done), MEMORY_JOB_TIMEOUT_SECONDS)
@@ -77,26 +81,33 @@ def prune_batches(
     return done.ids, sequence
 
 
-def _build_batch(store: OpenStore, some: Sequence[str], mode: PruneMode, now: int, done: PruneCandidates) -> WriteBatch:
+def _build_batch(
+    store: OpenStore, some: Sequence[str], mode: PruneMode, now: int, done: MemoryPruneCandidates
+) -> WriteBatch:
     with store.reading() as rows:
-        found, prunable = rows.nodes(some), PruneCandidates([], Counter())
+        found, prunable = rows.nodes(some), MemoryPruneCandidates([], Counter())
         _classify(prunable, store, rows, [*found.values()], now)
         done.ids.extend(prunable.ids)
-        ids = add_former_versions(rows, prunable.ids)
+        ids = add_former_memory_versions(rows, prunable.ids)
         if mode == "delete":
             return WriteBatch(delete_nodes=ids)
         return WriteBatch(nodes=[_prune_row(row) for row in rows.nodes(ids).values()])
 
 
-def _prune_row(row: NodeRow) -> NodePut:
-    return soft_delete(row, REASON_PRUNED, (row.extras or NO_EXTRAS).belongs_to)
+def _prune_row(row: NodeRow) -> NodeUpsert:
+    return build_memory_soft_delete_upsert(row, REASON_PRUNED, (row.extras or NO_EXTRAS).belongs_to)
 
 
-def _classify(found: PruneCandidates, store: OpenStore, rows: RowsSnapshot, some: Sequence[NodeRow], now: int) -> None:
+def _classify(
+    found: MemoryPruneCandidates, store: OpenStore, rows: RowsSnapshot, some: Sequence[NodeRow], now: int
+) -> None:
     """Add the prunable memories among some rows to the result, and count protected ones."""
-    threshold, candidates = store.description.memory.prune_threshold, [row for row in some if is_active(row, now)]
+    threshold, candidates = (
+        store.description.memory.prune_threshold,
+        [row for row in some if is_memory_active_at(row, now)],
+    )
     accesses = store.accesses.of([row.id for row in candidates])
-    for node_id, member in build_consolidation_members(store, candidates, now).items():
+    for node_id, member in attach_effective_confidence(store, candidates, now).items():
         if member.effective < threshold:
             if reason := _protection(rows, member.row, accesses.get(node_id), now):
                 found.kept[reason] += 1
@@ -104,10 +115,10 @@ def _classify(found: PruneCandidates, store: OpenStore, rows: RowsSnapshot, some
                 found.ids.append(node_id)
 
 
-def _protection(rows: RowsSnapshot, row: NodeRow, access: AccessRecord | None, now: int) -> str:
+def _protection(rows: RowsSnapshot, row: NodeRow, access: MemoryAccessRecord | None, now: int) -> str:
     """Return what protects a memory, or an empty string."""
     layer = (row.extras or NO_EXTRAS).layer
-    if is_pinned(row):
+    if is_pinned_memory(row):
         return "pinned"
     if layer is not None and layer <= CONCEPT_LAYER:
         return "layer"
@@ -116,7 +127,7 @@ def _protection(rows: RowsSnapshot, row: NodeRow, access: AccessRecord | None, n
     return "parent" if any(edge.relation_type == CHILD_OF_RELATION for edge in rows.incoming(row.id)) else ""
 
 
-def _is_recent(row: NodeRow, access: AccessRecord | None, now: int) -> bool:
+def _is_recent(row: NodeRow, access: MemoryAccessRecord | None, now: int) -> bool:
     """Return whether a memory was written or accessed within a day; an unchanged one counts from its stated time."""
     written = confidence_stated_at(row) if row.version == 1 else row.updated_at
     return max(written, access.last if access else written) > now - DAY_MICROSECONDS

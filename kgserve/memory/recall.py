@@ -19,60 +19,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.context_rendering import count_tokens
+from kgserve.graph.llm_context_rendering import count_tokens
 from kgserve.graph.request_validation import build_attribute_conditions
 from kgserve.graph.search import score_fusion
-from kgserve.graph.search.hybrid_rank import NO_TURNS, first_hits
-from kgserve.graph.search.node_search import StoreSearch
+from kgserve.graph.search.conversation_turn_scores import (
+    ConversationTurnPool,
+    ScoredConversationTurns,
+    score_conversation_turns,
+)
+from kgserve.graph.search.hybrid_rank import NO_TURNS, select_top_hits_per_list
+from kgserve.graph.search.node_search import StoreSearchSnapshot
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, NeighbourWeights
 from kgserve.graph.search.search_notices import SearchNotices
-from kgserve.graph.search.turn_scores import RankedTurns, TurnPool, score_turns
 from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsByNodeId
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
     MAX_RECALL_LIMIT,
     DeletedEntity,
+    EntityWithRelevance,
     Memory,
-    MemoryEntity,
     RecalledMemory,
     RecallRequest,
 )
 from kgserve.memory.associations import EntityMemoryLookup
 from kgserve.memory.hierarchy import require_active_memory
-from kgserve.memory.neighbours import NeighbourBoosts
-from kgserve.memory.presentation import build_memory_fields, record_use
+from kgserve.memory.neighbour_boosts import NeighbourBoosts
 from kgserve.memory.recall_scoring import (
     MAX_BOOSTING_HITS,
     MIN_TOP_KEYWORD_SCORE,
-    MemoryScoreInputs,
+    MemoryConfidenceAndImportance,
     ReachedEntity,
     ScoredMemory,
-    apply_boosts,
-    count_withheld,
-    fuse_scores,
-    iterate_paths,
-    match_names,
-    possible_names,
+    apply_neighbour_boosts,
+    count_withheld_memories,
+    downrank_superseded_memories,
+    find_known_name_ids,
+    fuse_keyword_and_vector_scores,
+    iterate_entities_by_path_strength,
+    list_query_name_candidates,
     rank_memories,
-    score_by_path,
-    to_scored,
-    weigh_superseded,
+    score_memory_by_entity_path,
+    to_scored_memories,
 )
+from kgserve.memory.serialization import build_memory_fields, record_memory_use
 from kgserve.platform.text import query_words as words
-from kgserve.platform.text.query_analyzer import covered_share
-from kgserve.platform.text.similarity import fingerprint
-from kgserve.platform.timestamps import complete_time, format_time, parse_time
+from kgserve.platform.text.query_analyzer import compute_query_word_coverage
+from kgserve.platform.text.text_equality import fingerprint_wording
+from kgserve.platform.timestamps import complete_time_to_rfc3339, format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexed_text import EntityFacets, IndexFilter, MemoryFacets
+from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, MemoryFacets
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.memory_index import decay
-from kgserve.projections.memory_index.decay import Confidence, half_lives_of
-from kgserve.projections.memory_index.entries import MemoryState
-from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.rows import NodeRow
+from kgserve.projections.memory_index import confidence_decay
+from kgserve.projections.memory_index.built_in_relation_types import RELATION_NEXT
+from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, memory_half_lives_from_settings
+from kgserve.projections.memory_index.entries import MemoryMetadata
+from kgserve.storage.model.attribute_filters import AttributeCondition, matches_attribute_conditions
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_and_memory_filters import MemoryFilter
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
 
 MAX_NAMED_MEMORIES = 10_000
@@ -96,11 +100,11 @@ _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _UNLIMITED_MEMORIES = 1 << 62
 
 ScoresById = dict[str, float]
-SearchFunction = Callable[[int, IndexFilter], ScoresById]
+SearchFunction = Callable[[int, EntitySearchFilter], ScoresById]
 QueryVector = NDArray[np.float32]
 
 
-def creation_range(request: RecallRequest) -> tuple[int, int] | None:
+def parse_creation_time_range(request: RecallRequest) -> tuple[int, int] | None:
     """Return the requested range of creation times, `[start, end)` in microseconds, or None. Raises InvalidInput."""
     if request.after_date is None and request.before_date is None:
         return None
@@ -110,13 +114,13 @@ def creation_range(request: RecallRequest) -> tuple[int, int] | None:
 
 def _moment(text: str, field: str) -> int:
     try:
-        return parse_time(complete_time(text) or text)
+        return parse_time(complete_time_to_rfc3339(text) or text)
     except (ValueError, OverflowError):
         message = "is neither a day such as 2025-07-15 nor an RFC 3339 time such as 2025-07-15T12:00:00Z"
         raise InvalidInput.at(field, message) from None
 
 
-def count_within_budget(contents: Iterable[str], budget: int) -> int:
+def count_contents_in_token_budget(contents: Iterable[str], budget: int) -> int:
     """Return the number of leading contents within a budget of tokens; at least one."""
     spent = count = 0
     for content in contents:
@@ -127,14 +131,18 @@ def count_within_budget(contents: Iterable[str], budget: int) -> int:
     return count
 
 
-class CandidateFilter:
+class PostIndexMemoryFilter:
     """Filters that the indexes cannot apply: records which memories pass, their scores, and why others do not.
 
     Current memories are looked up in the memory index, at a tenth of the cost of their rows.
     """
 
     def __init__(
-        self, searched: StoreSearch, only: IndexFilter, attributes: tuple[AttributeCondition, ...], least: float
+        self,
+        searched: StoreSearchSnapshot,
+        only: EntitySearchFilter,
+        attributes: tuple[AttributeCondition, ...],
+        least: float,
     ) -> None:
         self._reader = searched.reader
         self._only = msgspec.structs.replace(only, valid_at=None, ids=None, past_ids=None)
@@ -149,7 +157,7 @@ class CandidateFilter:
         self.shows_past = False
         """True if superseded memories pass."""
         self.superseded: set[str] = set()
-        self.passed: dict[str, MemoryScoreInputs] = {}
+        self.passed: dict[str, MemoryConfidenceAndImportance] = {}
         self.why: dict[str, str] = {}
         self._seen: set[str] = set()
         self._half_lives: dict[str, int | None] = {}
@@ -172,7 +180,7 @@ class CandidateFilter:
 
     def _fits(self, row: NodeRow) -> bool:
         return self._only.passes_row(row) and (
-            not self._attributes or matches_all_conditions(row.attributes, self._attributes)
+            not self._attributes or matches_attribute_conditions(row.attributes, self._attributes)
         )
 
     def _examine(self, ids: Sequence[str]) -> None:
@@ -182,18 +190,18 @@ class CandidateFilter:
         moment = self._reader.valid_at
         for key, memory in found.items():
             if not self.unfiltered or self._matches_filter(memory):
-                stored = Confidence(memory.confidence, memory.since)
-                confidence = decay.decayed_confidence(stored, self._now, self._half_life(memory.type))
+                stored = ConfidenceAtTime(memory.confidence, memory.since)
+                confidence = confidence_decay.decayed_confidence(stored, self._now, self._half_life(memory.type))
                 holds = moment is None or memory.is_valid_at(moment)
                 self._record(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
 
-    def _matches_filter(self, memory: MemoryState) -> bool:
+    def _matches_filter(self, memory: MemoryMetadata) -> bool:
         marks = EntityFacets(marks=MemoryFacets(memory.created, memory.layer, memory.source))
         return self._but_tags.passes(memory.id, memory.type, marks)
 
     def _half_life(self, memory_type: str) -> int | None:
         if memory_type not in self._half_lives:
-            self._half_lives[memory_type] = half_lives_of(self._settings).of(memory_type)
+            self._half_lives[memory_type] = memory_half_lives_from_settings(self._settings).of(memory_type)
         return self._half_lives[memory_type]
 
     def _record(self, key: str, confidence: float, importance: float | None, ended: str) -> None:
@@ -205,7 +213,9 @@ class CandidateFilter:
         else:
             if former:
                 self.superseded.add(key)
-            self.passed[key] = MemoryScoreInputs(confidence, DEFAULT_IMPORTANCE if importance is None else importance)
+            self.passed[key] = MemoryConfidenceAndImportance(
+                confidence, DEFAULT_IMPORTANCE if importance is None else importance
+            )
 
 
 class RecallPage(NamedTuple):
@@ -221,7 +231,7 @@ class MemoryRecall:
 
     def __init__(
         self,
-        searched: StoreSearch,
+        searched: StoreSearchSnapshot,
         request: RecallRequest,
         created: tuple[int, int] | None,
         top: float = 0.0,
@@ -244,7 +254,7 @@ class MemoryRecall:
         self._settings: MemorySettings = self._store.description.memory
         conditions = build_attribute_conditions(request.metadata, "metadata") if request.metadata else ()
         self._index = searched.among(conditions) if conditions else searched.index
-        self._only = IndexFilter(
+        self._only = EntitySearchFilter(
             None if request.types is None else frozenset(request.types),
             tags=frozenset(request.tags or ()),
             valid_at=searched.reader.valid_at if request.past == "hide" else None,
@@ -254,7 +264,7 @@ class MemoryRecall:
             created=created,
         )
         self._least = self._settings.min_confidence if request.min_confidence is None else request.min_confidence
-        self._filter = CandidateFilter(searched, self._only, conditions, self._least)
+        self._filter = PostIndexMemoryFilter(searched, self._only, conditions, self._least)
         self._filter.shows_past = request.past == "show"
         self._by_words: ScoresById = {}
         self._by_meaning: ScoresById = {}
@@ -269,17 +279,19 @@ class MemoryRecall:
         """Return the memories of the requested page; with `touch`, they count as used."""
         limit = self.limit
         page = self.page(self._request.offset, limit)
-        self.withheld = count_withheld(page.hits, limit, *self.left_out)
+        self.withheld = count_withheld_memories(page.hits, limit, *self.left_out)
         hits = page.hits
         if self._request.budget is not None:
-            hits = hits[: count_within_budget((page.rows[each.id].content for each in hits), self._request.budget)]
+            hits = hits[
+                : count_contents_in_token_budget((page.rows[each.id].content for each in hits), self._request.budget)
+            ]
             if len(hits) < len(page.hits):
                 self.withheld["over_budget"] = len(page.hits) - len(hits)
         shown = self.shown(hits, page)
         if touch and hits:
-            used = record_use(self._store, [page.rows[each.id] for each in hits], self.now)
+            used = record_memory_use(self._store, [page.rows[each.id] for each in hits], self.now)
             for memory in shown:
-                count_use(memory, used.get(memory.id))
+                update_memory_use_fields(memory, used.get(memory.id))
         return shown
 
     @property
@@ -302,7 +314,7 @@ class MemoryRecall:
         """Return a page of the best memories that pass."""
         ranked = self._ranked(offset + limit + _RECALL_OVERFETCH_HITS)
         if self._filter.superseded:
-            ranked = weigh_superseded(ranked, self._filter.superseded)
+            ranked = downrank_superseded_memories(ranked, self._filter.superseded)
         if self._request.expand:
             ranked = self._expanded(ranked)
         return self._page(ranked, offset, limit)
@@ -315,7 +327,7 @@ class MemoryRecall:
             return RecallPage([each for each in some if each.id in rows][:limit], rows, {})
         some = ranked[: 2 * (offset + limit) + _RECALL_OVERFETCH_HITS]
         rows = self._filter.rows([each.id for each in some])
-        prints = {key: fingerprint(row.content) for key, row in rows.items()}
+        prints = {key: fingerprint_wording(row.content) for key, row in rows.items()}
         first: dict[bytes, ScoredMemory] = {}
         for each in some:
             if each.id in rows:
@@ -334,7 +346,7 @@ class MemoryRecall:
         takers = self._passing_unfiltered(gift.taker for gift in gifts)
         found = {each.id for each in ranked}
         own = self._own_scores([key for key in takers if key not in found])
-        return apply_boosts(ranked, gifts, own, self._filter.passed)
+        return apply_neighbour_boosts(ranked, gifts, own, self._filter.passed)
 
     def _own_scores(self, ids: Sequence[str]) -> ScoresById:
         """Return the scores of memories that no index returned."""
@@ -343,13 +355,13 @@ class MemoryRecall:
         near = self._similarities(ids)
         if self._request.mode == "semantic":
             return near
-        matches = score_fusion.fuse_weighted({}, near, self._alpha)
+        matches = score_fusion.fuse_scores_by_weighted_sum({}, near, self._alpha)
         return {key: match.score * self._filter.passed[key].confidence for key, match in matches.items()}
 
     @cached_property
     def _about(self) -> EntityMemoryLookup:
         return EntityMemoryLookup(
-            self._store, self.searched.reader, half_lives_of(self._settings).of(), self._historian
+            self._store, self.searched.reader, memory_half_lives_from_settings(self._settings).of(), self._historian
         )
 
     @property
@@ -375,10 +387,10 @@ class MemoryRecall:
     def _ranked(self, wanted: int) -> list[ScoredMemory]:
         match self._request.mode:
             case "keyword":
-                return to_scored(self._search_keywords(wanted), by_words=True)
+                return to_scored_memories(self._search_keywords(wanted), by_words=True)
             case "semantic":
                 self.searched.indexes.require(meaning=True)
-                return to_scored(self._search_vectors(wanted), by_words=False)
+                return to_scored_memories(self._search_vectors(wanted), by_words=False)
             case "hybrid":
                 return self._fuse(wanted)
             case "graph":
@@ -390,7 +402,7 @@ class MemoryRecall:
         # Word forms are not expanded if the caller requested keyword search.
         query = KeywordQuery(self._request.query, "plain" if self._request.mode == "keyword" else "forms")
 
-        def search(count: int, only: IndexFilter) -> ScoresById:
+        def search(count: int, only: EntitySearchFilter) -> ScoresById:
             found = self._index.search_keywords(query, count, only)
             self._by_words |= found
             return found
@@ -402,7 +414,7 @@ class MemoryRecall:
             return {}
         vector, least = self._vector, self._least_similarity
 
-        def search(count: int, only: IndexFilter) -> ScoresById:
+        def search(count: int, only: EntitySearchFilter) -> ScoresById:
             found = self._index.search_vectors(vector, count, only)
             if least is not None:
                 # Hits are ordered by distance: fewer hits than requested means that none further qualifies.
@@ -440,13 +452,16 @@ class MemoryRecall:
     def _with_turns(self, words: ScoresById, meaning: ScoresById) -> list[ScoredMemory]:
         """Combine both scores; turns of conversations are scored with the turns around them, as in a search."""
         meaning |= self._similarities(key for key in words if key not in meaning)
-        around = self.searched.reader.turns_around(first_hits(words, meaning))
+        around = self.searched.reader.turns_around(select_top_hits_per_list(words, meaning))
         turns = self._score_turns(around, words, meaning) if around else NO_TURNS
-        matches = score_fusion.fuse_weighted(words, meaning, self._alpha, max(self._top, turns.top)) | turns.matches
-        found = fuse_scores(matches, words, meaning, self._filter.passed, turns.gains)
-        return self._relevant(found, words, score_fusion.symmetrize(around))
+        matches = (
+            score_fusion.fuse_scores_by_weighted_sum(words, meaning, self._alpha, max(self._top, turns.top))
+            | turns.matches
+        )
+        found = fuse_keyword_and_vector_scores(matches, words, meaning, self._filter.passed, turns.gains)
+        return self._relevant(found, words, score_fusion.symmetrize_neighbour_weights(around))
 
-    def _score_turns(self, around: NeighbourWeights, words: ScoresById, meaning: ScoresById) -> RankedTurns:
+    def _score_turns(self, around: NeighbourWeights, words: ScoresById, meaning: ScoresById) -> ScoredConversationTurns:
         rows = self._filter.rows(self._passing_unfiltered(around))
         texts = {key: row.content for key, row in rows.items()}
         if not texts:
@@ -454,7 +469,9 @@ class MemoryRecall:
         meaning |= self._similarities(key for key in texts if key not in meaning)
         word_scores = self._index.bm25_scores(self._request.query, texts)
         tokens = self.searched.token_scores(self._request.query, [*texts])
-        return score_turns(TurnPool(texts, around, word_scores, words, meaning, tokens, self._top), self._alpha)
+        return score_conversation_turns(
+            ConversationTurnPool(texts, around, word_scores, words, meaning, tokens, self._top), self._alpha
+        )
 
     def _relevant(
         self, found: Sequence[ScoredMemory], words: ScoresById, turns: Mapping[str, Mapping[str, float]]
@@ -495,7 +512,9 @@ class MemoryRecall:
         sharing = {*self._index.search_keywords(query, len(among), only)}
         unlike = [key for key in sharing if (hits[key].semantic or 0.0) < MIN_WORD_HIT_SIMILARITY]
         rows = self._filter.rows(unlike).values() if self.searched.indexes.can_embed_queries else ()
-        return sharing - {row.id for row in rows if covered_share(self._request.query, row.content) < MIN_COVERED_SHARE}
+        return sharing - {
+            row.id for row in rows if compute_query_word_coverage(self._request.query, row.content) < MIN_COVERED_SHARE
+        }
 
     def _passing_unfiltered(self, ids: Iterable[str]) -> list[str]:
         """Return which of some memories, not found by an index, pass."""
@@ -549,7 +568,7 @@ class MemoryRecall:
             limit, self._restrict_filter(named if len(named) <= MAX_NAMED_MEMORIES else self._all_passing_ids)
         )
 
-    def _restrict_filter(self, ids: frozenset[str]) -> IndexFilter:
+    def _restrict_filter(self, ids: frozenset[str]) -> EntitySearchFilter:
         own = self._only.ids
         return msgspec.structs.replace(self._only, ids=ids if own is None else ids & own)
 
@@ -598,7 +617,9 @@ class MemoryRecall:
                 found = self._by_paths
             case "hybrid":
                 near = self._similarities(key for key in self._by_words if key in self._filter.why)
-                matches = score_fusion.fuse_weighted(self._by_words, self._by_meaning | near, self._alpha, self._top)
+                matches = score_fusion.fuse_scores_by_weighted_sum(
+                    self._by_words, self._by_meaning | near, self._alpha, self._top
+                )
                 found = {key: match.score for key, match in matches.items()}
         return {key: score for key, score in found.items() if key in self._filter.why}
 
@@ -614,7 +635,7 @@ class MemoryRecall:
         )
         best: dict[str, ScoredMemory] = {}
         least = 0.0
-        for way in iterate_paths(starts, self._about.related_entities, max(1, self._request.depth)):
+        for way in iterate_entities_by_path_strength(starts, self._about.related_entities, max(1, self._request.depth)):
             # The path strength is an upper bound for memories of its entity.
             if least > way.strength or len(best) >= enough:
                 break
@@ -634,8 +655,8 @@ class MemoryRecall:
     def _starts(self) -> dict[str, float]:
         if self._entity is not None:
             return {self._entity: 1.0}
-        possible = possible_names(self._request.query)
-        if named := match_names(possible, self._about.valid_entities_named(possible)):
+        possible = list_query_name_candidates(self._request.query)
+        if named := find_known_name_ids(possible, self._about.valid_entities_named(possible)):
             return dict.fromkeys(named, 1.0)
         words = self._search_keywords(score_fusion.MIN_FUSION_POOL_HITS)
         best = self._with_turns(words, self._search_vectors(score_fusion.MIN_FUSION_POOL_HITS))[:MAX_RECALL_STARTS]
@@ -668,7 +689,10 @@ class MemoryRecall:
                 self._by_paths[key] = max(self._by_paths.get(key, 0.0), way.strength * relevance)
             passing = self._filter.classify_memories(relevances)
             passed += len(passing)
-            yield [score_by_path(key, way, relevances[key], self._filter.passed[key].confidence) for key in passing]
+            yield [
+                score_memory_by_entity_path(key, way, relevances[key], self._filter.passed[key].confidence)
+                for key in passing
+            ]
             if passed >= MAX_MEMORIES_PER_ENTITY:
                 break
 
@@ -698,11 +722,15 @@ class MemoryRecall:
         self,
         found: ScoredMemory,
         row: NodeRow,
-        access: AccessRecord | None,
-        entities: Sequence[MemoryEntity],
+        access: MemoryAccessRecord | None,
+        entities: Sequence[EntityWithRelevance],
         parent: str | None,
     ) -> RecalledMemory:
-        memory = Memory(**build_memory_fields(half_lives_of(self._settings), row, access, entities, self.now, parent))
+        memory = Memory(
+            **build_memory_fields(
+                memory_half_lives_from_settings(self._settings), row, access, entities, self.now, parent
+            )
+        )
         values = {name: getattr(memory, name) for name in Memory.__struct_fields__}
         scores: dict[str, Any] = {
             "keyword_score": found.keyword,
@@ -716,7 +744,7 @@ class MemoryRecall:
         return RecalledMemory(**values, score=found.score, **known)
 
 
-def count_use(memory: RecalledMemory, used: AccessRecord | None) -> None:
+def update_memory_use_fields(memory: RecalledMemory, used: MemoryAccessRecord | None) -> None:
     """Update the fields of a memory after a use."""
     if used is not None:
         memory.confidence, memory.access_count = used.confidence, used.count

@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kgserve.graph.search.score_fusion import EntityMatch, ProximityGain
+from kgserve.graph.search.score_fusion import EntityMatchScores, GraphProximityBoost
 from kgserve.platform.text.query_words import FUNCTION_WORDS
-from kgserve.projections.memory_index.relation_types import RELATION_NEXT
-from kgserve.storage.model.entity_names import normalize_name
+from kgserve.projections.memory_index.built_in_relation_types import RELATION_NEXT
+from kgserve.storage.model.entity_names import normalize_entity_name
 
 MAX_SPREAD_ENTITIES = 300
 """Maximum number of entities that are visited, nearest first."""
@@ -52,19 +52,21 @@ SUPERSEDED_WEIGHT = 0.7
 """Weight of the score of superseded memories."""
 
 
-class MemoryScoreInputs(NamedTuple):
+class MemoryConfidenceAndImportance(NamedTuple):
     """Effective confidence of a memory, and its importance, which breaks ties."""
 
     confidence: float
     importance: float
 
 
-def rank_memories(found: Iterable[ScoredMemory], passed: Mapping[str, MemoryScoreInputs]) -> list[ScoredMemory]:
+def rank_memories(
+    found: Iterable[ScoredMemory], passed: Mapping[str, MemoryConfidenceAndImportance]
+) -> list[ScoredMemory]:
     """Return the hits best first; ties are broken by importance, match and id."""
     return sorted(found, key=lambda each: (-each.score, -passed[each.id].importance, -each.match, each.id))
 
 
-def to_scored(scores: Mapping[str, float], *, by_words: bool) -> list[ScoredMemory]:
+def to_scored_memories(scores: Mapping[str, float], *, by_words: bool) -> list[ScoredMemory]:
     """Return the hits of one index in its order."""
     label = "words" if by_words else "meaning"
     return [
@@ -75,7 +77,7 @@ def to_scored(scores: Mapping[str, float], *, by_words: bool) -> list[ScoredMemo
     ]
 
 
-def weigh_superseded(found: Sequence[ScoredMemory], superseded: Collection[str]) -> list[ScoredMemory]:
+def downrank_superseded_memories(found: Sequence[ScoredMemory], superseded: Collection[str]) -> list[ScoredMemory]:
     """Return the hits ordered by score, with lower scores for superseded memories."""
     return sorted(
         (
@@ -86,12 +88,12 @@ def weigh_superseded(found: Sequence[ScoredMemory], superseded: Collection[str])
     )
 
 
-def fuse_scores(
-    matches: Mapping[str, EntityMatch],
+def fuse_keyword_and_vector_scores(
+    matches: Mapping[str, EntityMatchScores],
     words: Mapping[str, float],
     meaning: Mapping[str, float],
-    passed: Mapping[str, MemoryScoreInputs],
-    gains: Mapping[str, tuple[ProximityGain, ...]],
+    passed: Mapping[str, MemoryConfidenceAndImportance],
+    gains: Mapping[str, tuple[GraphProximityBoost, ...]],
 ) -> list[ScoredMemory]:
     """Return the combined hits of both indexes, best first. ``gains`` are those of turns from turns near them."""
     found: list[ScoredMemory] = []
@@ -105,7 +107,7 @@ def fuse_scores(
     return rank_memories(found, passed)
 
 
-def _why(match: EntityMatch, near: Sequence[ProximityGain]) -> str:
+def _why(match: EntityMatchScores, near: Sequence[GraphProximityBoost]) -> str:
     parts = [f"words {match.keyword:.2f}"] if match.keyword else []
     parts += [f"meaning {match.semantic:.2f}"] if match.semantic else []
     parts += [f"tokens {match.tokens:.2f}"] if match.tokens else []
@@ -113,7 +115,7 @@ def _why(match: EntityMatch, near: Sequence[ProximityGain]) -> str:
     return ", ".join(parts) or "nothing in common"
 
 
-def count_withheld(
+def count_withheld_memories(
     shown: Sequence[ScoredMemory], wanted: int, left_out: Mapping[str, float], why: Mapping[str, str]
 ) -> dict[str, int]:
     """Return the number of withheld memories by reason that match at least as well as the last hit shown.
@@ -136,7 +138,7 @@ class ReachedEntity(NamedTuple):
     hops: int
 
 
-def score_by_path(memory: str, way: ReachedEntity, relevance: float, confidence: float) -> ScoredMemory:
+def score_memory_by_entity_path(memory: str, way: ReachedEntity, relevance: float, confidence: float) -> ScoredMemory:
     """Return the hit for a memory of a reached entity."""
     match = way.strength * relevance
     why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: path {way.strength:.2f}, relevance {relevance:.2f}"
@@ -149,7 +151,9 @@ RelatedFunction = Callable[[str], Iterable[tuple[str, float]]]
 """Function that returns the related entities of an entity, with the strength of each relation, 0 to 1."""
 
 
-def iterate_paths(starts: Mapping[str, float], related: RelatedFunction, depth: int) -> Iterator[ReachedEntity]:
+def iterate_entities_by_path_strength(
+    starts: Mapping[str, float], related: RelatedFunction, depth: int
+) -> Iterator[ReachedEntity]:
     """Yield the entities within `depth` relations of the starts, each by its strongest path, strongest first."""
     queue = [(-strength, 0, entity) for entity, strength in starts.items() if strength > 0.0]
     heapq.heapify(queue)
@@ -168,13 +172,13 @@ def iterate_paths(starts: Mapping[str, float], related: RelatedFunction, depth: 
                     heapq.heappush(queue, (negative * worth, hops + 1, other))
 
 
-def possible_names(query: str) -> list[str]:
+def list_query_name_candidates(query: str) -> list[str]:
     """Return the word sequences of a query that may be names: up to six words, folded, longest first.
 
     Function words alone and names of fewer than three letters are omitted.
     """
     words = [word.strip(_PUNCTUATION) for word in query.split()[:MAX_QUERY_WORDS]]
-    words = [normalize_name(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
+    words = [normalize_entity_name(word.removesuffix("'s").removesuffix("\u2019s")) for word in words]
     rows = (
         " ".join(filter(None, words[first : first + length]))
         for length in range(_MAX_NAME_WORDS, 0, -1)
@@ -183,7 +187,7 @@ def possible_names(query: str) -> list[str]:
     return [row for row in dict.fromkeys(rows) if len(row) >= _MIN_NAME_CHARS and row not in FUNCTION_WORDS]
 
 
-def match_names(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
+def find_known_name_ids(possible: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the ids of the known names in a text; a name inside a longer known name does not count."""
     found: dict[str, None] = {}
     matched: list[str] = []
@@ -200,19 +204,19 @@ _WINDOW_OVERLAP_WORDS = 5
 """Overlap of two windows of a text, so that no name of up to six words is split."""
 
 
-def list_possible_names(text: str) -> list[str]:
+def list_text_name_candidates(text: str) -> list[str]:
     """Return the word sequences of a text that may be names, folded, longest first."""
     words = text.split(None, MAX_TEXT_WORDS)[:MAX_TEXT_WORDS]
     step = MAX_QUERY_WORDS - _WINDOW_OVERLAP_WORDS
     parts = (" ".join(words[first : first + MAX_QUERY_WORDS]) for first in range(0, max(len(words), 1), step))
-    found = dict.fromkeys(name for part in parts for name in possible_names(part))
+    found = dict.fromkeys(name for part in parts for name in list_query_name_candidates(part))
     return sorted(found, key=lambda name: -name.count(" "))
 
 
-def has_any_name(text: str, names: Iterable[str]) -> bool:
+def is_any_name_in_text(text: str, names: Iterable[str]) -> bool:
     """Return whether a text contains any of some names as whole words."""
-    possible = frozenset(list_possible_names(text))
-    return any(normalize_name(name) in possible for name in names)
+    possible = frozenset(list_text_name_candidates(text))
+    return any(normalize_entity_name(name) in possible for name in names)
 
 
 MAX_BOOSTING_HITS = 10
@@ -257,16 +261,16 @@ class NeighbourBoost(NamedTuple):
         return self.type or self.kind
 
 
-def entity_boost(memories: int) -> float:
+def compute_shared_entity_boost(memories: int) -> float:
     """Return the boost between memories about one entity, given the number of memories about it."""
     return 0.3 / math.log2(2 + memories)
 
 
-def apply_boosts(
+def apply_neighbour_boosts(
     ranked: Sequence[ScoredMemory],
     gifts: Iterable[NeighbourBoost],
     own: Mapping[str, float],
-    passed: Mapping[str, MemoryScoreInputs],
+    passed: Mapping[str, MemoryConfidenceAndImportance],
 ) -> list[ScoredMemory]:
     """Return the hits and boosted neighbours, best first; unboosted hits keep their order.
 

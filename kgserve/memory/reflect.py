@@ -23,52 +23,61 @@ import numpy as np
 from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedPair
-from kgserve.memory.concept_placement import ConceptScores, UnitVectors, cluster_memories, score_concepts
+from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedMemoryPair
+from kgserve.memory.concept_placement import (
+    TopTwoConceptScores,
+    UnitVectors,
+    cluster_memories,
+    score_concepts_for_memories,
+)
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, CandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.candidates import (
+    MEMORY_JOB_TIMEOUT_SECONDS,
+    ConsolidationCandidateQuery,
+    plan_consolidation,
+)
 from kgserve.memory.consolidation.operations import WorkThrottle
-from kgserve.memory.consolidation.plan import ConsolidationPlan, RunRecord
+from kgserve.memory.consolidation.plan import ConsolidationPlan, ConsolidationRunRecord
 from kgserve.memory.deduplication import Deduplicator
 from kgserve.memory.hierarchy import get_active_memory
-from kgserve.memory.presentation import name_or_id, now_in_microseconds
+from kgserve.memory.memory_crud import NO_LLM_MESSAGE
 from kgserve.memory.reflect_api import (
     CONTRADICTS,
     MAX_CONCEPT_NAME_CHARS,
     MAX_PROPOSALS,
     MAX_PROPOSED_MEMORIES,
     ConceptCandidate,
-    MemoryPlacement,
-    ReflectAnswer,
-    ReflectionMark,
+    MemoryParentPlacement,
+    MemoryReflectionAnswer,
+    MemoryReflectionRequest,
+    ReflectionEdgeAttributes,
     ReflectionProposal,
-    ReflectionRecord,
-    ReflectRequest,
+    ReflectionRunAttributes,
     decode_reflection_mark,
     decode_reflection_record,
     new_reflection_id,
 )
-from kgserve.memory.store_memory import NO_LLM_MESSAGE
+from kgserve.memory.serialization import name_or_id, now_in_microseconds
 from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.text.wordlists import read_word_list
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.indexed_text import IndexFilter
-from kgserve.projections.memory_index.memories import DecayPosition, MemoryIndexFile
+from kgserve.projections.indexed_text import EntitySearchFilter
+from kgserve.projections.memory_index.built_in_relation_types import RELATION_REFLECTED
+from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
-from kgserve.projections.memory_index.relation_types import RELATION_REFLECTED
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.storage.model.batch import KIND_REFLECTION, EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.filters import MemoryFilter
-from kgserve.storage.model.parents import CHILD_OF_RELATION
-from kgserve.storage.model.rows import EdgeKey, NodeRow, split_edge_attributes
-from kgserve.storage.model.soft_delete import is_active, is_live
-from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
+from kgserve.storage.model.node_and_memory_filters import MemoryFilter
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow, split_edge_attributes
+from kgserve.storage.model.soft_delete import is_live_memory, is_memory_active_at
+from kgserve.storage.model.write_batch import KIND_REFLECTION, EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.pending_state import PendingState
+from kgserve.stores.pending_state import PendingCommitGroupState
 
 MAX_TARGET_CONCEPTS = 2_000
 """Maximum number of concepts that can receive memories, newest first."""
@@ -85,7 +94,7 @@ _STOP_WORDS = frozenset(read_word_list("small")) | frozenset(read_word_list("neg
 _REFLECTION_AUTHOR = "reflect"
 
 
-def reflect(graph: StoreHandle, request: ReflectRequest) -> ReflectAnswer:
+def place_memories_under_concepts(graph: StoreHandle, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
     """Place memories without a parent below matching concepts, and propose uncertain placements.
 
     Memories that say the same are merged first. A concept is matched by its text, its children and their entities.
@@ -115,13 +124,15 @@ def reflect(graph: StoreHandle, request: ReflectRequest) -> ReflectAnswer:
     return found
 
 
-def _answer_question(graph: StoreHandle, store: OpenStore, request: ReflectRequest) -> ReflectAnswer:
+def _answer_question(graph: StoreHandle, store: OpenStore, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
     """Answer a question. Raises InvalidInput if no language model is configured."""
     if (extractor := graph.graphs.extractor) is None:
         raise InvalidInput.at("answer", NO_LLM_MESSAGE)
-    from kgserve.memory.llm_advice import answer_question  # noqa: PLC0415 - loads client code only if a model is set
+    from kgserve.memory.llm_advice import answer_question_from_memories  # noqa: PLC0415 - loads client code only if a model is set
 
-    return answer_question(graph, extractor.of(store), request, empty_reflection(None, dry_run=request.dry_run))
+    return answer_question_from_memories(
+        graph, extractor.of(store), request, empty_reflection(None, dry_run=request.dry_run)
+    )
 
 
 class _Concept(NamedTuple):
@@ -136,14 +147,14 @@ class _Concept(NamedTuple):
 class _ReflectionRun:
     """One reflection over a store."""
 
-    def __init__(self, graph: StoreHandle, store: OpenStore, request: ReflectRequest) -> None:
+    def __init__(self, graph: StoreHandle, store: OpenStore, request: MemoryReflectionRequest) -> None:
         self._graph = graph
         self._store = store
         self._request = request
         self._now = now_in_microseconds()
         self._under = get_active_memory(store, request.under, graph.name).id if request.under else ""
 
-    def reflect(self) -> ReflectAnswer:
+    def reflect(self) -> MemoryReflectionAnswer:
         """Place what is certain, unless it is a dry run, and propose the rest."""
         found = empty_reflection(None, dry_run=self._request.dry_run)
         found.stale = self._low_confidence_ids()
@@ -157,7 +168,7 @@ class _ReflectionRun:
         plan = plan_consolidation(
             self._store,
             indexes,
-            CandidateQuery(CONTRADICTION_SIMILARITY, guard=True, near="suggest", fresh=frozenset(orphans)),
+            ConsolidationCandidateQuery(CONTRADICTION_SIMILARITY, guard=True, near="suggest", fresh=frozenset(orphans)),
             self._now,
             WorkThrottle(self._store),
         )
@@ -184,7 +195,7 @@ class _ReflectionRun:
         return self._store.description.memory.min_confidence
 
     @cached_property
-    def _indexes(self) -> TextIndexes | None:
+    def _indexes(self) -> CurrentAndPastTextIndexes | None:
         """Indexes with embeddings; None without a model or if it cannot be reached."""
         indexer = self._graph.graphs.indexer
         if indexer is None:
@@ -200,15 +211,15 @@ class _ReflectionRun:
 
     def _low_confidence_ids(self) -> list[str]:
         faded = self._store.memories.ask(
-            lambda view, _: view.list_faded(self._min_confidence, self._now, DecayPosition(), MAX_REPORTED_ITEMS)
+            lambda view, _: view.list_faded(self._min_confidence, self._now, DecayOrderPosition(), MAX_REPORTED_ITEMS)
         )
         return [each.id for each in faded]
 
-    def _orphans(self, indexes: TextIndexes) -> list[str]:
+    def _orphans(self, indexes: CurrentAndPastTextIndexes) -> list[str]:
         wanted = MemoryFilter(now=self._now, orphans=True)
         if self._request.query is not None:
             vector = indexes.vectors([self._request.query])[0]
-            near = indexes.search_vectors(vector, self._request.limit, IndexFilter(memories=True))
+            near = indexes.search_vectors(vector, self._request.limit, EntitySearchFilter(memories=True))
             wanted = msgspec.structs.replace(wanted, among=frozenset(near))
         return self._listed(wanted, self._request.limit)
 
@@ -229,16 +240,16 @@ class _ReflectionRun:
         extractor = self._graph.graphs.extractor
         if extractor is None or not self._store.description.memory.extract:
             return proposals
-        from kgserve.memory.llm_advice import add_advice  # noqa: PLC0415 - as above
+        from kgserve.memory.llm_advice import add_llm_advice_to_proposals  # noqa: PLC0415 - as above
 
-        return add_advice(extractor.of(self._store), self._store, proposals)
+        return add_llm_advice_to_proposals(extractor.of(self._store), self._store, proposals)
 
     # Duplicates
 
     def _record(
-        self, links: Sequence[MemoryPlacement], proposals: list[ReflectionProposal], merging: str
-    ) -> ReflectionRecord:
-        return ReflectionRecord(
+        self, links: Sequence[MemoryParentPlacement], proposals: list[ReflectionProposal], merging: str
+    ) -> ReflectionRunAttributes:
+        return ReflectionRunAttributes(
             started_at=format_time(self._now),
             threshold=self._request.threshold,
             cluster_threshold=self._request.cluster_threshold,
@@ -251,7 +262,7 @@ class _ReflectionRun:
         """Merge memories that say the same; return the id of the consolidation run, or an empty string."""
         if not plan.clusters:
             return ""
-        record = RunRecord(
+        record = ConsolidationRunRecord(
             status="running",
             trigger="manual",
             similarity_threshold=CONTRADICTION_SIMILARITY,
@@ -259,15 +270,17 @@ class _ReflectionRun:
             through=plan.sequence,
             started_at=format_time(self._now),
         )
-        run = apply.RunInProgress(apply.new_consolidation_id(self._now), record, self._graph.graphs.caller.name)
-        apply.merge_clusters(self._store, run, plan.clusters, WorkThrottle(self._store))
+        run = apply.ConsolidationRunInProgress(
+            apply.generate_consolidation_run_id(self._now), record, self._graph.graphs.caller.name
+        )
+        apply.merge_memory_clusters(self._store, run, plan.clusters, WorkThrottle(self._store))
         return run.id
 
-    def _find_contradictions(self, apart: Sequence[UnmergedPair]) -> list[ReflectionProposal]:
+    def _find_contradictions(self, apart: Sequence[UnmergedMemoryPair]) -> list[ReflectionProposal]:
         """Return contradictions among close, different memories that share an entity or a parent."""
         ids = [*dict.fromkeys(chain.from_iterable(each.ids for each in apart))]
         with self._store.reading() as rows:
-            found, above = rows.nodes(ids), find_parents(rows, ids)
+            found, above = rows.nodes(ids), find_memory_parents(rows, ids)
             either_way = [(a, b, CONTRADICTS) for each in apart for a, b in (each.ids, each.ids[::-1])]
             known = {frozenset(key[:2]) for key in rows.edges(either_way)}
         about = self._about(ids)
@@ -285,8 +298,8 @@ class _ReflectionRun:
     # Placement
 
     def _place_memories(
-        self, indexes: TextIndexes, known: Mapping[str, UnitVectors]
-    ) -> tuple[list[MemoryPlacement], list[ReflectionProposal]]:
+        self, indexes: CurrentAndPastTextIndexes, known: Mapping[str, UnitVectors]
+    ) -> tuple[list[MemoryParentPlacement], list[ReflectionProposal]]:
         """Return certain placements, and proposals for the others."""
         ids = [*known]
         if not ids:
@@ -294,33 +307,37 @@ class _ReflectionRun:
         vectors = np.stack([*known.values()])
         concepts = self._concepts(indexes)
         found = self._places(ids, vectors, concepts) if concepts else []
-        links, rest = list[MemoryPlacement](), list[int]()
+        links, rest = list[MemoryParentPlacement](), list[int]()
         for at, node_id in enumerate(ids):
             if found and found[at].is_certain(self._request.threshold):
-                links.append(MemoryPlacement(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score))
+                links.append(
+                    MemoryParentPlacement(id=node_id, parent_id=concepts[found[at].best].id, score=found[at].score)
+                )
             else:
                 rest.append(at)
         left = _UnplacedMemories([ids[at] for at in rest], [found[at] for at in rest] if found else [], concepts)
         together = cluster_memories(vectors[rest], self._request.cluster_threshold) if rest else []
         return links, [*self._concepts_of(left, together), *left.links(together, self._min_proposal_score)]
 
-    def _places(self, ids: Sequence[str], vectors: UnitVectors, concepts: Sequence[_Concept]) -> list[ConceptScores]:
+    def _places(
+        self, ids: Sequence[str], vectors: UnitVectors, concepts: Sequence[_Concept]
+    ) -> list[TopTwoConceptScores]:
         about = self._about(ids)
         shared = np.zeros((len(ids), len(concepts)), np.float32)
         for row, node_id in enumerate(ids):
             if own := about[node_id]:
                 shared[row] = [len(own & each.entities) / len(own) for each in concepts]
-        return score_concepts(
+        return score_concepts_for_memories(
             vectors, np.stack([each.vector for each in concepts]), [each.below for each in concepts], shared
         )
 
-    def _concepts(self, indexes: TextIndexes) -> list[_Concept]:
+    def _concepts(self, indexes: CurrentAndPastTextIndexes) -> list[_Concept]:
         """Return the concepts, and domains without concepts, that can receive memories."""
         wanted = MemoryFilter(now=self._now, layer=CONCEPT_LAYER, under=self._under)
         ids = self._listed(wanted, MAX_TARGET_CONCEPTS)
         domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN_LAYER), MAX_TARGET_CONCEPTS - len(ids))
         with self._store.reading() as rows:
-            filled = {*find_parents(rows, ids).values()}
+            filled = {*find_memory_parents(rows, ids).values()}
         ids += [each for each in domains if each not in filled]
         below = {each: self._below(each) for each in ids}
         known = indexes.vectors_of([*ids, *dict.fromkeys(chain.from_iterable(below.values()))])
@@ -358,7 +375,10 @@ class _ReflectionRun:
         return [ReflectionProposal(number=0, kind="concept", ids=members) for members in found]
 
     def _name(
-        self, indexes: TextIndexes, concepts: Sequence[ReflectionProposal], known: Mapping[str, UnitVectors]
+        self,
+        indexes: CurrentAndPastTextIndexes,
+        concepts: Sequence[ReflectionProposal],
+        known: Mapping[str, UnitVectors],
     ) -> None:
         """Set preliminary names of new concepts: an entity that all members share, or else the nearest words."""
         ids = [*chain.from_iterable(each.ids for each in concepts)]
@@ -375,7 +395,7 @@ class _ReflectionRun:
                 self._shared_name([about[node_id] for node_id in concept.ids]) or words_name[:MAX_CONCEPT_NAME_CHARS]
             )
 
-    def _vectors(self, indexes: TextIndexes, words: list[str]) -> dict[str, UnitVectors]:
+    def _vectors(self, indexes: CurrentAndPastTextIndexes, words: list[str]) -> dict[str, UnitVectors]:
         try:
             return dict(zip(words, indexes.vectors(words), strict=True)) if words else {}
         except Unavailable:
@@ -396,19 +416,21 @@ class _ReflectionRun:
 class _UnplacedMemories:
     """Memories without a certain place, with the best candidate concepts of each."""
 
-    def __init__(self, ids: Sequence[str], found: Sequence[ConceptScores], concepts: Sequence[_Concept]) -> None:
+    def __init__(self, ids: Sequence[str], found: Sequence[TopTwoConceptScores], concepts: Sequence[_Concept]) -> None:
         self.ids = ids
         self._found = found
         self._concepts = concepts
 
-    def place_of(self, group: Sequence[int], least: float) -> ConceptScores | None:
+    def place_of(self, group: Sequence[int], least: float) -> TopTwoConceptScores | None:
         """Return the concept that fits most of a group, with the mean score, if that reaches `least`."""
         if not self._found:
             return None
         best = Counter(self._found[at].best for at in group).most_common(1)[0][0]
         mine = [self._found[at] for at in group if self._found[at].best == best]
         mean = sum(each.score for each in mine) / len(group)
-        return ConceptScores(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
+        return (
+            TopTwoConceptScores(best, round(mean, 4), mine[0].second, mine[0].second_score) if mean >= least else None
+        )
 
     def links(self, together: Sequence[Sequence[int]], least: float) -> list[ReflectionProposal]:
         """Return proposals to link groups, and single memories outside groups, to a concept."""
@@ -417,7 +439,7 @@ class _UnplacedMemories:
         found = ((group, self.place_of(group, least)) for group in some)
         return [self._link([self.ids[at] for at in group], place) for group, place in found if place is not None]
 
-    def _link(self, ids: Sequence[str], place: ConceptScores) -> ReflectionProposal:
+    def _link(self, ids: Sequence[str], place: TopTwoConceptScores) -> ReflectionProposal:
         best = [(place.best, place.score), (place.second, place.second_score)]
         candidates = [ConceptCandidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
         return ReflectionProposal(number=0, kind="link", ids=[*ids], candidates=candidates)
@@ -453,9 +475,9 @@ def _two_of(words: Sequence[str]) -> list[str]:
     return [*words[:1], *[word for word in words[1:] if word[:_STEM_CHARS] != words[0][:_STEM_CHARS]][:1]]
 
 
-def empty_reflection(run: str | None, *, dry_run: bool = False) -> ReflectAnswer:
+def empty_reflection(run: str | None, *, dry_run: bool = False) -> MemoryReflectionAnswer:
     """Return an empty result."""
-    return ReflectAnswer(
+    return MemoryReflectionAnswer(
         dry_run=dry_run,
         run=run,
         looked_at=0,
@@ -475,7 +497,7 @@ def empty_reflection(run: str | None, *, dry_run: bool = False) -> ReflectAnswer
 
 
 def write_reflection_run(
-    store: OpenStore, run: str, record: ReflectionRecord, links: Sequence[MemoryPlacement]
+    store: OpenStore, run: str, record: ReflectionRunAttributes, links: Sequence[MemoryParentPlacement]
 ) -> None:
     """Write a run: its node and its placements. Blocks."""
     _submit(store, lambda storing: _write_run_node(storing, run, record))
@@ -487,7 +509,7 @@ def write_reflection_run(
 def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int = 10_000) -> WriteReport:
     """Decide a write in the writer thread, and wait for it."""
 
-    def decided(ahead: PendingState) -> WriteBatch:
+    def decided(ahead: PendingCommitGroupState) -> WriteBatch:
         storing = Deduplicator(ahead, RecentVectors())
         decide(storing)
         return storing.batch()
@@ -496,23 +518,23 @@ def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int 
     return done.result()
 
 
-def _write_run_node(storing: Deduplicator, run: str, record: ReflectionRecord) -> None:
-    storing.put_node(NodePut(0, run, KIND_REFLECTION, "", record.text))
+def _write_run_node(storing: Deduplicator, run: str, record: ReflectionRunAttributes) -> None:
+    storing.put_node(NodeUpsert(0, run, KIND_REFLECTION, "", record.text))
 
 
-def _write_mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionMark) -> None:
-    storing.put_edge(EdgePut(0, (run, memory, RELATION_REFLECTED), own=mark.text))
+def _write_mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionEdgeAttributes) -> None:
+    storing.put_edge(EdgeUpsert(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
-def _link_all(storing: Deduplicator, run: str, links: Sequence[MemoryPlacement]) -> None:
+def _link_all(storing: Deduplicator, run: str, links: Sequence[MemoryParentPlacement]) -> None:
     for link in links:
         _link(storing, run, link)
 
 
-def _link(storing: Deduplicator, run: str, link: MemoryPlacement) -> bool:
+def _link(storing: Deduplicator, run: str, link: MemoryParentPlacement) -> bool:
     """Place a memory below a parent if it has none and both are active; return whether it was placed."""
     child, parent = storing.node(link.id), storing.node(link.parent_id)
-    if child is None or parent is None or not (is_live(child) and is_live(parent)):
+    if child is None or parent is None or not (is_live_memory(child) and is_live_memory(parent)):
         return False
     if storing.places.parent(child.id) is not None:
         return False
@@ -521,20 +543,23 @@ def _link(storing: Deduplicator, run: str, link: MemoryPlacement) -> bool:
     except Conflict:
         return False
     storing.put_edge(
-        EdgePut(
-            0, (child.id, parent.id, CHILD_OF_RELATION), link.score, extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR)
+        EdgeUpsert(
+            0,
+            (child.id, parent.id, CHILD_OF_RELATION),
+            link.score,
+            extras=EdgeExtrasUpsert(created_by=_REFLECTION_AUTHOR),
         )
     )
-    _write_mark(storing, run, child.id, ReflectionMark(parent=parent.id))
+    _write_mark(storing, run, child.id, ReflectionEdgeAttributes(parent=parent.id))
     return True
 
 
 # Runs
 
 
-def _run_of(store: OpenStore, request: ReflectRequest) -> tuple[NodeRow, ReflectionRecord]:
+def _run_of(store: OpenStore, request: MemoryReflectionRequest) -> tuple[NodeRow, ReflectionRunAttributes]:
     """Return the requested run, or the last one. Raises NotFound."""
-    for row, record in apply.list_runs(store, KIND_REFLECTION, decode_reflection_record):
+    for row, record in apply.list_nodes_of_type_newest_first(store, KIND_REFLECTION, decode_reflection_record):
         if request.run in (None, row.id):
             return row, record
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
@@ -544,7 +569,7 @@ def list_decided_proposals(store: OpenStore) -> set[str]:
     """Return the keys of the proposals that were accepted or refused."""
     return {
         each.key
-        for _, record in apply.list_runs(store, KIND_REFLECTION, decode_reflection_record)
+        for _, record in apply.list_nodes_of_type_newest_first(store, KIND_REFLECTION, decode_reflection_record)
         for each in record.proposals
         if each.state != "open"
     }
@@ -553,7 +578,7 @@ def list_decided_proposals(store: OpenStore) -> set[str]:
 # Decisions
 
 
-def decide_proposals(store: OpenStore, request: ReflectRequest) -> ReflectAnswer:
+def decide_proposals(store: OpenStore, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
     """Accept and refuse proposals of a run. Raises InvalidInput, NotFound or Conflict without any change."""
     row, record = _run_of(store, request)
     proposals = {each.number: each for each in record.proposals}
@@ -591,7 +616,7 @@ class _ProposalExecutor:
         self._storing = storing
         self._run = run
         self._names = names
-        self.links: list[MemoryPlacement] = []
+        self.links: list[MemoryParentPlacement] = []
         self.skipped: list[str] = []
 
     def accept(self, proposal: ReflectionProposal) -> None:
@@ -608,7 +633,9 @@ class _ProposalExecutor:
     def _put_below(self, proposal: ReflectionProposal, parent: str) -> None:
         parent = self._storing.places.find(parent).id
         scores = {each.id: each.score for each in proposal.candidates}
-        links = [MemoryPlacement(id=each, parent_id=parent, score=scores.get(parent, 1.0)) for each in proposal.ids]
+        links = [
+            MemoryParentPlacement(id=each, parent_id=parent, score=scores.get(parent, 1.0)) for each in proposal.ids
+        ]
         done = [link for link in links if _link(self._storing, self._run, link)]
         if not done:
             raise Conflict(f"proposal {proposal.number}: all of its memories have a parent by now")
@@ -617,32 +644,32 @@ class _ProposalExecutor:
 
     def _create_concept(self, name: str) -> str:
         self._storing.made.append(node_id := generate_node_id(len(self._storing.made)))
-        extras = NodeExtrasPut(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
-        self._storing.put_node(NodePut(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
-        _write_mark(self._storing, self._run, node_id, ReflectionMark(made=True))
+        extras = NodeExtrasUpsert(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
+        self._storing.put_node(NodeUpsert(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
+        _write_mark(self._storing, self._run, node_id, ReflectionEdgeAttributes(made=True))
         return node_id
 
     def _put_against(self, proposal: ReflectionProposal) -> None:
         younger, older = proposal.ids
         rows = [self._storing.node(each) for each in proposal.ids]
-        if any(row is None or not is_active(row, self._storing.ahead.now) for row in rows):
+        if any(row is None or not is_memory_active_at(row, self._storing.ahead.now) for row in rows):
             raise Conflict(f"proposal {proposal.number}: one of its memories is no longer active")
         self._storing.put_edge(
-            EdgePut(0, (younger, older, CONTRADICTS), extras=EdgeExtrasPut(created_by=_REFLECTION_AUTHOR))
+            EdgeUpsert(0, (younger, older, CONTRADICTS), extras=EdgeExtrasUpsert(created_by=_REFLECTION_AUTHOR))
         )
-        _write_mark(self._storing, self._run, younger, ReflectionMark(against=older))
+        _write_mark(self._storing, self._run, younger, ReflectionEdgeAttributes(against=older))
 
 
 # Undo
 
 
-def undo_reflection(graph: StoreHandle, store: OpenStore, request: ReflectRequest) -> ReflectAnswer:
+def undo_reflection(graph: StoreHandle, store: OpenStore, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
     """Undo a run, its placements, merges and node."""
     row, record = _run_of(store, request)
     found = empty_reflection(row.id)
     if record.merging:
         author = graph.graphs.caller.name
-        undone = apply.undo_run(store, record.merging, author, WorkThrottle(store), force=True)
+        undone = apply.undo_consolidation_run(store, record.merging, author, WorkThrottle(store), force=True)
         found.undone, found.skipped = len(undone.restored), [*undone.skipped]
     with store.reading() as rows:
         marks = [edge.key for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_REFLECTED]

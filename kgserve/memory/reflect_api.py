@@ -15,7 +15,7 @@ from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.memory.api import Memory, NodeIdText, RecalledMemory, UnitFloat
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.timestamps import parse_stored_time
-from kgserve.storage.model.batch import KIND_REFLECTION
+from kgserve.storage.model.write_batch import KIND_REFLECTION
 
 CONTRADICTS = "contradicts"
 MAX_REFLECTED_MEMORIES = 10_000
@@ -34,7 +34,7 @@ _PROPOSAL_NAMES_HELP = (
 )
 
 
-class ReflectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class MemoryReflectionRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A reflection to run, proposals of a run to accept or refuse, or a run to undo."""
 
     query: (
@@ -83,7 +83,7 @@ class ConceptCandidate(msgspec.Struct, kw_only=True):
 
 
 class ReflectionProposal(msgspec.Struct, kw_only=True):
-    """A proposal to decide.
+    """Proposal of a reflection run, numbered, for the caller to accept or refuse.
 
     ``link``: the memory in ``ids`` belongs below one of ``candidates``. ``concept``: all of ``ids`` belong below a new
     concept; ``name`` is a suggestion. ``contradiction``: the first of ``ids``, the younger, contradicts the second;
@@ -105,7 +105,7 @@ class ReflectionProposal(msgspec.Struct, kw_only=True):
         return f"{self.kind} {' '.join(sorted(self.ids))}"
 
 
-class MemoryPlacement(msgspec.Struct, kw_only=True):
+class MemoryParentPlacement(msgspec.Struct, kw_only=True):
     """A memory that was placed below a parent."""
 
     id: str
@@ -113,14 +113,14 @@ class MemoryPlacement(msgspec.Struct, kw_only=True):
     score: float
 
 
-class ReflectAnswer(msgspec.Struct, kw_only=True):
+class MemoryReflectionAnswer(msgspec.Struct, kw_only=True):
     """Result of a reflection. The run is null if nothing was written."""
 
     dry_run: bool
     run: str | None
     looked_at: Annotated[int, Meta(description="Memories without a parent that were examined")]
     merged: Annotated[int, Meta(description="Memories absorbed by one that says the same")]
-    linked: Annotated[list[MemoryPlacement], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
+    linked: Annotated[list[MemoryParentPlacement], Meta(description=f"The first {MAX_REPORTED_ITEMS}")]
     linked_count: int
     proposals: Annotated[list[ReflectionProposal], Meta(description="By number; those to accept are `open`")]
     proposals_count: Annotated[int, Meta(description="Total number; a later run reports the rest")]
@@ -137,7 +137,7 @@ class ReflectAnswer(msgspec.Struct, kw_only=True):
     used: Annotated[list[str] | UnsetType, Meta(description="Ids of the memories that the answer uses")] = UNSET
 
 
-class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ReflectionRunAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes of a run's node; `merging` is the consolidation run that it began with."""
 
     started_at: str
@@ -153,7 +153,7 @@ class ReflectionRecord(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(self).decode()
 
 
-class ReflectionMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReflectionEdgeAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Attributes of the edge from a run to a memory: its parent, the memory it contradicts, or that it is new."""
 
     parent: str = ""
@@ -167,8 +167,8 @@ class ReflectionMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-decode_reflection_record = json_decoder(ReflectionRecord).decode
-decode_reflection_mark = json_decoder(ReflectionMark).decode
+decode_reflection_record = json_decoder(ReflectionRunAttributes).decode
+decode_reflection_mark = json_decoder(ReflectionEdgeAttributes).decode
 
 
 def new_reflection_id(now: int, chance: str) -> str:

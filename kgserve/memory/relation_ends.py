@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from kgserve.errors import Conflict, InvalidInput
-from kgserve.graph.former_versions import is_version_id
-from kgserve.memory.deduplication import MemoryDraft
+from kgserve.graph.former_versions import is_former_version_id
+from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.entities_api import RelationInput
-from kgserve.projections.memory_index.relation_types import STRUCTURAL_RELATIONS
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import EdgeKey, NodeRow
-from kgserve.storage.model.soft_delete import is_live
+from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow
+from kgserve.storage.model.soft_delete import is_live_memory
 
 
-def relation_key(draft: MemoryDraft, relation: RelationInput) -> EdgeKey:
+def resolve_relation_key(draft: MemoryWriteBatchDraft, relation: RelationInput) -> EdgeKey:
     """Return the key of a relation to write; missing entities are created.
 
     A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a withdrawn memory
@@ -25,7 +25,7 @@ def relation_key(draft: MemoryDraft, relation: RelationInput) -> EdgeKey:
     return (*ends, kind)
 
 
-def find_relation_end(draft: MemoryDraft, name: str) -> str | None:
+def find_relation_end_by_name(draft: MemoryWriteBatchDraft, name: str) -> str | None:
     """Return the id of the entity with a name, else of the memory with that id, or None."""
     met = draft.find_entity_named(name)
     if met is not None:
@@ -34,14 +34,14 @@ def find_relation_end(draft: MemoryDraft, name: str) -> str | None:
     return row.id if row is not None and row.is_memory else None
 
 
-def _resolve_end(draft: MemoryDraft, name: str) -> str:
-    met = find_relation_end(draft, name)
-    if met is None and is_version_id(name) and _is_memory(draft.node(head := name.rpartition("@")[0])):
+def _resolve_end(draft: MemoryWriteBatchDraft, name: str) -> str:
+    met = find_relation_end_by_name(draft, name)
+    if met is None and is_former_version_id(name) and _is_memory(draft.node(head := name.rpartition("@")[0])):
         raise Conflict(f"{name!r} names a version of memory {head!r}; use {head!r}")
     row = None if met is None else draft.node(met)
     if met is None or row is None:
         return draft.entity(name)
-    if row.is_memory and not is_live(row):
+    if row.is_memory and not is_live_memory(row):
         extras = row.extras or NO_EXTRAS
         why = f"is a former version of {extras.belongs_to!r}; use that" if extras.belongs_to else "was withdrawn"
         raise Conflict(f"memory {name!r} {why}; relations connect entities and active memories")

@@ -10,7 +10,7 @@ from msgspec import Meta
 from kgserve.memory.api import Memory
 
 
-class Relationship(msgspec.Struct, kw_only=True):
+class MemoryRelationship(msgspec.Struct, kw_only=True):
     """A typed relation of a memory to another memory, or to an entity, in either direction."""
 
     id: Annotated[str, Meta(description="Its id, for `DELETE /api/relations/{id}`")]
@@ -44,7 +44,7 @@ class MemoryDetails(Memory, kw_only=True):
     parent: Annotated[Memory | None, Meta(description="Its parent, or null")]
     children: Annotated[int, Meta(description="Number of its children that are valid now")]
     relationships: Annotated[
-        list[Relationship],
+        list[MemoryRelationship],
         Meta(description="Typed relations to other memories, in either direction; the 100 strongest"),
     ]
     versions: Annotated[

@@ -15,7 +15,7 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.request_validation import FaultCallback, FaultCollector, parse_written_time
+from kgserve.graph.request_validation import FaultCallback, ValidationErrorCollector, parse_timestamp_update
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import (
     DEFAULT_IMPORTANCE,
@@ -25,13 +25,20 @@ from kgserve.memory.api import (
     SimilarMemory,
     StoreMemoryRequest,
 )
-from kgserve.memory.deduplication import Deduplicator, MemoryPut, StoredDraft, merge_attributes
+from kgserve.memory.deduplication import Deduplicator, MemoryStoreResult, ValidatedMemoryInput, merge_attributes
 from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.marks import EXTRACT_KEY
-from kgserve.memory.presentation import name_or_id
-from kgserve.memory.recall_scoring import has_any_name, list_possible_names, match_names
-from kgserve.memory.relation_ends import relation_key
-from kgserve.memory.retain_api import (
+from kgserve.memory.former_memory_versions import TimedFact, check_memory_validity_overlap, insert_fact
+from kgserve.memory.memory_crud import (
+    MAX_SIMILAR_CONTENT_CHARS,
+    MemoryBatchStoreOutcome,
+    ValidatedMemory,
+    store_validated_memories,
+    validate_memory,
+)
+from kgserve.memory.recall_scoring import find_known_name_ids, is_any_name_in_text, list_text_name_candidates
+from kgserve.memory.relation_ends import resolve_relation_key
+from kgserve.memory.retain_forget_recall_api import (
     CONVERSATION_ROLES,
     MAX_CONVERSATION_MESSAGES,
     ConversationMessage,
@@ -39,32 +46,25 @@ from kgserve.memory.retain_api import (
     RetainAnswer,
     RetainBatchAnswer,
     RetainBatchRequest,
-    RetainOperation,
-    RetainRequest,
-    RetainResult,
+    RetainItemResult,
+    RetainMemoryOperation,
+    RetainTextRequest,
 )
+from kgserve.memory.serialization import name_or_id
 from kgserve.memory.short_memory_ids import expand_short_ids
-from kgserve.memory.store_memory import (
-    MAX_SIMILAR_CONTENT_CHARS,
-    BatchStoreOutcome,
-    ValidatedMemory,
-    store_validated,
-    validate_memory,
-)
-from kgserve.memory.supersede import TimedFact, check_bounds, insert_fact
-from kgserve.platform.text.similarity import text_hash
-from kgserve.projections.memory_index.relation_types import RELATION_NEXT
+from kgserve.platform.text.text_equality import text_hash
+from kgserve.projections.memory_index.built_in_relation_types import RELATION_NEXT
 from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.storage.model.batch import EdgePut, NodePut
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names
-from kgserve.storage.model.fields import NO_EXTRAS, NodeExtrasPut
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, NodeRow
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.pending_state import PendingState
+from kgserve.stores.pending_state import PendingCommitGroupState
 
 
-def retain(graph: StoreHandle, request: RetainRequest) -> Future[RetainAnswer]:
+def retain_text_or_conversation(graph: StoreHandle, request: RetainTextRequest) -> Future[RetainAnswer]:
     """Retain a text or the turns of a conversation; create the store if it does not exist.
 
     A known text is not stored twice. With `entity_id` or `supersedes`, the text becomes the current state of that
@@ -79,7 +79,7 @@ def retain(graph: StoreHandle, request: RetainRequest) -> Future[RetainAnswer]:
     Unavailable.
     """
 
-    def answer(done: BatchStoreOutcome, results: list[RetainResult]) -> RetainAnswer:
+    def answer(done: MemoryBatchStoreOutcome, results: list[RetainItemResult]) -> RetainAnswer:
         (one,) = results
         return RetainAnswer(
             operations=one.operations,
@@ -92,7 +92,7 @@ def retain(graph: StoreHandle, request: RetainRequest) -> Future[RetainAnswer]:
     return _retain(graph, [expand_short_ids(graph, request)], answer)
 
 
-def retain_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[RetainBatchAnswer]:
+def retain_text_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[RetainBatchAnswer]:
     """Retain up to 1,000 texts or conversations in one commit, each after the ones before it.
 
     Several items may name the same memory (`entity_id`), in any order of time; each becomes the version of its own
@@ -101,14 +101,14 @@ def retain_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[Reta
     Raises the same errors as `retain`; `errors` or the message name the position of each fault, and nothing is stored.
     """
 
-    def answer(done: BatchStoreOutcome, results: list[RetainResult]) -> RetainBatchAnswer:
+    def answer(done: MemoryBatchStoreOutcome, results: list[RetainItemResult]) -> RetainBatchAnswer:
         return RetainBatchAnswer(results=results, sequence=done.sequence, near_checked=done.near_checked)
 
     items = [expand_short_ids(graph, each) for each in request.items]
     return _retain(graph, items, answer, "items[{}].")
 
 
-def _extracting(graph: StoreHandle, store: OpenStore, request: RetainRequest) -> bool | msgspec.UnsetType:
+def _extracting(graph: StoreHandle, store: OpenStore, request: RetainTextRequest) -> bool | msgspec.UnsetType:
     """Return whether a language model will process the new text; UNSET if none is configured or requested."""
     is_set = graph.graphs.extractor is not None
     if not is_set and request.extract is None:
@@ -121,38 +121,38 @@ A = TypeVar("A")
 
 def _retain(
     graph: StoreHandle,
-    requests: Sequence[RetainRequest],
-    answer: Callable[[BatchStoreOutcome, list[RetainResult]], A],
+    requests: Sequence[RetainTextRequest],
+    answer: Callable[[MemoryBatchStoreOutcome, list[RetainItemResult]], A],
     place: str = "",
 ) -> Future[A]:
     """Retain in one commit; `place` formats the path of a request within a batch."""
-    faults = FaultCollector()
+    faults = ValidationErrorCollector()
     plan = _RetainBatchPlan([_RetainItem(each, faults, place.format(at)) for at, each in enumerate(requests)])
     faults.raise_any()
     checked = plan.checked(faults)
     faults.raise_any()
     deduplicators: list[RetainDeduplicator] = []
 
-    def make(ahead: PendingState, recent: RecentVectors) -> Deduplicator:
+    def make(ahead: PendingCommitGroupState, recent: RecentVectors) -> Deduplicator:
         deduplicators.append(RetainDeduplicator(ahead, recent, plan))
         return deduplicators[0]
 
-    def report(done: BatchStoreOutcome) -> A:
+    def report(done: MemoryBatchStoreOutcome) -> A:
         similar = iter(done.similar)
         operations = _operations(done.store, deduplicators[0].steps, done.sequence)
         own = ([each for one in islice(similar, len(item.turns) or 1) for each in one] for item in plan.items)
         return answer(
             done,
             [
-                RetainResult(operations=each, similar=_nearest_similar(near))
+                RetainItemResult(operations=each, similar=_nearest_similar(near))
                 for each, near in zip(operations, own, strict=True)
             ],
         )
 
-    return store_validated(graph, checked, report, make, look=plan.look)
+    return store_validated_memories(graph, checked, report, make, look=plan.look)
 
 
-class RetainStep(msgspec.Struct):
+class RetainMemoryStep(msgspec.Struct):
     """One operation on a memory; `is_new` if this write performed it.
 
     `row` is the memory at that time; `kept` is the version that preserves that state, if a later item of the same write
@@ -180,7 +180,7 @@ class RetainStep(msgspec.Struct):
         return self.row.id if is_former else f"{self.row.id}@{sequence}"
 
 
-def _check(request: RetainRequest, fault: FaultCallback) -> None:
+def _check(request: RetainTextRequest, fault: FaultCallback) -> None:
     """Report fields that cannot be combined."""
     named, is_text = request.entity_id or request.supersedes, isinstance(request.content, str)
     if request.entity_id and request.supersedes and request.entity_id != request.supersedes:
@@ -200,7 +200,7 @@ class _RetainBatchPlan:
         self.items = items
         self._links: list[list[str]] = []
 
-    def checked(self, faults: FaultCollector) -> list[ValidatedMemory]:
+    def checked(self, faults: ValidationErrorCollector) -> list[ValidatedMemory]:
         """Return the memories to store, in the order of the requests."""
         found: list[ValidatedMemory] = []
         for item in self.items:
@@ -212,9 +212,9 @@ class _RetainBatchPlan:
             )
         return found
 
-    def look(self, store: OpenStore, puts: Sequence[MemoryPut]) -> None:
+    def look(self, store: OpenStore, puts: Sequence[ValidatedMemoryInput]) -> None:
         """Find the entities of the store that each text names."""
-        self._links = find_named_entities(store, [put.content for put in puts])
+        self._links = find_entities_named_in_texts(store, [put.content for put in puts])
 
     def each(self) -> Iterator[tuple[_RetainItem, list[str]]]:
         """Return, for each memory to store, its item and the ids of the entities that it names."""
@@ -225,7 +225,7 @@ class _RetainBatchPlan:
 class _RetainItem:
     """A validated request to retain one text or conversation."""
 
-    def __init__(self, request: RetainRequest, faults: FaultCollector, place: str) -> None:
+    def __init__(self, request: RetainTextRequest, faults: ValidationErrorCollector, place: str) -> None:
         self.request = request
         self.place = place
         fault = faults.below(place)
@@ -253,7 +253,7 @@ class _RetainItem:
         """Id of the memory whose state the text is, if the request names one."""
         return self.request.supersedes or self.request.entity_id
 
-    def checked(self, faults: FaultCollector, first: int) -> list[ValidatedMemory]:
+    def checked(self, faults: ValidationErrorCollector, first: int) -> list[ValidatedMemory]:
         """Return the memories to store; `first` is the number of memories before it."""
         content, place = self.request.content, self.place
         if isinstance(content, str):
@@ -308,10 +308,10 @@ class _RetainItem:
             dedup=request.dedup if self.target is None else "off",
         )
 
-    def change(self, put: MemoryPut, row: NodeRow) -> NodePut:
+    def change(self, put: ValidatedMemoryInput, row: NodeRow) -> NodeUpsert:
         """Return the fields that the request changes in an existing memory."""
         request = self.request
-        extras = NodeExtrasPut(
+        extras = NodeExtrasUpsert(
             tags=None if request.tags is None else tuple(dict.fromkeys(request.tags)),
             confidence=_or_unset(request.confidence),
             importance=_or_unset(request.importance),
@@ -322,23 +322,23 @@ class _RetainItem:
         attributes = None if request.metadata is None else put.node.attributes
         if attributes is None and self._extract_metadata:
             attributes = merge_attributes(row.attributes, put.node.attributes or EMPTY_ATTRIBUTES_JSON)
-        return NodePut(0, put.node.id, request.memory_type, put.content, attributes, extras=extras)
+        return NodeUpsert(0, put.node.id, request.memory_type, put.content, attributes, extras=extras)
 
 
 def _or_unset(value: A | None) -> A | msgspec.UnsetType:
     return msgspec.UNSET if value is None else value
 
 
-def _with_decay_start(put: MemoryPut, now: int) -> MemoryPut:
+def _with_decay_start(put: ValidatedMemoryInput, now: int) -> ValidatedMemoryInput:
     """Return a turn with an explicit time so that its confidence decays from the time of storing."""
     if put.node.created_at is None:
         return put
-    extras = msgspec.structs.replace(put.node.extras or NodeExtrasPut(), confidence_at=now)
+    extras = msgspec.structs.replace(put.node.extras or NodeExtrasUpsert(), confidence_at=now)
     return msgspec.structs.replace(put, node=msgspec.structs.replace(put.node, extras=extras))
 
 
 def _time(text: str | None, path: str, fault: FaultCallback) -> int | None:
-    at = parse_written_time(text, path, fault)
+    at = parse_timestamp_update(text, path, fault)
     return at if isinstance(at, int) else None
 
 
@@ -348,16 +348,16 @@ def _turn_id(source: str, position: int) -> str:
     return f"episode-{digest.hexdigest()}"
 
 
-def find_named_entities(store: OpenStore, texts: Sequence[str]) -> list[list[str]]:
+def find_entities_named_in_texts(store: OpenStore, texts: Sequence[str]) -> list[list[str]]:
     """Return, for each text, the ids of the entities that it names.
 
     If several entities share a name, the only one with a known type is chosen; otherwise none is.
     """
-    possible = [*map(list_possible_names, texts)]
+    possible = [*map(list_text_name_candidates, texts)]
     known = store.memories.known_names({name for names in possible for name in names})
     with store.reading() as rows:
         only = {name: _unambiguous_id([*rows.nodes(ids).values()]) for name, ids in known.items()}
-    return [match_names(names, only) for names in possible]
+    return [find_known_name_ids(names, only) for names in possible]
 
 
 def _unambiguous_id(rows: Sequence[NodeRow]) -> list[str]:
@@ -370,18 +370,18 @@ def _unambiguous_id(rows: Sequence[NodeRow]) -> list[str]:
 class RetainDeduplicator(Deduplicator):
     """Deduplicator for items that are retained together; `steps` are the operations of each item."""
 
-    def __init__(self, ahead: PendingState, recent: RecentVectors, plan: _RetainBatchPlan) -> None:
+    def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectors, plan: _RetainBatchPlan) -> None:
         super().__init__(ahead, recent)
-        self.steps: list[list[RetainStep]] = []
+        self.steps: list[list[RetainMemoryStep]] = []
         self._item_iterator = plan.each()
         self._item: _RetainItem
         self._links: list[str]
         self._left = 0
         self._before = ""
-        self._statements: dict[str, list[RetainStep]] = {}
+        self._statements: dict[str, list[RetainMemoryStep]] = {}
 
     @override
-    def _store(self, put: MemoryPut) -> StoredDraft:
+    def _store(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         self._item, self._links = next(self._item_iterator)
         if not self._left:
             self._left, self._before = len(self._item.turns) or 1, ""
@@ -394,11 +394,11 @@ class RetainDeduplicator(Deduplicator):
             self._relate()
         return stored
 
-    def _record_step(self, step: RetainStep) -> None:
+    def _record_step(self, step: RetainMemoryStep) -> None:
         step.row = self.node(step.memory)
         self.steps[-1].append(step)
 
-    def _record_statement(self, step: RetainStep) -> None:
+    def _record_statement(self, step: RetainMemoryStep) -> None:
         """Record the current statement of a memory, which a later item may replace."""
         self._record_step(step)
         self._statements.setdefault(step.memory, []).append(step)
@@ -409,20 +409,22 @@ class RetainDeduplicator(Deduplicator):
         super().associate(memory, about)
         for entity in new:
             row = self.node(entity)
-            self._record_step(RetainStep("link", memory, entity, f"is about {(name_or_id(row) if row else entity)!r}"))
+            self._record_step(
+                RetainMemoryStep("link", memory, entity, f"is about {(name_or_id(row) if row else entity)!r}")
+            )
 
     @override
-    def _about(self, put: MemoryPut) -> dict[str, float]:
+    def _about(self, put: ValidatedMemoryInput) -> dict[str, float]:
         return {row.id: 1.0 for row in self.find_current_nodes(self._links)} | super()._about(put)
 
-    def _store_item(self, put: MemoryPut) -> StoredDraft:
+    def _store_item(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         if self._item.turns:
             return self._turn(put)
         target = self._item.target
         row = None if target is None else self._target(target)
         return self._store_new(put) if row is None else self._update(row, put)
 
-    def _store_new(self, put: MemoryPut) -> StoredDraft:
+    def _store_new(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         position = len(self.steps[-1])
         stored = super()._store(put)
         steps: dict[str, tuple[RetainAction, str]] = {
@@ -433,7 +435,7 @@ class RetainDeduplicator(Deduplicator):
         action, reason = steps[stored.outcome]
         row = self.node(stored.id)
         content = put.content if row is None else row.content
-        step = RetainStep(action, stored.id, content, reason, is_new=action == "create", row=row)
+        step = RetainMemoryStep(action, stored.id, content, reason, is_new=action == "create", row=row)
         self.steps[-1].insert(position, step)
         self._statements.setdefault(stored.id, []).append(step)
         return stored
@@ -454,7 +456,7 @@ class RetainDeduplicator(Deduplicator):
             raise Conflict(f"memory {target!r} was {extras.ended}: {how}retain the text without its id")
         return row
 
-    def _update(self, row: NodeRow, put: MemoryPut) -> StoredDraft:
+    def _update(self, row: NodeRow, put: ValidatedMemoryInput) -> MemoryStoreResult:
         item, about = self._item, self._about(put)
         if item.request.update == "correct":
             return self._correct(row, put, about)
@@ -462,7 +464,7 @@ class RetainDeduplicator(Deduplicator):
         if item.request.update == "never" or is_known:
             if text_hash(row.content) != text_hash(put.content):
                 raise Conflict(f"memory {row.id!r} exists with another text, and update is `never`")
-            self._record_statement(RetainStep("noop", row.id, row.content, "is known already", is_new=False))
+            self._record_statement(RetainMemoryStep("noop", row.id, row.content, "is known already", is_new=False))
             self.associate(row.id, about)
             return self._merge(put, row, about, absorbs=False)
         start = self.ahead.now if item.start is None else item.start
@@ -475,16 +477,16 @@ class RetainDeduplicator(Deduplicator):
         if placed.kept:
             for step in self._statements.pop(row.id, ()):
                 step.kept = placed.kept
-        self._record_statement(RetainStep(action, placed.id, put.content, placed.reason, is_new=placed.is_new))
+        self._record_statement(RetainMemoryStep(action, placed.id, put.content, placed.reason, is_new=placed.is_new))
         self._replace_about(placed.id, row.content, put.content, before, about)
         if placed.id == row.id:
             self._move_to_place(row.id)
-        return StoredDraft(placed.id, "duplicate")
+        return MemoryStoreResult(placed.id, "duplicate")
 
-    def _correct(self, row: NodeRow, put: MemoryPut, about: Mapping[str, float]) -> StoredDraft:
+    def _correct(self, row: NodeRow, put: ValidatedMemoryInput, about: Mapping[str, float]) -> MemoryStoreResult:
         """Overwrite the text of a memory; its bounds stay unless the request sets others."""
         request, change = self._item.request, self._item.change(put, row)
-        extras = change.extras or NodeExtrasPut()
+        extras = change.extras or NodeExtrasUpsert()
         if request.confidence is not None:
             extras = msgspec.structs.replace(extras, confidence_at=self.ahead.now)
         if request.valid_from is not None:
@@ -495,13 +497,15 @@ class RetainDeduplicator(Deduplicator):
         same = text_hash(old_text) == text_hash(put.content)
         after = self.put_node(msgspec.structs.replace(change, id=row.id, extras=extras))
         if request.valid_from or request.valid_to or request.expires_in:
-            check_bounds(self, after)
+            check_memory_validity_overlap(self, after)
         is_new = not same or (after.extras or NO_EXTRAS) != (row.extras or NO_EXTRAS)
         reason = "corrects its text; no former version is kept" if is_new else "is known already"
-        self._record_statement(RetainStep("update" if is_new else "noop", row.id, put.content, reason, is_new=is_new))
+        self._record_statement(
+            RetainMemoryStep("update" if is_new else "noop", row.id, put.content, reason, is_new=is_new)
+        )
         self._replace_about(row.id, old_text, put.content, before, about)
         self._move_to_place(row.id)
-        return StoredDraft(row.id, "duplicate")
+        return MemoryStoreResult(row.id, "duplicate")
 
     def _move_to_place(self, memory: str) -> None:
         """Move a changed memory to the parent and layer of the request."""
@@ -511,10 +515,10 @@ class RetainDeduplicator(Deduplicator):
         if row is not None and request.layer is not None:
             self.places.check_order(row)
 
-    def _as_statement(self, put: MemoryPut, row: NodeRow) -> NodePut:
+    def _as_statement(self, put: ValidatedMemoryInput, row: NodeRow) -> NodeUpsert:
         """Return the change as a statement made now, with the confidence of the request."""
         change, request = self._item.change(put, row), self._item.request
-        extras = change.extras or NodeExtrasPut()
+        extras = change.extras or NodeExtrasUpsert()
         confidence = 1.0 if request.confidence is None else request.confidence
         at = self.ahead.now if put.node.created_at is None else put.node.created_at
         return msgspec.structs.replace(
@@ -542,9 +546,9 @@ class RetainDeduplicator(Deduplicator):
         if row is None or row.type not in types:
             return False
         names = [row.id, *list_entity_names(row)]
-        return has_any_name(old, names) and not has_any_name(new, names)
+        return is_any_name_in_text(old, names) and not is_any_name_in_text(new, names)
 
-    def _turn(self, put: MemoryPut) -> StoredDraft:
+    def _turn(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         """Store a turn of a conversation unless it exists or was forgotten. Raises Conflict."""
         put = _with_decay_start(put, self.ahead.now)
         own = self.node(put.node.id)
@@ -553,8 +557,8 @@ class RetainDeduplicator(Deduplicator):
         if text_hash(own.content) == text_hash(put.content):
             ended = (own.extras or NO_EXTRAS).ended
             reason = f"was {ended}, and stays so" if ended else "is known already: same position of the same source"
-            self._record_step(RetainStep("noop", own.id, own.content, reason, is_new=False))
-            return StoredDraft(own.id, "duplicate")
+            self._record_step(RetainMemoryStep("noop", own.id, own.content, reason, is_new=False))
+            return MemoryStoreResult(own.id, "duplicate")
         if self._item.request.update == "correct":
             return self._correct(own, put, self._about(put))
         position = self._item.turns.index(put.node.id)
@@ -568,25 +572,27 @@ class RetainDeduplicator(Deduplicator):
         key = (self._before, turn, RELATION_NEXT)
         self._before = turn
         if key[0] and self.edge(key) is None:
-            self.put_edge(EdgePut(0, key))
+            self.put_edge(EdgeUpsert(0, key))
 
     def _relate(self) -> None:
         """Write the relations of the request."""
         for each, put in zip(self._item.request.relations, self._item.relations, strict=True):
-            key = relation_key(self, each)
+            key = resolve_relation_key(self, each)
             _, made = put_relation(self, msgspec.structs.replace(put, key=key))
             content = f"{each.source} {each.relation_type} {each.target}"
-            self._record_step(RetainStep("link", key[0], content, f"relation {made}", is_new=made != "existing"))
+            self._record_step(RetainMemoryStep("link", key[0], content, f"relation {made}", is_new=made != "existing"))
 
 
-def _operations(store: OpenStore, steps: Sequence[Sequence[RetainStep]], sequence: int) -> list[list[RetainOperation]]:
+def _operations(
+    store: OpenStore, steps: Sequence[Sequence[RetainMemoryStep]], sequence: int
+) -> list[list[RetainMemoryOperation]]:
     """Return the operations of each item; versions carry the number of the commit that wrote them."""
     older = {step.memory for some in steps for step in some if step.is_older}
     with store.reading() as rows:
         found = {node_id: row.sequence for node_id, row in rows.nodes(older).items()}
     return [
         [
-            RetainOperation(
+            RetainMemoryOperation(
                 type=step.type,
                 memory_id=step.memory,
                 version_id=step.version(found.get(step.memory, sequence) if step.is_older else sequence),

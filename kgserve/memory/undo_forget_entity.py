@@ -12,14 +12,20 @@ from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.deleted_entities import MAX_DELETED_ENTITY_MEMORIES, find_deleted_entity
 from kgserve.memory.name_search import NameMatcher
-from kgserve.memory.presentation import name_or_id
-from kgserve.memory.retain_api import ForgetAnswer, ForgetRequest
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, copy_as_edge_put, restore_node_put
+from kgserve.memory.retain_forget_recall_api import ForgetAnswer, ForgetRequest
+from kgserve.memory.serialization import name_or_id
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.write_batch import (
+    EdgeUpsert,
+    NodeUpsert,
+    WriteBatch,
+    build_node_restore_upsert,
+    copy_edge_row_as_upsert,
+)
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -29,13 +35,13 @@ _MAX_EARLIER_STATES = 3
 """States of an entity that are examined for its name; a deleted entity that is forgotten gets one without a name."""
 
 
-class EntityRestoration(msgspec.Struct, frozen=True):
+class RestorableEntityData(msgspec.Struct, frozen=True):
     """Nodes and edges that were deleted with an entity, in their last state."""
 
     nodes: dict[str, NodeRow] = {}
     edges: dict[EdgeKey, EdgeRow] = {}
 
-    def without_existing(self, rows: RowsSnapshot) -> EntityRestoration:
+    def without_existing(self, rows: RowsSnapshot) -> RestorableEntityData:
         """Return the part of it that does not exist, and whose ends would."""
         nodes = {node_id: row for node_id, row in self.nodes.items() if not rows.has(node_id)}
         edges = {
@@ -43,7 +49,7 @@ class EntityRestoration(msgspec.Struct, frozen=True):
             for key, row in self.edges.items()
             if rows.edge(key) is None and all(end in nodes or rows.has(end) for end in key[:2])
         }
-        return EntityRestoration(nodes, edges)
+        return RestorableEntityData(nodes, edges)
 
     @property
     def batch(self) -> WriteBatch:
@@ -52,13 +58,13 @@ class EntityRestoration(msgspec.Struct, frozen=True):
             nodes=[*self._node_puts()], edges=[*self._edge_puts()], touch=False, cost=1_000 * len(self.nodes)
         )
 
-    def _node_puts(self) -> Iterator[NodePut]:
+    def _node_puts(self) -> Iterator[NodeUpsert]:
         for row in self.nodes.values():
-            yield msgspec.structs.replace(restore_node_put(row), created_at=row.created_at)
+            yield msgspec.structs.replace(build_node_restore_upsert(row), created_at=row.created_at)
 
-    def _edge_puts(self) -> Iterator[EdgePut]:
+    def _edge_puts(self) -> Iterator[EdgeUpsert]:
         for row in self.edges.values():
-            yield msgspec.structs.replace(copy_as_edge_put(row, row.key), version=None)
+            yield msgspec.structs.replace(copy_edge_row_as_upsert(row, row.key), version=None)
 
 
 def restore_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
@@ -70,11 +76,11 @@ def restore_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetA
     with graph.lease() as leased:
         restoration = _find(graph, leased, request.entity or "")
 
-    def look(store: OpenStore) -> EntityRestoration:
+    def look(store: OpenStore) -> RestorableEntityData:
         with store.reading() as rows:
             return restoration.without_existing(rows)
 
-    def answer(found: EntityRestoration, sequence: int) -> ForgetAnswer:
+    def answer(found: RestorableEntityData, sequence: int) -> ForgetAnswer:
         memories = sorted(row.id for row in found.nodes.values() if row.is_memory)
         return ForgetAnswer(
             memories_removed=0,
@@ -90,7 +96,7 @@ def restore_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetA
     return graph.submit_prepared_batch(look, lambda _, found: found.batch, answer, dry_run=request.dry_run)
 
 
-def _find(graph: StoreHandle, store: OpenStore, text: str) -> EntityRestoration:
+def _find(graph: StoreHandle, store: OpenStore, text: str) -> RestorableEntityData:
     """Return what was deleted with an entity; nothing if it is unknown, or exists."""
     view = caught_up_history(graph.graphs.historian, store)
     deleted = find_deleted_entity(graph.graphs.historian, store, text, has_memories=False)
@@ -98,10 +104,10 @@ def _find(graph: StoreHandle, store: OpenStore, text: str) -> EntityRestoration:
     return view.look(lambda history: _find_in_history(history, entity))
 
 
-def _find_in_history(history: HistoryFile, entity: str) -> EntityRestoration:
+def _find_in_history(history: HistoryFile, entity: str) -> RestorableEntityData:
     states = history.node_states(entity, NO_SEQUENCE_LIMIT, _MAX_EARLIER_STATES)
     if not states or states[0].last is None or states[0].row.is_memory:
-        return EntityRestoration()
+        return RestorableEntityData()
     at = states[0].last
     named = next((each for each in states if list_entity_names(each.row)), states[0])
     matcher = NameMatcher((*list_entity_names(named.row), name_or_id(named.row)))
@@ -116,7 +122,7 @@ def _find_in_history(history: HistoryFile, entity: str) -> EntityRestoration:
         if node_id in wanted or owner in wanted or (row.is_memory and is_named):
             nodes.setdefault(node_id, row)
     edges = {edge.key: edge for node_id in nodes for edge in _edges_before(history, node_id, at)}
-    return EntityRestoration(nodes, links | edges)
+    return RestorableEntityData(nodes, links | edges)
 
 
 def _about(history: HistoryFile, entity: str, last: int) -> Iterator[EdgeRow]:

@@ -78,14 +78,16 @@ def decode_json(text: bytes | str, kind: Any = Any) -> Any:
 
 
 @overload
-def convert(
+def convert_to_type(
     value: Any, kind: type[T], *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> T: ...
 @overload
-def convert(
+def convert_to_type(
     value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> Any: ...
-def convert(value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None) -> Any:
+def convert_to_type(
+    value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
+) -> Any:
     """Convert plain values to ``kind``; without ``strict``, text is accepted for numbers.
 
     Raises msgspec's ValidationError.
@@ -114,28 +116,30 @@ def locate_validation_error(error: msgspec.ValidationError, kind: Any) -> FieldE
     return FieldError(path, message)
 
 
-def unwrap_type(kind: inspect.Type) -> Any:
+def unwrap_optional_type(kind: inspect.Type) -> Any:
     """Return a type without metadata, and without null if one type remains."""
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
         kinds = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-        return unwrap_type(kinds[0]) if len(kinds) == 1 else kind
+        return unwrap_optional_type(kinds[0]) if len(kinds) == 1 else kind
     return kind
 
 
 def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
     """Return the values or fields that ``kind`` allows at a path such as ``nodes[0].mode``; empty if any is allowed."""
     json_decoder(kind)  # which works it out
-    found = unwrap_type(inspect.type_info(kind))
+    found = unwrap_optional_type(inspect.type_info(kind))
     for step in _JSON_PATH_STEP_PATTERN.findall(path):
         match found:
             case inspect.StructType() if not step.startswith("["):
-                found = next((unwrap_type(each.type) for each in found.fields if each.encode_name == step), None)
+                found = next(
+                    (unwrap_optional_type(each.type) for each in found.fields if each.encode_name == step), None
+                )
             case inspect.ListType():
-                found = unwrap_type(found.item_type)
+                found = unwrap_optional_type(found.item_type)
             case inspect.DictType():
-                found = unwrap_type(found.value_type)
+                found = unwrap_optional_type(found.value_type)
             case _:
                 return ()
     match found:

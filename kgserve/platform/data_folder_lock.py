@@ -12,19 +12,19 @@ import structlog
 
 from kgserve.errors import Conflict
 from kgserve.platform.durable_files import write_file_atomically
-from kgserve.platform.permissions import (
-    PermissionRepair,
+from kgserve.platform.file_permissions import (
+    PermissionRepairResult,
     create_private_folder,
-    restrict_data_folder,
-    set_aside_obstacle,
+    rename_path_obstacle,
+    restrict_data_folder_permissions,
 )
 from kgserve.platform.server_discovery import (
     SERVER_FILE,
     SERVER_LOCK_FILE,
     DiscoveredServer,
-    encode_server_file,
+    encode_server_json,
     read_lock_holder_id,
-    read_server_file,
+    read_server_json,
 )
 from kgserve.platform.version import __version__
 
@@ -41,12 +41,12 @@ class DataFolderLock:
         self._data_dir = data_dir
         self._descriptor = -1
         self._published: DiscoveredServer | None = None
-        self.mended = PermissionRepair(0, [])
+        self.mended = PermissionRepairResult(0, [])
 
     def acquire(self) -> None:
         """Acquire the lock. Raises Conflict naming the process that holds it."""
         create_private_folder(self._data_dir)
-        set_aside_obstacle(self._data_dir / SERVER_LOCK_FILE)
+        rename_path_obstacle(self._data_dir / SERVER_LOCK_FILE)
         descriptor = os.open(self._data_dir / SERVER_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
             holder = read_lock_holder_id(descriptor)
@@ -66,7 +66,7 @@ class DataFolderLock:
         """Restore server.json if it was lost, and update its time while the server is in use. Blocks."""
         if self._published is None:
             return
-        found = read_server_file(self._data_dir)
+        found = read_server_json(self._data_dir)
         if found is None or found.pid != self._published.pid:
             log.warning("server_file_lost", path=str(self._data_dir / SERVER_FILE), consequence="it is written again")
             self._write()
@@ -75,7 +75,7 @@ class DataFolderLock:
 
     def _write(self) -> None:
         if self._published is not None:
-            write_file_atomically(self._data_dir / SERVER_FILE, encode_server_file(self._published), mode=0o600)
+            write_file_atomically(self._data_dir / SERVER_FILE, encode_server_json(self._published), mode=0o600)
 
     def release(self) -> None:
         """Release the lock and remove server.json."""
@@ -96,14 +96,14 @@ class DataFolderLock:
 
     def _restrict_permissions(self) -> None:
         """Restrict permissions: folders of older versions, or created by hand, may be readable by every user."""
-        self.mended = restrict_data_folder(self._data_dir)
+        self.mended = restrict_data_folder_permissions(self._data_dir)
         if self.mended.closed:
             log.warning("data_folder_closed_to_others", path=str(self._data_dir), were_open=self.mended.closed)
         for path in self.mended.still_open:
             log.warning("open_to_others", path=str(path), reason="its mode cannot be changed")
 
     def _held_by(self, holder: int | None) -> str:
-        found = read_server_file(self._data_dir)
+        found = read_server_json(self._data_dir)
         where = f" at {found.url}" if found is not None and found.pid == holder else ""
         process = holder or "unknown"
         return f"{self._data_dir} is in use by process {process}{where}; stop it or choose another --data folder"

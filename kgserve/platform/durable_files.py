@@ -24,12 +24,12 @@ def shorten_journal_path(path: Path) -> str:
     return "/".join(last[last.index(_JOURNAL_FOLDER_NAME) :]) if _JOURNAL_FOLDER_NAME in last else str(path)
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Make renames, creations and removals in a folder durable."""
-    sync_file(folder, os.O_DIRECTORY)
+    fsync_file(folder, os.O_DIRECTORY)
 
 
-def sync_file(path: Path, flags: int = 0) -> None:
+def fsync_file(path: Path, flags: int = 0) -> None:
     """Make the content of a file durable."""
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
@@ -50,7 +50,7 @@ def write_file_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
         os.close(descriptor)
     _set_aside_folder(path)
     aside.rename(path)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
 def _set_aside_folder(path: Path) -> None:

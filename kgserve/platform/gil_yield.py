@@ -23,7 +23,7 @@ def yield_gil() -> None:
     time.sleep(GIL_YIELD_SECONDS)
 
 
-def iterate_cooperatively(items: Iterable[T]) -> Iterator[T]:
+def iterate_yielding_gil(items: Iterable[T]) -> Iterator[T]:
     """Yield the items, pausing after each millisecond."""
     rested = time.perf_counter()
     for item in items:

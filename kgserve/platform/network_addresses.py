@@ -24,7 +24,7 @@ def is_wildcard_address(host: str) -> bool:
         return not host
 
 
-def client_network(address: str) -> str:
+def network_counted_as_one_client(address: str) -> str:
     """Return the network that counts as one client: the address itself, or the /64 network of an IPv6 address."""
     if ":" not in address:
         return address

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
+from kgserve.platform.file_permissions import create_private_folder, rename_path_obstacle
 from kgserve.platform.http_client import HttpClientConnection
-from kgserve.platform.permissions import create_private_folder, set_aside_obstacle
 from kgserve.platform.platform_support import describe_unsupported_platform
 from kgserve.platform.version import __version__
 
@@ -94,7 +94,7 @@ class DiscoveredServer(NamedTuple):
         return self._replace(token=key) if key else self
 
 
-class LaunchFailed(Exception):
+class ServerLaunchFailed(Exception):
     """No server could be started or reached. ``str(error)`` is a message for the user."""
 
 
@@ -104,12 +104,12 @@ def resolve_data_folder(given: str | None = None) -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def resolve_client_key(given: str | None = None) -> str | None:
+def resolve_client_api_key(given: str | None = None) -> str | None:
     """Return the key to send: ``given``, else KGSERVE_KEY, else None."""
     return given or os.environ.get("KGSERVE_KEY") or None
 
 
-def editor_headers(store: str | None, tools: str | None, answers: str | None) -> dict[str, str]:
+def build_editor_preference_headers(store: str | None, tools: str | None, answers: str | None) -> dict[str, str]:
     """Return headers for an editor's preferences: the given values, else KGSERVE_TOOLS and KGSERVE_ANSWERS."""
     named = {
         "Kgserve-Store": store,
@@ -135,35 +135,35 @@ def parse_seconds(text: float | str) -> float | None:
     return None
 
 
-def find_server(data_dir: Path) -> DiscoveredServer | None:
+def find_running_server(data_dir: Path) -> DiscoveredServer | None:
     """Return the server of the data folder if it accepts connections, or None."""
-    found = read_server_file(data_dir)
+    found = read_server_json(data_dir)
     if found is None or find_lock_holder(data_dir) != found.pid:
         return None
-    return found._replace(url=connectable_url(found.url))
+    return found._replace(url=replace_wildcard_host_in_url(found.url))
 
 
-def server_at(url: str, data_dir: Path) -> DiscoveredServer:
+def resolve_server_at_url(url: str, data_dir: Path) -> DiscoveredServer:
     """Return the server at ``url``; token and certificate are filled in if it serves the data folder."""
-    found = find_server(data_dir)
+    found = find_running_server(data_dir)
     if found is None or _host_and_port(found.url) != _host_and_port(url):
         return DiscoveredServer(url.rstrip("/"))
     return found._replace(url=url.rstrip("/"))
 
 
-def find_configured_server(host: str, port: int, *, tls: bool) -> DiscoveredServer:
+def get_server_expected_at_address(host: str, port: int, *, tls: bool) -> DiscoveredServer:
     """Return the server expected to listen on this address."""
     return DiscoveredServer(
-        connectable_url(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}")
+        replace_wildcard_host_in_url(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}")
     )
 
 
-def ensure_server(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> DiscoveredServer:
+def ensure_server_running(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECONDS) -> DiscoveredServer:
     """Return a responding server of the data folder, started if necessary.
 
-    Raises LaunchFailed after ``patience`` seconds. Waits for a server that is starting or stopping.
+    Raises ServerLaunchFailed after ``patience`` seconds. Waits for a server that is starting or stopping.
     """
-    found = find_server(data_dir)
+    found = find_running_server(data_dir)
     deadline = time.monotonic() + patience
     if found is not None and _answers_or_hangs(found, patience):
         return found
@@ -233,11 +233,11 @@ def _is_ready(server: DiscoveredServer, patience: float) -> bool:
 
 
 def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
-    """Return the same as `is_server_ready`, but raise LaunchFailed for a hanging server, which blocks the folder."""
+    """Return the same as `is_server_ready`, but raise ServerLaunchFailed for a hanging server, which blocks the folder."""
     try:
         return _is_ready(server, patience)
     except TimeoutError:
-        raise LaunchFailed(describe_silent_server(server)) from None
+        raise ServerLaunchFailed(describe_silent_server(server)) from None
 
 
 def create_tls_context(certificate: str | None) -> ssl.SSLContext:
@@ -258,7 +258,7 @@ def create_tls_context(certificate: str | None) -> ssl.SSLContext:
     return context
 
 
-def connectable_url(url: str) -> str:
+def replace_wildcard_host_in_url(url: str) -> str:
     """Return ``url`` without a trailing slash, with wildcard hosts replaced by a loopback address."""
     parts = urlsplit(url.rstrip("/"))
     host, colon, port = parts.netloc.rpartition(":")
@@ -266,11 +266,11 @@ def connectable_url(url: str) -> str:
 
 
 def _host_and_port(url: str) -> tuple[str | None, int]:
-    parts = urlsplit(connectable_url(url))
+    parts = urlsplit(replace_wildcard_host_in_url(url))
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def encode_server_file(server: DiscoveredServer) -> bytes:
+def encode_server_json(server: DiscoveredServer) -> bytes:
     """Return the content of server.json."""
     names = ("pid", "version", "url", "token", "certificate")
     given = {name: getattr(server, name) for name in names}
@@ -279,7 +279,7 @@ def encode_server_file(server: DiscoveredServer) -> bytes:
     ).encode()
 
 
-def read_server_file(data_dir: Path) -> DiscoveredServer | None:
+def read_server_json(data_dir: Path) -> DiscoveredServer | None:
     """Return the content of server.json even if its process has exited, or None if it cannot be read."""
     try:
         given: object = json.loads((data_dir / SERVER_FILE).read_bytes())
@@ -333,7 +333,7 @@ class _LaunchAttempt:
     def run(self) -> DiscoveredServer:
         delay = _FIRST_POLL_SECONDS
         while (left := self._deadline - time.monotonic()) > 0:
-            found = find_server(self._data_dir)
+            found = find_running_server(self._data_dir)
             # A server started just now may be slow; any other silent server hangs.
             answering = is_server_ready if self._child is not None else _answers_or_hangs
             if found is not None and answering(found, left):
@@ -341,7 +341,7 @@ class _LaunchAttempt:
             self._start_or_look()
             time.sleep(delay)
             delay = min(delay * 1.3, _MAX_POLL_SECONDS)
-        raise LaunchFailed(self._timeout_message())
+        raise ServerLaunchFailed(self._timeout_message())
 
     def _start_or_look(self) -> None:
         if self._child is not None and self._child.returncode is not None:
@@ -358,12 +358,12 @@ class _LaunchAttempt:
             self._killed += 1
             return
         if self._any_port or not _port_is_taken():
-            raise LaunchFailed(f"`kgserve serve` ended with exit code {code}; {_log_end(self._data_dir)}")
+            raise ServerLaunchFailed(f"`kgserve serve` ended with exit code {code}; {_log_end(self._data_dir)}")
         self._any_port = True
 
     def _timeout_message(self) -> str:
         who = self._child.pid if self._child is not None else find_lock_holder(self._data_dir)
-        if self._child is None and find_server(self._data_dir) is None:
+        if self._child is None and find_running_server(self._data_dir) is None:
             return f"process {who or 'unknown'} holds {self._data_dir} but is no running server; wait for it or stop it"
         return f"the server (process {who}) does not respond; {_log_end(self._data_dir)}"
 
@@ -373,8 +373,8 @@ def _start(data_dir: Path, *, any_port: bool) -> subprocess.Popen[bytes]:
     import subprocess  # noqa: PLC0415 - rarely needed: most bridges find a running server
 
     if reason := describe_unsupported_platform():
-        raise LaunchFailed(reason)
-    variables = launch_environment(os.environ)
+        raise ServerLaunchFailed(reason)
+    variables = build_server_launch_environment(os.environ)
     command = [sys.executable, "-m", "kgserve", "serve", "--data", str(data_dir)]
     command += ["--port", "0"] if any_port else []
     # A line per request would fill the disk: this log is not rotated while the server runs.
@@ -409,7 +409,7 @@ _INHERITED_VARIABLES_PATTERN = re.compile(
 )
 
 
-def launch_environment(given: Mapping[str, str]) -> dict[str, str]:
+def build_server_launch_environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of an editor that a server needs, with absolute paths."""
     kept = {
         name: value
@@ -423,7 +423,7 @@ def launch_environment(given: Mapping[str, str]) -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(map(str, found))} if found else kept
 
 
-class StopFailed(Exception):
+class ServerStopFailed(Exception):
     """A server did not exit. ``str(error)`` is a message for the user."""
 
 
@@ -433,23 +433,27 @@ def stop_server(
     """Stop the server of a data folder and wait until it has exited. Return that server, or None if none runs.
 
     With ``force``, it is killed without finishing its work; acknowledged writes are in the journals either way. Raises
-    StopFailed if it does not exit, or if the process that holds the folder is not a server.
+    ServerStopFailed if it does not exit, or if the process that holds the folder is not a server.
     """
-    found, process = find_server(data_dir), find_lock_holder(data_dir)
+    found, process = find_running_server(data_dir), find_lock_holder(data_dir)
     if process is None:
         return None
     if found is None:
-        raise StopFailed(f"process {process or 'unknown'} holds {data_dir} but is no running server; end it manually")
+        raise ServerStopFailed(
+            f"process {process or 'unknown'} holds {data_dir} but is no running server; end it manually"
+        )
     try:
         os.kill(process, signal.SIGKILL if force else signal.SIGTERM)
     except PermissionError:
-        raise StopFailed(f"process {process} belongs to another user; only that user can stop it") from None
+        raise ServerStopFailed(f"process {process} belongs to another user; only that user can stop it") from None
     except ProcessLookupError:
         return found
     deadline = time.monotonic() + patience
     while find_lock_holder(data_dir) == process:
         if time.monotonic() > deadline:
-            raise StopFailed(f"process {process} has not exited within {patience:g} s; `kgserve stop --force` kills it")
+            raise ServerStopFailed(
+                f"process {process} has not exited within {patience:g} s; `kgserve stop --force` kills it"
+            )
         time.sleep(_FIRST_POLL_SECONDS)
     return found
 
@@ -468,7 +472,7 @@ def replace_older_server(data_dir: Path, found: DiscoveredServer) -> str | None:
         return f"{older} and in use, this is {__version__}; it is replaced when idle, or after `kgserve stop`"
     try:
         stop_server(data_dir)
-    except StopFailed as error:
+    except ServerStopFailed as error:
         return f"{older}, this is {__version__}; {error}"
     return f"{older} and was idle; version {__version__} replaces it"
 
@@ -527,13 +531,13 @@ def _port_is_taken() -> bool:
 
 @contextmanager
 def _launch_lock(data_dir: Path, deadline: float) -> Generator[None]:
-    """Hold the launch lock. Raises LaunchFailed if the folder is unusable or another start takes too long."""
+    """Hold the launch lock. Raises ServerLaunchFailed if the folder is unusable or another start takes too long."""
     try:
         create_private_folder(data_dir)
-        set_aside_obstacle(data_dir / LAUNCH_LOCK_FILE)
+        rename_path_obstacle(data_dir / LAUNCH_LOCK_FILE)
         descriptor = os.open(data_dir / LAUNCH_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise LaunchFailed(
+        raise ServerLaunchFailed(
             f"{data_dir} cannot be a data folder: {(error.strerror or str(error)).lower()}; choose another with --data"
         ) from error
     try:
@@ -549,7 +553,7 @@ def _acquire(descriptor: int, data_dir: Path, deadline: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise LaunchFailed(f"another process is still starting a server; {_log_end(data_dir)}") from None
+                raise ServerLaunchFailed(f"another process is still starting a server; {_log_end(data_dir)}") from None
             time.sleep(_FIRST_POLL_SECONDS)
         else:
             return

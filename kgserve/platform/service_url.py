@@ -18,7 +18,7 @@ def parse_service_url(url: str, option: str) -> httpx.URL:
     return base
 
 
-def service_headers(key: str, option: str) -> dict[str, str]:
+def build_json_request_headers(key: str, option: str) -> dict[str, str]:
     """Return the headers of a JSON request, with a bearer token if ``key`` is set.
 
     Raises InvalidInput naming the option.

@@ -75,7 +75,7 @@ def remove_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def seal_database(path: Path) -> None:
+def store_sqlite_checksum(path: Path) -> None:
     """Store the checksum of a closed file, so that damage is detected at the next open.
 
     A file with a write-ahead log is not sealed and is trusted after a crash.
@@ -168,7 +168,7 @@ _PARAMETER_BATCH_SIZE = 500
 _Value = str | int | bytes
 
 
-def select_by_values(
+def select_rows_by_in_list(
     run: Callable[..., sqlite3.Cursor],
     query: str,
     values: Sequence[_Value],
@@ -185,7 +185,7 @@ def select_by_values(
         yield from _each(run(f"{query} ({', '.join('?' * len(some))}) {end}", [*before, *some]))
 
 
-def select_by_rows(
+def select_rows_by_values_join(
     run: Callable[..., sqlite3.Cursor], query: str, rows: Sequence[Sequence[_Value]], end: str
 ) -> Iterator[Any]:
     """Yield the rows of a query that joins a VALUES list of ``rows``, followed by ``end``.
@@ -205,6 +205,6 @@ def _each(found: sqlite3.Cursor) -> Iterator[Any]:
         yield row
 
 
-def name_parameters(name: str, values: Sequence[_Value]) -> dict[str, _Value]:
+def to_named_sql_parameters(name: str, values: Sequence[_Value]) -> dict[str, _Value]:
     """Return values as named parameters of a query: `NAME0`, `NAME1`, …."""
     return {f"{name}{at}": value for at, value in enumerate(values)}

@@ -41,7 +41,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 def configure_logging(format_: LogFormat, level: LogLevel) -> None:
     """Send log lines of at least ``level`` to standard error, replacing an earlier configuration."""
     global _short  # noqa: PLW0603 - global to the process, like structlog's configuration
-    flush_log()
+    flush_buffered_log_lines()
     output = _BufferedStream(sys.stderr)
     number = logging.getLevelNamesMapping()[level.upper()]
     shared, last = _shared(), _last(format_)
@@ -62,7 +62,7 @@ def configure_logging(format_: LogFormat, level: LogLevel) -> None:
     _short = _AccessLogTemplate.to(output, last[-1], format_, shown=number <= logging.INFO)
 
 
-class RequestIdentity(NamedTuple):
+class RequestCallerIdentity(NamedTuple):
     """Caller of a request: the name of its key or a substitute, and the client's address."""
 
     caller: str
@@ -70,7 +70,7 @@ class RequestIdentity(NamedTuple):
 
 
 def log_request(
-    request_id: str, who: RequestIdentity, method: str, path: str, status: int | None, ms: float, sent: int
+    request_id: str, who: RequestCallerIdentity, method: str, path: str, status: int | None, ms: float, sent: int
 ) -> None:
     """Log a finished request; ``sent`` is the size of the response in bytes.
 
@@ -86,7 +86,7 @@ def log_request(
         template.output.add(template.line(now, request_id, method, *named, status, ms, sent))
 
 
-def format_json_line(event: str, **fields: object) -> str:
+def format_json_log_line(event: str, **fields: object) -> str:
     """Return a log line as JSON at level info, regardless of the configured level."""
     line: Any = {**fields, "event": event}
     for processor in (*_shared(), *_last("json")):
@@ -99,7 +99,7 @@ def mask_api_keys(text: str) -> str:
     return _SECRET_PATTERN.sub(r"\1_…", text) if "kgs_" in text else text
 
 
-def flush_log() -> None:
+def flush_buffered_log_lines() -> None:
     """Write all buffered lines."""
     if _short is not None:
         _short.output.catch_up()
@@ -158,7 +158,7 @@ class _AccessLogTemplate(NamedTuple):
 
 
 _short: _AccessLogTemplate | None = None
-atexit.register(flush_log)
+atexit.register(flush_buffered_log_lines)
 
 _NEEDS_QUOTES_PATTERN = re.compile("[ \t=\r\n\"']")
 

@@ -48,7 +48,7 @@ def parse_time(text: str) -> int:
     return microseconds
 
 
-def complete_time(text: str) -> str | None:
+def complete_time_to_rfc3339(text: str) -> str | None:
     """Complete a day, or a time without seconds or time zone, to RFC 3339; the default zone is UTC.
 
     Returns None if the text is neither.

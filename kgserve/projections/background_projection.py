@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 import structlog
 from typing_extensions import override
 
-from kgserve.projections.base import EraseRequest, FollowedStore, Projection
+from kgserve.projections.base import Projection, ProjectionEraseRequest, StoreFollowedByProjections
 from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, ProjectionClosing, ProjectionSchedule
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import ColumnSet
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_fields import ColumnSet
 
 log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ class BackgroundProjection(Projection):
 
     only_memories = False
 
-    def __init__(self, store: FollowedStore) -> None:
+    def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store.layout, store.journal, store)
         self.store = store
         self.pending = 0
@@ -75,7 +75,7 @@ class BackgroundProjection(Projection):
         with self._step_lock:
             return self.step()
 
-    def erase(self, erasure: EraseRequest) -> None:
+    def erase(self, erasure: ProjectionEraseRequest) -> None:
         """Erase all traces of some nodes from the files, in the caller's thread. Idempotent. Blocks."""
         with self._step_lock:
             self._continue()
@@ -125,7 +125,7 @@ class BackgroundProjection(Projection):
             self._notify()
 
     @abstractmethod
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         """Erase all traces of some nodes from the open files. Must be idempotent."""
 
     def _is_behind(self) -> bool:
@@ -174,7 +174,7 @@ class BackgroundProjection(Projection):
             callback()
 
 
-class AnnouncingProjection(BackgroundProjection):
+class ReadinessAnnouncingProjection(BackgroundProjection):
     """Background projection that announces readiness on the change feed.
 
     It publishes ``index_ready`` when it has caught up after it was opened behind the store or rebuilt.
@@ -182,7 +182,7 @@ class AnnouncingProjection(BackgroundProjection):
 
     rows_at_once = JOURNAL_FOLLOWER_BATCH_ROWS
 
-    def __init__(self, store: FollowedStore) -> None:
+    def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store)
         # The store's last commit when it was opened; the index is ready once it has applied that.
         self._ready_at = store.state.sequence

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 from kgserve.errors import Gone
 from kgserve.platform.settings import Settings
-from kgserve.projections.links.links import LinkReader
+from kgserve.projections.links.cross_store_link_index import CrossStoreLinkReader
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import MAX_TAIL_BATCH_ROWS, JournalTail
-from kgserve.storage.layout import StoreDescription, StoreLayout
-from kgserve.storage.model.change import StoreState
+from kgserve.storage.journal.journal_reader import MAX_TAIL_BATCH_ROWS, JournalReader
+from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
 
 
 class RowsSource(Protocol):
@@ -27,7 +27,7 @@ class RowsSource(Protocol):
         ...
 
 
-class FollowedStore(Protocol):
+class StoreFollowedByProjections(Protocol):
     """Open store, as seen by the projections that follow its journal.
 
     The lists of functions are hooks. A writing thread calls those of ``after_commit`` after a commit. Other threads
@@ -66,7 +66,7 @@ class FollowedStore(Protocol):
         """Read the rows of the last commit."""
         ...
 
-    def reading_links(self) -> AbstractContextManager[tuple[RowsSnapshot, LinkReader | None]]:
+    def reading_links(self) -> AbstractContextManager[tuple[RowsSnapshot, CrossStoreLinkReader | None]]:
         """Read the rows of the last commit, and the links into other stores as of that commit."""
         ...
 
@@ -79,7 +79,7 @@ class FollowedStore(Protocol):
         ...
 
 
-class FollowedPool(Protocol):
+class StorePoolFollowedByProjections(Protocol):
     """Stores of a data folder, as seen by projections that follow several of them."""
 
     def local_store_names(self) -> list[str]:
@@ -90,12 +90,12 @@ class FollowedPool(Protocol):
         """Return the file layout of a store."""
         ...
 
-    def lease(self, name: str) -> AbstractContextManager[FollowedStore]:
+    def lease(self, name: str) -> AbstractContextManager[StoreFollowedByProjections]:
         """Keep a store open. Raises NoStore."""
         ...
 
 
-class EraseRequest(NamedTuple):
+class ProjectionEraseRequest(NamedTuple):
     """Nodes to erase from a projection, up to a commit; of those in ``former`` only past states are erased."""
 
     ids: tuple[str, ...]
@@ -122,7 +122,7 @@ class Projection(ABC):
         self._layout = layout
         self._journal = journal
         self._source = source
-        self._tail = JournalTail(layout.journal)
+        self._tail = JournalReader(layout.journal)
         self._sequence = -1
         self.rebuild_wanted = False
 

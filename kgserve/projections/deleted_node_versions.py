@@ -14,17 +14,21 @@ from itertools import chain
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import open_database, seal_database, select_by_values, vacuum_database
-from kgserve.projections.base import EraseRequest
+from kgserve.platform.sqlite_files import open_database, select_rows_by_in_list, store_sqlite_checksum, vacuum_database
+from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import read_all_last_versions
-from kgserve.storage.journal.tail import NodeDeletions, extract_last_versions, read_node_deletions
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.digest import checksum_63bit
+from kgserve.storage.journal.journal_reader import (
+    CommitNodeDeletions,
+    extract_deleted_node_last_versions,
+    read_node_deletion_commits,
+)
+from kgserve.storage.journal.replay import read_deleted_node_versions
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.row_digest import checksum_63bit
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreLayout
 
 TOMBSTONES_FORMAT = 2
 MAX_SCANNED_JOURNAL_BYTES = 1 << 20
@@ -78,7 +82,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
                 reader.execute("BEGIN")
                 reader.execute("SELECT sequence FROM cursor").fetchone()
             expected = _sum(
-                map(_checksum, chain.from_iterable(read_all_last_versions(self._layout, self._journal, at)))
+                map(_checksum, chain.from_iterable(read_deleted_node_versions(self._layout, self._journal, at)))
             )
             try:
                 found = _sum(_checksum(pair) for pair in _verified(reader.execute(_SELECT_ALL_ENDED)))
@@ -93,7 +97,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
         return (
             {}
             if self._file is None
-            else dict(_verified(select_by_values(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
+            else dict(_verified(select_rows_by_in_list(self._file.execute, _SELECT_ENDED_BY_ID, [*ids])))
         )
 
     @override
@@ -109,12 +113,12 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
         return self._file
 
     @override
-    def _read(self, after: int, last: int) -> tuple[Iterable[NodeDeletions], int]:
-        return read_node_deletions(self._journal.frames(after), after, last), last
+    def _read(self, after: int, last: int) -> tuple[Iterable[CommitNodeDeletions], int]:
+        return read_node_deletion_commits(self._journal.frames(after), after, last), last
 
     @override
-    def _apply(self, changes: Iterable[NodeDeletions | ChangeSet], sequence: int) -> None:
-        found = extract_last_versions(changes)
+    def _apply(self, changes: Iterable[CommitNodeDeletions | ChangeSet], sequence: int) -> None:
+        found = extract_deleted_node_last_versions(changes)
         if not found:
             return
         with self._open_file() as file:
@@ -124,7 +128,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
-        pairs = chain.from_iterable(read_all_last_versions(self._layout, self._journal, rows.at))
+        pairs = chain.from_iterable(read_deleted_node_versions(self._layout, self._journal, rows.at))
         first = next(pairs, None)
         if first is None and self._file is None:
             return rows.at
@@ -135,7 +139,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
         return rows.at
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         if self._file is not None:
             with self._file as file:
                 file.executemany("DELETE FROM ended WHERE id = ?", ((node_id,) for node_id in erasure.ids))
@@ -152,7 +156,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
         was_open = self._file is not None
         super()._release()
         if was_open:
-            seal_database(self._path)
+            store_sqlite_checksum(self._path)
 
 
 def _set_position(file: sqlite3.Connection, sequence: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.projections.indexed_text import EntityFacets, IndexFilter, MemoryFacets
+from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, MemoryFacets
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_LAYER = -1
@@ -117,7 +117,7 @@ class FilterColumns:
             if self.live[label]
         }
 
-    def passing(self, only: IndexFilter, ids: Sequence[str]) -> Mask:
+    def passing(self, only: EntitySearchFilter, ids: Sequence[str]) -> Mask:
         """Return a new mask of the labels in use that pass a filter; ``ids`` are indexed by label."""
         passing = self.live.copy()
         if only.as_of is not None:
@@ -130,11 +130,11 @@ class FilterColumns:
         if only.types is not None:
             passing &= self._mask_of_types(only.types)
         if only.wants_memories:
-            passing &= mask_of_labels(self._memories.passing(only), len(passing))
+            passing &= build_label_mask(self._memories.passing(only), len(passing))
         for tag in only.tags:
-            passing &= mask_of_labels(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
+            passing &= build_label_mask(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
         if only.id_prefix:
-            passing &= mask_of_labels(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
+            passing &= build_label_mask(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
         return passing
 
     def _mask_of_types(self, types: frozenset[str]) -> Mask:
@@ -184,7 +184,7 @@ class _MemoryLabels:
         )
         return dict(zip(self._labels.values.tolist(), marks, strict=True))
 
-    def passing(self, only: IndexFilter) -> LabelArray:
+    def passing(self, only: EntitySearchFilter) -> LabelArray:
         """Return the labels that pass a filter."""
         passes = np.ones(len(self._labels.values), np.bool_)
         if only.layers is not None:
@@ -229,7 +229,7 @@ class _IdPrefixes:
         self._bytes.extend(np.frombuffer(b"".join(encoded), np.uint8))
 
 
-def mask_of_labels(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
+def build_label_mask(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
     """Return a mask of length ``count`` that is true at the given labels."""
     mask = np.zeros(count, np.bool_)
     mask[np.asarray(labels, np.intp)] = True

@@ -15,28 +15,28 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Conflict, JournalDamaged, Unavailable
-from kgserve.platform.durable_files import sync_folder
+from kgserve.platform.durable_files import fsync_folder
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
-from kgserve.projections.background_projection import AnnouncingProjection
-from kgserve.projections.base import EraseRequest, FollowedStore
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile, is_damage
-from kgserve.projections.history.recovery import describe_gap, move_history_aside, open_history, remove_history
-from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
-from kgserve.projections.schedule import ProjectionThread, lower_priority
-from kgserve.projections.workers import PeriodicWorker
+from kgserve.projections.background_projection import ReadinessAnnouncingProjection
+from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections
+from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
+from kgserve.projections.history.recovery import describe_history_gap, move_history_aside, open_history, remove_history
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile, is_database_damage_error
+from kgserve.projections.schedule import ProjectionThread, lower_thread_priority
+from kgserve.projections.workers import PeriodicProjectionWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.journal.replay import read_all_links
+from kgserve.storage.journal.replay import read_store_links_as_of
 from kgserve.storage.journal.snapshot import (
     list_snapshots,
-    read_edges,
-    read_links,
-    read_nodes,
-    snapshot_sequence_of,
+    parse_snapshot_sequence,
+    read_snapshot_edges,
+    read_snapshot_links,
+    read_snapshot_nodes,
     verify_snapshot,
 )
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.statuses import HistoryGap, HistoryStatus
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.projection_statuses import HistoryGap, HistoryStatus
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 log = structlog.get_logger()
@@ -59,7 +59,7 @@ SCRUB_PAUSE_SECONDS = 1 / 16
 """Pause between batches of 1 MiB, which limits scrubbing to 16 MiB a second."""
 
 
-class HistoryProjection(AnnouncingProjection):
+class HistoryProjection(ReadinessAnnouncingProjection):
     """Background projection that applies every change set to a store's history file.
 
     Commits that the journal no longer has are skipped. While the store's settings disable history, it has no file and
@@ -69,7 +69,7 @@ class HistoryProjection(AnnouncingProjection):
     name = "history"
     rows_at_once = 5_000
 
-    def __init__(self, store: FollowedStore) -> None:
+    def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store)
         self._path = store.layout.history
         self._history: HistoryFile | None = None
@@ -104,7 +104,7 @@ class HistoryProjection(AnnouncingProjection):
         # log.
         with suppress(sqlite3.Error):
             history.checkpoint_and_seal()
-            sync_folder(self._path.parent)
+            fsync_folder(self._path.parent)
         return history.checkpointed_sequence + 1
 
     def look(self, question: Callable[[HistoryFile], Found]) -> Found:
@@ -119,7 +119,7 @@ class HistoryProjection(AnnouncingProjection):
         try:
             return question(history)
         except sqlite3.DatabaseError as error:
-            if not is_damage(error):
+            if not is_database_damage_error(error):
                 raise Unavailable(f"the history cannot be read now: {error}", retry_after=2) from error
             log.exception("history_damage_met", store=self.store.name)
             self.schedule_damage_check()
@@ -259,7 +259,7 @@ class HistoryProjection(AnnouncingProjection):
             return self._prune_slice() or more
         except sqlite3.DatabaseError as error:
             # The step is retried a second later, after a check of the file if it is damaged.
-            self._suspected = is_damage(error)
+            self._suspected = is_database_damage_error(error)
             raise
 
     @override
@@ -369,7 +369,7 @@ class HistoryProjection(AnnouncingProjection):
         self._opened().take([*changes])
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         if self._history is not None:
             self._history.erase(erasure.ids, erasure.former, erasure.through)
             self._publish_conflict_generation()
@@ -383,9 +383,9 @@ class HistoryProjection(AnnouncingProjection):
         self._wake_others()
 
     def _restore_from(self, rows: RowsSnapshot) -> None:
-        links = chain.from_iterable(read_all_links(self.store.layout, self.store.journal, rows.at))
+        links = chain.from_iterable(read_store_links_as_of(self.store.layout, self.store.journal, rows.at))
         self._opened().restore(rows.all_nodes(), rows.all_edges(), links, rows.at, rows.state.time)
-        gaps = [*map(describe_gap, self._opened().gaps)]
+        gaps = [*map(describe_history_gap, self._opened().gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=rows.at, gaps=gaps)
 
     @override
@@ -411,7 +411,7 @@ class HistoryProjection(AnnouncingProjection):
             self._report_loss(rows.at)
             self._restore_from(rows)
             return
-        links = chain.from_iterable(read_all_links(self.store.layout, self.store.journal, rows.at))
+        links = chain.from_iterable(read_store_links_as_of(self.store.layout, self.store.journal, rows.at))
         history.reset_to(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
 
     def _apply_snapshot(self, snapshot: Path) -> int:
@@ -419,9 +419,11 @@ class HistoryProjection(AnnouncingProjection):
         history = self._opened()
         if not history.sequence and not history.gaps:
             self._report_loss(manifest.sequence)
-        links = chain.from_iterable(read_links(snapshot))
-        history.restore(read_nodes(snapshot), read_edges(snapshot), links, manifest.sequence, manifest.time)
-        gaps = [*map(describe_gap, history.gaps)]
+        links = chain.from_iterable(read_snapshot_links(snapshot))
+        history.restore(
+            read_snapshot_nodes(snapshot), read_snapshot_edges(snapshot), links, manifest.sequence, manifest.time
+        )
+        gaps = [*map(describe_history_gap, history.gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=manifest.sequence, gaps=gaps)
         return manifest.sequence
 
@@ -435,7 +437,7 @@ class HistoryProjection(AnnouncingProjection):
             return None
         first = max(journal.oldest - 1, history.sequence + 1)
         for snapshot in reversed(list_snapshots(self.store.layout.journal)):
-            if first <= snapshot_sequence_of(snapshot) <= journal.last:
+            if first <= parse_snapshot_sequence(snapshot) <= journal.last:
                 with suppress(JournalDamaged):
                     verify_snapshot(snapshot)
                     return snapshot
@@ -459,7 +461,7 @@ class HistoryProjection(AnnouncingProjection):
         return self._history
 
 
-class HistoryWorker(PeriodicWorker[FollowedStore, HistoryProjection]):
+class HistoryWorker(PeriodicProjectionWorker[StoreFollowedByProjections, HistoryProjection]):
     """Worker that keeps the history of every open store up to date."""
 
     of_copies = True
@@ -474,7 +476,7 @@ class HistoryWorker(PeriodicWorker[FollowedStore, HistoryProjection]):
         super().close()
         self._scrubber.join()
 
-    def of(self, store: FollowedStore) -> HistoryProjection:
+    def of(self, store: StoreFollowedByProjections) -> HistoryProjection:
         """Return the history of an open store.
 
         Raises Conflict if the store keeps no history, and Unavailable while the store closes.
@@ -484,7 +486,7 @@ class HistoryWorker(PeriodicWorker[FollowedStore, HistoryProjection]):
         return found
 
     @override
-    def _begun(self, store: FollowedStore) -> HistoryProjection:
+    def _begun(self, store: StoreFollowedByProjections) -> HistoryProjection:
         follower = HistoryProjection(store)
         store.needed_from.append(lambda: follower.first_needed_sequence)
         store.after_change.append(follower.schedule_pruning)
@@ -496,7 +498,7 @@ class HistoryWorker(PeriodicWorker[FollowedStore, HistoryProjection]):
 
     def _scrub_all(self) -> None:
         """Scrub the histories one after another at a limited rate, each again an hour after its last scrub."""
-        lower_priority()
+        lower_thread_priority()
         while not self._closed.wait(SCRUB_POLL_SECONDS):
             for own in self._all_states():
                 while own.is_scrub_due(SCRUB_INTERVAL_SECONDS) and not self._closed.wait(SCRUB_PAUSE_SECONDS):

@@ -11,17 +11,22 @@ from typing import Protocol
 from typing_extensions import override
 
 from kgserve.errors import NotFound, ServedElsewhere
-from kgserve.projections.base import FollowedStore, Projection
-from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, open_links_of_closed_store
-from kgserve.projections.on_demand_projection import DerivedFile, Found
+from kgserve.projections.base import Projection, StoreFollowedByProjections
+from kgserve.projections.links.cross_store_link_index import (
+    CrossStoreLinkReader,
+    CrossStoreLinksPosition,
+    InboundLinkTable,
+    open_links_of_closed_store,
+)
+from kgserve.projections.on_demand_projection import DerivedSqliteFile, Found
 from kgserve.storage.changefeed import ChangeFeedLookup
-from kgserve.storage.journal.tail import LinkChange, read_link_changes
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.rows import LinkRow
+from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_changes
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreLayout
 
 INBOUND_LINKS_FILE = "links.sqlite"
-_NO_POSITION = LinksPosition(0, 0)
+_NO_POSITION = CrossStoreLinksPosition(0, 0)
 
 
 class _Pool(Protocol):
@@ -34,15 +39,15 @@ class _Pool(Protocol):
 
     def layout(self, name: str) -> StoreLayout: ...
 
-    def open_stores(self) -> Mapping[str, FollowedStore]: ...
+    def open_stores(self) -> Mapping[str, StoreFollowedByProjections]: ...
 
-    def lease(self, name: str) -> AbstractContextManager[FollowedStore]: ...
+    def lease(self, name: str) -> AbstractContextManager[StoreFollowedByProjections]: ...
 
 
 class InboundLinkLookup(Protocol):
     """Lookup of links between stores by their targets."""
 
-    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, CrossStoreLinkRow]]:
         """Return the links to the nodes ``targets`` of a store, each with the name of its own store. May block."""
         ...
 
@@ -58,7 +63,7 @@ class InboundLinkLookup(Protocol):
         ...
 
 
-class InboundLinkIndex(DerivedFile, InboundLinkLookup):
+class InboundLinkIndex(DerivedSqliteFile, InboundLinkLookup):
     """Links of all stores of a pool, indexed by target store and node.
 
     A store is checked when its links may have changed: after it is created or dropped, when one of its commits changes
@@ -72,13 +77,13 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
         super().__init__(pool.data_dir / INBOUND_LINKS_FILE)
         self._pool = pool
         self._file: InboundLinkTable | None = None
-        self._seen: dict[str, LinksPosition] = {}
+        self._seen: dict[str, CrossStoreLinksPosition] = {}
         # Written by writers and by threads that create stores; read by callers.
         self._stale: set[str] = set()
         self._unlisten: Callable[[], None] | None = None
 
     @override
-    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, CrossStoreLinkRow]]:
         return self._ask(lambda file: [*file.to(store, targets)])
 
     @override
@@ -152,12 +157,12 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
                 del self._seen[name]
             return True
         created, mark = layout.created_at(), layout.close_mark()
-        is_known = mark is not None and before == LinksPosition(created, mark.links_changed)
+        is_known = mark is not None and before == CrossStoreLinksPosition(created, mark.links_changed)
         if is_known or (mark is not None and mark.links_changed == 0 and before is None):
             return True
         if name not in self._pool.open_stores():
             if mark is not None and self._read_closed(
-                layout, LinksPosition(created, mark.links_changed), mark.sequence
+                layout, CrossStoreLinksPosition(created, mark.links_changed), mark.sequence
             ):
                 return True
             if not may_open:
@@ -166,7 +171,7 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
             self._read(store, created, before)
         return True
 
-    def _read_closed(self, layout: StoreLayout, seen: LinksPosition, sequence: int) -> bool:
+    def _read_closed(self, layout: StoreLayout, seen: CrossStoreLinksPosition, sequence: int) -> bool:
         """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
             with open_links_of_closed_store(layout.links) as (links, at):
@@ -178,10 +183,10 @@ class InboundLinkIndex(DerivedFile, InboundLinkLookup):
         self._seen[layout.name] = seen
         return True
 
-    def _read(self, store: FollowedStore, created: int, before: LinksPosition | None) -> None:
+    def _read(self, store: StoreFollowedByProjections, created: int, before: CrossStoreLinksPosition | None) -> None:
         """Read the links of an open store."""
         with store.reading_links() as (rows, links):
-            seen = LinksPosition(created, 0 if links is None else links.last_change_sequence)
+            seen = CrossStoreLinksPosition(created, 0 if links is None else links.last_change_sequence)
             if seen == before or (before is None and not seen.changed):
                 return
             begin = before.changed if before is not None and before.born == created else -1
@@ -195,7 +200,12 @@ class _StoreLinkProjection(Projection):
     name = "inbound"
 
     def __init__(
-        self, file: InboundLinkTable, store: FollowedStore, links: LinkReader | None, begin: int, seen: LinksPosition
+        self,
+        file: InboundLinkTable,
+        store: StoreFollowedByProjections,
+        links: CrossStoreLinkReader | None,
+        begin: int,
+        seen: CrossStoreLinksPosition,
     ) -> None:
         """Initialize at ``begin``, the last commit whose links the file has, -1 if none are valid."""
         super().__init__(store.layout, store.journal, store)
@@ -218,13 +228,13 @@ class _StoreLinkProjection(Projection):
         return self._begin
 
     @override
-    def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
+    def _read(self, after: int, last: int) -> tuple[Iterable[CommitLinkChanges], int]:
         return read_link_changes(self._journal.frames(after), after, last), last
 
     @override
-    def _apply(self, changes: Iterable[LinkChange], sequence: int) -> None:
+    def _apply(self, changes: Iterable[CommitLinkChanges], sequence: int) -> None:
         for change in changes:
-            seen = LinksPosition(self._seen.born, change.sequence)
+            seen = CrossStoreLinksPosition(self._seen.born, change.sequence)
             self._file.follow(self._layout.name, change.links_put(), change.links_deleted, seen)
 
     @override

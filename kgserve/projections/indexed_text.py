@@ -9,7 +9,7 @@ import msgspec
 import xxhash
 
 from kgserve.platform.codecs import decode_json
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.store_settings import EVERY_ATTRIBUTE
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -174,7 +174,7 @@ def parse_past_text_key(key: str) -> PastTextKey:
     return PastTextKey(node_id, int(since), digest)
 
 
-class IndexFilter(msgspec.Struct, frozen=True):
+class EntitySearchFilter(msgspec.Struct, frozen=True):
     """Conditions on the entities that a search returns.
 
     ``types`` are the allowed types (None: all), ``id_prefix`` is the required beginning of the id, and all ``tags`` are
@@ -210,7 +210,7 @@ class IndexFilter(msgspec.Struct, frozen=True):
         return self.types is not None or bool(self.id_prefix) or self.ids is not None
 
     @property
-    def for_past_texts(self) -> IndexFilter:
+    def for_past_texts(self) -> EntitySearchFilter:
         """Filter with the same conditions, for past texts."""
         return msgspec.structs.replace(self, ids=self.past_ids)
 
@@ -246,4 +246,4 @@ class IndexFilter(msgspec.Struct, frozen=True):
         return layer and source and (self.created is None or self.created[0] <= marks.created < self.created[1])
 
 
-NO_TEXT_FILTER = IndexFilter()
+NO_TEXT_FILTER = EntitySearchFilter()

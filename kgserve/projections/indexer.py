@@ -11,11 +11,11 @@ from kgserve.embedding.cache import QueryVectorCache
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError
 from kgserve.platform.metrics.telemetry import EmbeddingCounters
-from kgserve.projections.base import FollowedStore
+from kgserve.projections.base import StoreFollowedByProjections
 from kgserve.projections.schedule import ProjectionThread
 from kgserve.projections.text_index_base import StoreTextIndex
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.projections.workers import StoreWorker
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.workers import StoreProjectionWorker
 
 log = structlog.get_logger()
 
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 PAST_INDEX_DELAY_SECONDS = 1.0
 
 
-class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
+class IndexWorker(StoreProjectionWorker[StoreFollowedByProjections, CurrentAndPastTextIndexes]):
     """Worker that indexes every store while it is open."""
 
     of_copies = True
@@ -44,11 +44,11 @@ class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
         self._past = ProjectionThread("past-indexer", PAST_INDEX_DELAY_SECONDS)
         super().__init__(self._keyword, self._vector, self._past)
 
-    def of(self, store: FollowedStore) -> TextIndexes:
+    def of(self, store: StoreFollowedByProjections) -> CurrentAndPastTextIndexes:
         """Return the indexes of an open store. Raises Unavailable if it has none."""
         return self._of(store, "the store is not indexed, because indexes are turned off or the store is closing")
 
-    def reindex(self, store: FollowedStore) -> None:
+    def reindex(self, store: StoreFollowedByProjections) -> None:
         """Schedule a rebuild of all indexes with the current model. Raises Conflict if the store has no index."""
         indexes = self.of(store)
         indexes.require()
@@ -68,11 +68,11 @@ class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
         self._patient.close()
 
     @override
-    def _begun(self, store: FollowedStore) -> TextIndexes:
-        return TextIndexes(store, self.queries, self._patient)
+    def _begun(self, store: StoreFollowedByProjections) -> CurrentAndPastTextIndexes:
+        return CurrentAndPastTextIndexes(store, self.queries, self._patient)
 
     @override
-    def _served(self, own: TextIndexes) -> tuple[tuple[ProjectionThread, StoreTextIndex[Any]], ...]:
+    def _served(self, own: CurrentAndPastTextIndexes) -> tuple[tuple[ProjectionThread, StoreTextIndex[Any]], ...]:
         return (
             (self._keyword, own.keyword),
             (self._vector, own.vector),
@@ -81,7 +81,7 @@ class IndexWorker(StoreWorker[FollowedStore, TextIndexes]):
         )
 
     @override
-    def _let_go(self, own: TextIndexes) -> None:
+    def _let_go(self, own: CurrentAndPastTextIndexes) -> None:
         own.heads.clear()
         for thread, follower in self._served(own):
             about = {"store": follower.store.name, "index": follower.name}

@@ -47,7 +47,7 @@ class KeywordQuery(msgspec.Struct, frozen=True):
     prefix: bool = False
 
 
-def compute_rarity(documents: int, holding: int) -> float:
+def compute_bm25_idf(documents: int, holding: int) -> float:
     """Return the inverse document frequency of a word (BM25)."""
     return math.log1p((documents - holding + 0.5) / (holding + 0.5))
 
@@ -85,7 +85,7 @@ class KeywordQueryBuilder:
             found = [*self._phrases(term)] if term.phrase else [*self._words(term, factors)]
             if (
                 not found
-                and is_fuzzy(term)
+                and is_fuzzy_searchable_term(term)
                 and not any((field, stem) in factors for stem in term.stems for field in TEXT_FIELDS)
             ):
                 found = [*self._misspelt(term)]
@@ -96,7 +96,7 @@ class KeywordQueryBuilder:
 
     def match_misspelt(self, terms: Iterable[QueryTerm]) -> tantivy.Query | None:
         """Return a query for texts with words that differ from known words of the query by one edit."""
-        words = [term for term in terms if is_fuzzy(term) and self.is_known(term)][:MAX_FUZZY_WORDS]
+        words = [term for term in terms if is_fuzzy_searchable_term(term) and self.is_known(term)][:MAX_FUZZY_WORDS]
         return _any_of([clause for term in words for clause in self._misspelt(term)])
 
     def _words(self, term: QueryTerm, factors: Mapping[tuple[str, str], float]) -> Iterator[tantivy.Query]:
@@ -130,9 +130,9 @@ class KeywordQueryBuilder:
             if not terms:
                 terms = self._stems_of_prefix(field, prefix)
             exact = self.frequency(field, prefix)
-            least = compute_rarity(self._documents, exact) if exact else math.inf
+            least = compute_bm25_idf(self._documents, exact) if exact else math.inf
             parts = [
-                self._term(field, term, PREFIX_WEIGHT * min(1.0, least / compute_rarity(self._documents, count)))
+                self._term(field, term, PREFIX_WEIGHT * min(1.0, least / compute_bm25_idf(self._documents, count)))
                 for term, count in terms.items()
             ]
             if parts:
@@ -149,7 +149,7 @@ class KeywordQueryBuilder:
         return query if weight == 1.0 else tantivy.Query.boost_query(query, weight)
 
 
-def is_fuzzy(term: QueryTerm) -> bool:
+def is_fuzzy_searchable_term(term: QueryTerm) -> bool:
     """Return whether a word of a query is also searched misspelt."""
     return len(term.word) >= MIN_FUZZY_CHARS and term.word.isalpha() and term.weight >= 1.0
 

@@ -13,21 +13,21 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import Unavailable
-from kgserve.platform.event_loop_reads import WouldBlock
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.sqlite_files import remove_database_files
-from kgserve.projections.base import EraseRequest, Projection
+from kgserve.projections.base import Projection, ProjectionEraseRequest
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
 Found = TypeVar("Found")
 
 
-class DerivedFile(ABC):
+class DerivedSqliteFile(ABC):
     """SQLite file derived from other files; if it turns out to be damaged, it is discarded and rebuilt."""
 
     damage_event: str
@@ -82,7 +82,7 @@ class _Closable(Protocol):
 File = TypeVar("File", bound=_Closable)
 
 
-class OnDemandProjection(DerivedFile, Projection, Generic[File]):
+class OnDemandProjection(DerivedSqliteFile, Projection, Generic[File]):
     """Projection that any thread may read; the reader brings it up to date first.
 
     ``_open`` sets ``_file``. The first query opens the file.
@@ -90,7 +90,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
 
     def __init__(self, path: Path, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection) -> None:
         """Initialize without opening the file."""
-        DerivedFile.__init__(self, path, store=layout.name)
+        DerivedSqliteFile.__init__(self, path, store=layout.name)
         Projection.__init__(self, layout, journal, rows)
         self._rows = rows
         self._file: File | None = None
@@ -113,7 +113,7 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         finally:
             self._lock.release()
 
-    def erase(self, erasure: EraseRequest) -> None:
+    def erase(self, erasure: ProjectionEraseRequest) -> None:
         """Erase all traces of some nodes from the file. Blocks. Raises Unavailable."""
         if self._path.exists():
             self._answer(lambda: self._erase_now(erasure))
@@ -178,10 +178,10 @@ class OnDemandProjection(DerivedFile, Projection, Generic[File]):
         super()._rebuild()
 
     @abstractmethod
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         """Erase all traces of some nodes from the open file. Must be idempotent."""
 
-    def _erase_now(self, erasure: EraseRequest) -> None:
+    def _erase_now(self, erasure: ProjectionEraseRequest) -> None:
         with self._rows.reading() as rows:
             self._catch_up(rows.at)
         self._erase(erasure)

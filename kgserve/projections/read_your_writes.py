@@ -1,6 +1,6 @@
 """Waiting for projections to apply a commit, without blocking a thread.
 
-A request that cannot be answered yet raises `NotCaughtUp`, which frees its thread. It is retried when a projection may
+A request that cannot be answered yet raises `ProjectionNotCaughtUp`, which frees its thread. It is retried when a projection may
 have caught up. Callers with a thread of their own, such as the embedded library, block in it.
 """
 
@@ -32,7 +32,7 @@ A retried request continues its original waits, and does not wait for later comm
 """
 
 
-class NotCaughtUp(Exception):
+class ProjectionNotCaughtUp(Exception):
     """Raised when projections have not applied a commit yet; the request is retried when they have."""
 
     def __init__(self, views: Sequence[BackgroundProjection], wait: CommitWait) -> None:
@@ -58,12 +58,12 @@ def _wake(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> None:
         loop.call_soon_threadsafe(moved.set)
 
 
-def wait_or_raise_not_caught_up(
+def wait_for_projections_or_raise(
     views: Sequence[BackgroundProjection], sequence: int, seconds: float, what: Hashable
 ) -> bool:
     """Return whether all of these projections of a store have applied a commit, within some seconds.
 
-    Raises NotCaughtUp instead of blocking where the request can be retried; ``what`` distinguishes its waits.
+    Raises ProjectionNotCaughtUp instead of blocking where the request can be retried; ``what`` distinguishes its waits.
     """
     request = request_waits.get()
     if request is None:
@@ -75,5 +75,5 @@ def wait_or_raise_not_caught_up(
         return True
     missing = [view for view in views if view.sequence < wait.sequence]
     if time.monotonic() < wait.until and all(view.can_still_reach(wait.sequence) for view in missing):
-        raise NotCaughtUp(missing, wait)
+        raise ProjectionNotCaughtUp(missing, wait)
     return not missing

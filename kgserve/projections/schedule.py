@@ -14,8 +14,8 @@ from typing import Protocol
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.platform.allocator import release_free_memory
-from kgserve.projections.base import FollowedStore
+from kgserve.platform.malloc_control import release_free_memory
+from kgserve.projections.base import StoreFollowedByProjections
 
 log = structlog.get_logger()
 
@@ -37,10 +37,10 @@ FOLLOWER_CLOSE_TIMEOUT_SECONDS = 2.0
 
 
 class ScheduledProjection(Protocol):
-    """Projection as seen by a thread that serves it; implemented by `follower.BackgroundProjection`."""
+    """Projection as seen by the thread that serves it; implemented by `BackgroundProjection`."""
 
     name: str
-    store: FollowedStore
+    store: StoreFollowedByProjections
     schedule: ProjectionSchedule
 
     @property
@@ -215,7 +215,7 @@ class ProjectionSchedule:
         self._prioritized.discard(projection)
 
 
-def lower_priority() -> None:
+def lower_thread_priority() -> None:
     """Lower the priority of the calling thread below that of requests and writes; it still uses idle cores.
 
     On Linux, niceness is per thread.
@@ -258,7 +258,7 @@ class ProjectionThread:
         return has_ended
 
     def _run(self) -> None:
-        lower_priority()
+        lower_thread_priority()
         while self._serve_next():
             pass
 

@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.settings import IndexedContent
-from kgserve.projections.background_projection import AnnouncingProjection, BackgroundProjection
-from kgserve.projections.base import FollowedStore
+from kgserve.projections.background_projection import BackgroundProjection, ReadinessAnnouncingProjection
+from kgserve.projections.base import StoreFollowedByProjections
 from kgserve.projections.indexed_text import IndexedText
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 IndexName = Literal["keyword", "vector", "past-keyword", "past-vector"]
@@ -50,15 +50,15 @@ class TextIndexState(msgspec.Struct, frozen=True):
     progress: float | None = None
 
 
-def index_setting_of(store: FollowedStore) -> IndexedContent:
+def get_indexed_content_setting(store: StoreFollowedByProjections) -> IndexedContent:
     """Return what is indexed of a store: its own setting, or else the server's."""
     chosen = store.description.indexes
     return store.settings.indexes if chosen == "default" else chosen
 
 
-def explain_missing_index(store: FollowedStore) -> str:
+def explain_missing_index(store: StoreFollowedByProjections) -> str:
     """Return a message that explains why something is not indexed."""
-    kept = index_setting_of(store)
+    kept = get_indexed_content_setting(store)
     what = "nothing" if kept == "none" else "only words"
     change = f"kgserve settings {store.name} indexes=words+meaning"
     return f"store {store.name!r} indexes {what} (setting `indexes`: {kept}); to change that, run `{change}`"
@@ -76,14 +76,14 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
     _indexed: tuple[str, ...] | None = None
     """Attributes whose values the texts include; None until the index is opened."""
 
-    def __init__(self, store: FollowedStore) -> None:
+    def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store)
         self._folder = store.layout.views / self.folder
 
     @property
     def is_enabled(self) -> bool:
         """True if the settings of the store include this index; otherwise the next step deletes its files."""
-        return index_setting_of(self.store) in self.needs
+        return get_indexed_content_setting(self.store) in self.needs
 
     @override
     def step(self) -> bool:
@@ -168,10 +168,10 @@ class IndexUpdate(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class CurrentIndexProjection(AnnouncingProjection, StoreTextIndex[Index]):
+class CurrentTextIndexProjection(ReadinessAnnouncingProjection, StoreTextIndex[Index]):
     """Index of the current texts of a store."""
 
-    def __init__(self, store: FollowedStore) -> None:
+    def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store)
         self._opening = threading.Lock()
         self._begun_sequence = 0

@@ -20,28 +20,28 @@ import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.cache import EmbeddingCache, QueryVectorCache, embed_cached
+from kgserve.embedding.cache import EmbeddingCache, QueryVectorCache, embed_texts_with_cache
 from kgserve.embedding.embedder import Embedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.durable_files import write_file_atomically
 from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.languages import LanguageSetting
+from kgserve.platform.text.language_detection import LanguageSetting
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
-from kgserve.projections.base import EraseRequest, FollowedStore
-from kgserve.projections.conflict_index import ConflictingVersionsIndex
-from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reader import EndedStateBatch, HistoryPosition, read_ended_states
+from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections
+from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
+from kgserve.projections.history.reader import EndedStateBatch, EndedStateReadPosition, read_ended_states
+from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, IndexedText, IndexFilter, parse_past_text_key
-from kgserve.projections.keyword import DocumentFrequencies, KeywordHit, KeywordIndex
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntitySearchFilter, IndexedText, parse_past_text_key
+from kgserve.projections.keyword_index import DocumentFrequencies, KeywordHit, KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.read_your_writes import wait_or_raise_not_caught_up
+from kgserve.projections.read_your_writes import wait_for_projections_or_raise
 from kgserve.projections.recent_vectors import RecentVectors
 from kgserve.projections.text_index_base import (
     MAX_BUILD_RETRY_SECONDS,
-    CurrentIndexProjection,
+    CurrentTextIndexProjection,
     Index,
     IndexUpdate,
     StoreTextIndex,
@@ -49,11 +49,11 @@ from kgserve.projections.text_index_base import (
     explain_missing_index,
     folder_bytes,
 )
-from kgserve.projections.token_vectors.turn_tokens import TurnTokens
-from kgserve.projections.vector.index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
+from kgserve.projections.token_vectors.conversation_turn_vectors import LateInteractionTokenVectors
 from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import NodeRow
+from kgserve.projections.vector.vector_index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 Found = TypeVar("Found")
@@ -75,7 +75,7 @@ VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
 """Maximum time that a write waits for the vector index to be opened."""
 
 
-class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
+class KeywordIndexProjectionBase(StoreTextIndex[KeywordIndex]):
     """Base of the keyword indexes, for current or past texts."""
 
     _language: LanguageSetting | None = None
@@ -90,7 +90,7 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
         self,
         query: KeywordQuery,
         limit: int,
-        only: IndexFilter = NO_TEXT_FILTER,
+        only: EntitySearchFilter = NO_TEXT_FILTER,
         *,
         other: DocumentFrequencies | None = None,
     ) -> list[KeywordHit]:
@@ -149,7 +149,7 @@ class StoreKeywordIndex(StoreTextIndex[KeywordIndex]):
             self.wake()
 
 
-class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex):
+class CurrentKeywordIndexProjection(CurrentTextIndexProjection[KeywordIndex], KeywordIndexProjectionBase):
     """Keyword index of current texts (tantivy)."""
 
     name = folder = "keyword"
@@ -168,7 +168,7 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
         super().close()
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
         if not self._opened().holds(erasure.ids):
             return
@@ -216,7 +216,7 @@ class KeywordProjection(CurrentIndexProjection[KeywordIndex], StoreKeywordIndex)
 _MEANING: frozenset[IndexedContent] = frozenset({"words+meaning"})
 
 
-class VectorProjection(CurrentIndexProjection[VectorIndex]):
+class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
     """Vector index of current texts.
 
     A store records the model of its vectors; switching to another model requires `kgserve reindex`.
@@ -227,16 +227,20 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
     being_opened = "the vector index is being opened"
     _cache: EmbeddingCache | None = None
 
-    def __init__(self, store: FollowedStore, embedder: Embedder, *, exact_up_to: int = MAX_EXACT_VECTORS) -> None:
+    def __init__(
+        self, store: StoreFollowedByProjections, embedder: Embedder, *, exact_up_to: int = MAX_EXACT_VECTORS
+    ) -> None:
         """Compare exactly up to ``exact_up_to`` vectors; beyond that, build a graph for approximate search."""
         super().__init__(store)
         self._embedder = embedder
         self._exact_up_to = exact_up_to
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
-        self.tokens = TurnTokens(store, embedder)
+        self.tokens = LateInteractionTokenVectors(store, embedder)
 
-    def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter = NO_TEXT_FILTER) -> list[VectorHit]:
+    def search(
+        self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter = NO_TEXT_FILTER
+    ) -> list[VectorHit]:
         """Return the nearest entities, as `VectorIndex.search`.
 
         Raises Unavailable until the index is open, and Conflict if its vectors are of another model.
@@ -251,7 +255,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
         return embedder.embed(texts) if self._cache is None else self.tokens.embed(texts, embedder, self._cache)
 
-    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
+    def passing(self, only: EntitySearchFilter, most: int) -> list[str] | None:
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
         return self._opened().passing(only, most)
 
@@ -333,7 +337,7 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
             self._cache = None
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         self._opened().remove(erasure.ids)
         self.tokens.erase(erasure.ids)
         self._save(self.sequence)
@@ -436,13 +440,13 @@ class VectorProjection(CurrentIndexProjection[VectorIndex]):
             write_model_name(self._model_file, self._embedder.model_id)
 
 
-class PastIndexProjection(StoreTextIndex[Index]):
+class PastTextIndexProjectionBase(StoreTextIndex[Index]):
     """Base of the indexes of past texts; applies ended states as the history advances."""
 
-    def __init__(self, store: FollowedStore) -> None:
+    def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store)
         self._history = store.layout.history
-        self._place = HistoryPosition(0)
+        self._place = EndedStateReadPosition(0)
         self._pruned_up_to = 0
         self._more = False
 
@@ -479,7 +483,7 @@ class PastIndexProjection(StoreTextIndex[Index]):
 
     @override
     def _begin_at(self, sequence: int) -> None:
-        self._place, self._pruned_up_to = HistoryPosition(sequence + 1), 0
+        self._place, self._pruned_up_to = EndedStateReadPosition(sequence + 1), 0
         super()._begin_at(sequence)
 
     @override
@@ -520,7 +524,7 @@ class PastIndexProjection(StoreTextIndex[Index]):
     def _is_behind(self) -> bool:
         return self._more
 
-    def _merge_equal_texts(self, states: Iterable[RowState[NodeRow]]) -> list[IndexedText]:
+    def _merge_equal_texts(self, states: Iterable[RowStateInterval[NodeRow]]) -> list[IndexedText]:
         """Return the texts of ended states in the order of their ends. Consecutive equal texts are merged."""
         found: dict[str, list[IndexedText]] = {}
         for state in states:
@@ -532,7 +536,7 @@ class PastIndexProjection(StoreTextIndex[Index]):
         return [text for texts in found.values() for text in texts]
 
 
-class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex):
+class PastKeywordIndexProjection(PastTextIndexProjectionBase[KeywordIndex], KeywordIndexProjectionBase):
     """Keyword index of past texts (tantivy)."""
 
     name = "past keyword"
@@ -549,7 +553,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
         return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, made_of, language)
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         # The history no longer contains the nodes.
         if self._opened().holds(erasure.ids):
             self._rewrite()
@@ -560,7 +564,7 @@ class PastKeywordProjection(PastIndexProjection[KeywordIndex], StoreKeywordIndex
             self._rewrite()
 
     def _rewrite(self) -> None:
-        place = HistoryPosition(0)
+        place = EndedStateReadPosition(0)
         with self._rewritten() as rewritten:
             while (
                 found := read_ended_states(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
@@ -590,7 +594,7 @@ def _write_past_texts(index: KeywordIndex, texts: Iterable[IndexedText], sequenc
     index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
 
 
-class PastVectorProjection(PastIndexProjection[PastTextVectorIndex]):
+class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]):
     """Vector index of past texts. Most vectors are cached, because the texts were current before."""
 
     name = "past vector"
@@ -599,13 +603,13 @@ class PastVectorProjection(PastIndexProjection[PastTextVectorIndex]):
     being_opened = "the vectors of the past are being opened"
     _cache: EmbeddingCache | None = None
 
-    def __init__(self, store: FollowedStore, embedder: Embedder, check_model: Callable[[], None]) -> None:
+    def __init__(self, store: StoreFollowedByProjections, embedder: Embedder, check_model: Callable[[], None]) -> None:
         """Embed with ``embedder``; ``check_model`` raises Conflict if the store's vectors are of another model."""
         super().__init__(store)
         self._embedder = embedder
         self._check_model = check_model
 
-    def search(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> list[VectorHit]:
+    def search(self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter) -> list[VectorHit]:
         """Return the nearest past texts, as `PastTextVectorIndex.search`.
 
         Raises Unavailable until the index is open.
@@ -675,12 +679,12 @@ class PastVectorProjection(PastIndexProjection[PastTextVectorIndex]):
                 started = time.perf_counter()
             some = texts[first : first + EMBEDDING_BATCH_SIZE]
             meanings = sorted({text.meaning for text in some} - index.known(some))
-            vectors = embed_cached(self._embedder, cache, meanings)
+            vectors = embed_texts_with_cache(self._embedder, cache, meanings)
             index.write(some, dict(zip(meanings, vectors, strict=True)), index.sequence, 0)
         index.write((), {}, sequence, ended)
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         self._opened().erase(erasure.ids)
 
     def _query(self, question: Callable[[PastTextVectorIndex], Found]) -> Found:
@@ -701,7 +705,7 @@ class IndexSyncNotifier:
     It publishes when the current indexes contain all written rows, at most once a second.
     """
 
-    def __init__(self, store: FollowedStore, views: Sequence[StoreTextIndex[Any]]) -> None:
+    def __init__(self, store: StoreFollowedByProjections, views: Sequence[StoreTextIndex[Any]]) -> None:
         self._store = store
         self._views = views
         # Each index announces its own readiness for the rows that existed when the store was opened.
@@ -719,23 +723,23 @@ class IndexSyncNotifier:
             self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
 
 
-class TextIndexes:
+class CurrentAndPastTextIndexes:
     """Current and past indexes of a store."""
 
     has_conflicts: bool = False
     required_sequence: int | None = None
 
-    def __init__(self, store: FollowedStore, queries: QueryVectorCache, patient: Embedder) -> None:
+    def __init__(self, store: StoreFollowedByProjections, queries: QueryVectorCache, patient: Embedder) -> None:
         self.store = store
         self.queries = queries
-        self.keyword = KeywordProjection(store)
-        self.vector = VectorProjection(store, patient)
+        self.keyword = CurrentKeywordIndexProjection(store)
+        self.vector = CurrentVectorIndexProjection(store, patient)
         self.recent = RecentVectors()
         self.heads = ConflictingVersionsIndex(
             store, lambda texts: self.vector.embed_cached_texts(texts, queries.embedder)
         )
-        self.past_keyword = PastKeywordProjection(store)
-        self.past_vector = PastVectorProjection(store, patient, self.vector.check_model)
+        self.past_keyword = PastKeywordIndexProjection(store)
+        self.past_vector = PastVectorIndexProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
         for view in self.index_projections:
             store.after_change.append(view.apply_settings)
@@ -775,7 +779,7 @@ class TextIndexes:
         """True if vectors are indexed and queries can be embedded."""
         return self.has_vectors and not self.queries.embedder.degraded
 
-    def _followers(self, *, words_alone: bool) -> tuple[CurrentIndexProjection[Any], ...]:
+    def _followers(self, *, words_alone: bool) -> tuple[CurrentTextIndexProjection[Any], ...]:
         return (self.keyword,) if words_alone or not self.has_vectors else (self.keyword, self.vector)
 
     def applied_sequence(self, *, words_alone: bool = False) -> int:
@@ -802,10 +806,10 @@ class TextIndexes:
     def wait_or_retry(self, sequence: int, seconds: float, why: str, *, words_alone: bool = False) -> bool:
         """Wait as `wait`, but release the thread where the request can be retried.
 
-        ``why`` distinguishes the waits of one request. Raises NotCaughtUp in place of blocking.
+        ``why`` distinguishes the waits of one request. Raises ProjectionNotCaughtUp in place of blocking.
         """
         followers = self._followers(words_alone=words_alone)
-        return wait_or_raise_not_caught_up(followers, sequence, seconds, (why, self.store.name))
+        return wait_for_projections_or_raise(followers, sequence, seconds, (why, self.store.name))
 
     def require_built(self, *, words_alone: bool = False) -> None:
         """Wait for a keyword index that was opened empty, if the store is small.
@@ -815,7 +819,7 @@ class TextIndexes:
         """
         keyword = self.keyword
         if keyword.is_incomplete and self.store.state.nodes <= MAX_AWAITED_BUILD_NODES:
-            wait_or_raise_not_caught_up(
+            wait_for_projections_or_raise(
                 (keyword,), keyword.awaited_sequence, BUILD_TIMEOUT_SECONDS, ("built", self.store.name)
             )
         if keyword.is_incomplete and (words_alone or not self.has_vectors):
@@ -835,7 +839,7 @@ class TextIndexes:
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
             self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
 
-    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: EntitySearchFilter) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""
         return {hit.id: hit.score for hit in self.keyword.search(query, limit, only)}
 
@@ -843,7 +847,7 @@ class TextIndexes:
         """Return term scores by text, as `KeywordIndex.bm25_scores`. Raises what `search` raises."""
         return self.keyword.bm25_scores(query, texts)
 
-    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities, nearest first. Raises what `search` raises."""
         return {hit.id: hit.similarity for hit in self.vector.search(vector, limit, only)}
 
@@ -851,7 +855,7 @@ class TextIndexes:
         """Return the vectors of the given entities that have one."""
         return self.vector.vectors_of(ids)
 
-    def passing(self, only: IndexFilter, most: int) -> list[str] | None:
+    def passing(self, only: EntitySearchFilter, most: int) -> list[str] | None:
         """Return the ids of the entities that pass, from the vector index; None if more than ``most`` pass."""
         return self.vector.passing(only, most)
 
@@ -866,11 +870,11 @@ class TextIndexes:
 
     def memories_near(self, vector: NDArray[np.float32], limit: int) -> dict[str, float]:
         """Return the nearest indexed memories with cosine similarities. Raises what `search` raises."""
-        return self.search_vectors(vector, limit, IndexFilter(memories=True))
+        return self.search_vectors(vector, limit, EntitySearchFilter(memories=True))
 
 
 class TextIndexesAsOf:
-    """Indexes of a store as of a commit, with the interface of `TextIndexes`.
+    """Indexes of a store as of a commit, with the interface of `CurrentAndPastTextIndexes`.
 
     A text leaves the current index when it ends, and enters the past index later. So the current index is searched
     first, then the past index once it has applied everything that the current one may have: no text is missed, some
@@ -879,7 +883,7 @@ class TextIndexesAsOf:
 
     has_conflicts: bool = True
 
-    def __init__(self, indexes: TextIndexes, history: HistoryProjection, at: int) -> None:
+    def __init__(self, indexes: CurrentAndPastTextIndexes, history: HistoryProjection, at: int) -> None:
         self.required_sequence: int | None = at
         self._indexes = indexes
         self._history = history
@@ -889,7 +893,7 @@ class TextIndexesAsOf:
         """Return the commit that is searched."""
         return self._at
 
-    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: EntitySearchFilter) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores, best first.
 
         Raises InvalidInput for an invalid query, and Unavailable while an index is behind.
@@ -907,7 +911,7 @@ class TextIndexesAsOf:
         """Return term scores by text, as `KeywordIndex.bm25_scores`; the rarity of words is the current one."""
         return self._indexes.bm25_scores(query, texts)
 
-    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> dict[str, float]:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter) -> dict[str, float]:
         """Return the nearest entities with cosine similarities. Raises Unavailable while an index is behind."""
         only = msgspec.structs.replace(only, as_of=self._at)
         now, then = self._indexes.vector, self._indexes.past_vector
@@ -924,7 +928,9 @@ class TextIndexesAsOf:
             return found | then.vectors_of([node_id for node_id in ids if node_id not in found], self._at)
 
     @contextlib.contextmanager
-    def _require_complete(self, now: CurrentIndexProjection[Any], then: PastIndexProjection[Any]) -> Generator[None]:
+    def _require_complete(
+        self, now: CurrentTextIndexProjection[Any], then: PastTextIndexProjectionBase[Any]
+    ) -> Generator[None]:
         """Wrap the search of the past index, which follows that of the current one.
 
         Raises Unavailable unless both were complete.
@@ -935,7 +941,7 @@ class TextIndexesAsOf:
         yield
         _check(then, then.sequence, seen)
 
-    def _wait_until_applied(self, then: PastIndexProjection[Any], sequence: int) -> None:
+    def _wait_until_applied(self, then: PastTextIndexProjectionBase[Any], sequence: int) -> None:
         for view in (self._history, then):
             view.wait(sequence, PAST_INDEX_TIMEOUT_SECONDS)
             _check(view, view.sequence, sequence)

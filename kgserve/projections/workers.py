@@ -11,15 +11,15 @@ from typing_extensions import override
 
 from kgserve.errors import Unavailable
 from kgserve.projections.background_projection import BackgroundProjection
-from kgserve.projections.base import FollowedStore
+from kgserve.projections.base import StoreFollowedByProjections
 from kgserve.projections.schedule import ProjectionThread
 
-AnyStore = TypeVar("AnyStore", bound=FollowedStore)
+AnyStore = TypeVar("AnyStore", bound=StoreFollowedByProjections)
 WorkerState = TypeVar("WorkerState")
 AnyProjection = TypeVar("AnyProjection", bound=BackgroundProjection)
 
 
-class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
+class StoreProjectionWorker(ABC, Generic[AnyStore, WorkerState]):
     """Base of workers that attach projections to each store while the store is open.
 
     Implements `stores.pool.StoreObserver`. ``WorkerState`` is what the worker holds for one store.
@@ -105,7 +105,7 @@ class StoreWorker(ABC, Generic[AnyStore, WorkerState]):
         return found
 
 
-class SingleThreadWorker(StoreWorker[AnyStore, AnyProjection]):
+class SingleThreadProjectionWorker(StoreProjectionWorker[AnyStore, AnyProjection]):
     """Worker with one projection per store, all served by one thread."""
 
     @override
@@ -113,7 +113,7 @@ class SingleThreadWorker(StoreWorker[AnyStore, AnyProjection]):
         return ((self._threads[0], own),)
 
 
-class PeriodicWorker(SingleThreadWorker[AnyStore, AnyProjection]):
+class PeriodicProjectionWorker(SingleThreadProjectionWorker[AnyStore, AnyProjection]):
     """Worker with one projection per store, and a timer thread that wakes each of them periodically."""
 
     def __init__(self, thread: ProjectionThread, name: str, seconds: float) -> None:

@@ -32,8 +32,8 @@ from kgserve.graph.store_handle import MAX_OPENING_POLL_SECONDS, MIN_OPENING_POL
 from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
-from kgserve.projections.read_your_writes import NotCaughtUp, request_waits
-from kgserve.server.http.connection import ensure_task
+from kgserve.projections.read_your_writes import ProjectionNotCaughtUp, request_waits
+from kgserve.server.http.connection import ensure_running_in_task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,8 +122,8 @@ class ActiveCallers:
         return at is not None and time.monotonic() - at <= ACTIVE_CALLER_SECONDS
 
 
-class UsageMonitor:
-    """Counter of requests in progress that keep the server from being idle."""
+class ActiveRequestCounter:
+    """Counter of requests in progress; the server is not idle while there are any."""
 
     def __init__(self, callers: ActiveCallers) -> None:
         self._running = 0
@@ -247,8 +247,8 @@ MAX_LOOP_READ_SECONDS = 0.0003
 """Time after which further reads of several rows wait for the next turn of the event loop."""
 
 
-class LoopReadTurns:
-    """Turns of reads of several rows on the event loop, so that small requests do not wait for many of them.
+class EventLoopReadScheduler:
+    """Scheduler of multi-row reads on the event loop, so that small requests do not wait for many of them.
 
     Reads beyond the time of a turn wait: one of them runs between two polls for input, callers in turn.
     """
@@ -326,7 +326,7 @@ class FairThreadPool:
                         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
             if self._waits is None:
-                return await retry_while_opening(run_in_thread)
+                return await retry_while_store_opening(run_in_thread)
             return await _retry_until_caught_up(run_in_thread, self._waits, caller)
 
     @contextmanager
@@ -346,8 +346,8 @@ async def _retry_until_caught_up(attempt: Callable[[], Awaitable[T]], waits: Cal
     try:
         while True:
             try:
-                return await retry_while_opening(attempt)
-            except NotCaughtUp as missing:
+                return await retry_while_store_opening(attempt)
+            except ProjectionNotCaughtUp as missing:
                 with waits.take_one(caller):
                     await missing.over()
     finally:
@@ -377,7 +377,7 @@ class AdmissionControl:
         self.quotas = (queue, waited, stated, self.transfers)
         self.callers = ActiveCallers()
         self.turns = WriteThrottle(self.callers, queue)
-        self.loop_reads = LoopReadTurns()
+        self.loop_reads = EventLoopReadScheduler()
         self.kinds: dict[ExecutorName, FairThreadPool] = {
             "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited),
             "writes": FairThreadPool(WORKER_POOL_THREADS, each, queue),
@@ -391,7 +391,7 @@ class AdmissionControl:
 
         Reads are repeated while they wait for an index. Cancellation does not interrupt a write.
         """
-        await ensure_task()
+        await ensure_running_in_task()
         working = self.kinds[kind].run(partial(work, *args, **kwargs))
         return await (asyncio.shield(working) if kind == "writes" else working)
 
@@ -408,7 +408,7 @@ class AdmissionControl:
         return self.turns.one(current_caller.get())
 
 
-async def retry_while_opening(attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_while_store_opening(attempt: Callable[[], Awaitable[T]]) -> T:
     """Repeat ``attempt`` while another caller opens the store. Raises StoreOpening after 20 s."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
     pause = MIN_OPENING_POLL_SECONDS

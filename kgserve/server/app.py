@@ -40,30 +40,35 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.server import logger as uvicorn_log
 
 from kgserve import __version__
-from kgserve.admin.composition import open_services
+from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.errors import Conflict, InvalidInput, KgserveError
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform import structured_log
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import Authenticator, Keyring, describe_exposure, require_key_if_exposed
+from kgserve.platform.access.authentication import (
+    ApiKeyFileCache,
+    Authenticator,
+    describe_network_exposure,
+    require_key_if_exposed,
+)
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import connectable_url
+from kgserve.platform.server_discovery import replace_wildcard_host_in_url
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import get_fork_server
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.bolt.service import BoltService
-from kgserve.server.bolt.store_backend import StoreBackend
+from kgserve.server.bolt.store_backend import BoltStoreBackend
+from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.connection import ConnectionLimits, ConnectionRegistry, HttpConnection
-from kgserve.server.http.error_responses import reraise_error
+from kgserve.server.http.error_responses import reraise_litestar_exception
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
-from kgserve.server.http.gateway import Gateway, require_route_role
-from kgserve.server.http.request_decoding import RequestServices
+from kgserve.server.http.gateway import HttpGateway, require_route_role
+from kgserve.server.http.request_decoding import RequestHandlerDependencies
 from kgserve.server.http.routes import ROUTES
 from kgserve.server.http.sse import EventStreamRegistry
-from kgserve.server.http.tls import ServerCertificate
+from kgserve.server.http.tls_certificate import ServerCertificate
 from kgserve.server.http.trusted_proxies import TrustedProxies
 from kgserve.server.mcp.endpoint import McpEndpoint
-from kgserve.server.proxy import NodeHttpClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -96,15 +101,15 @@ class _Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def create_app(graphs: StoreHandles, token: str | None = None, bolt: BoltService | None = None) -> Litestar:
+def create_app(graphs: CallerStoreHandles, token: str | None = None, bolt: BoltService | None = None) -> Litestar:
     """Return the REST and MCP application for the stores of a data folder; its lifespan closes them.
 
     token: bearer token with all permissions, for local clients that read server.json. bolt: Bolt, served as long
     as the application runs.
     """
     pool = graphs.whole_pool
-    authenticator, audit = Authenticator(pool.settings, Keyring(pool.data_dir), token), AuditLog(pool.data_dir)
-    threads, forwarder = AdmissionControl(pool.settings), NodeHttpClient(pool.placement)
+    authenticator, audit = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir), token), AuditLog(pool.data_dir)
+    threads, forwarder = AdmissionControl(pool.settings), ClusterNodeHttpClient(pool.placement)
     endpoint = McpEndpoint(graphs, threads, forwarder)
     service = _build_service(graphs, threads, forwarder)
     for views in (graphs.indexer, graphs.historian):
@@ -123,7 +128,7 @@ def create_app(graphs: StoreHandles, token: str | None = None, bolt: BoltService
         finally:
             await edge.wait_until_idle(pool.settings.shutdown_grace / 4)
             await forwarder.close()
-            structured_log.flush_log()
+            structured_log.flush_buffered_log_lines()
             for companion in pool.companions:
                 companion.halt()
             await asyncio.to_thread(pool.close)
@@ -133,7 +138,7 @@ def create_app(graphs: StoreHandles, token: str | None = None, bolt: BoltService
         route_handlers=[*ROUTES.routes, mcp],
         lifespan=[lifespan],
         state=State({"service": service, "mcp": endpoint}),
-        exception_handlers={Exception: reraise_error},
+        exception_handlers={Exception: reraise_litestar_exception},
         guards=[require_route_role],
         openapi_config=None,
         logging_config=None,
@@ -144,19 +149,21 @@ def create_app(graphs: StoreHandles, token: str | None = None, bolt: BoltService
         from kgserve.server.http.forwarding_middleware import ForwardingMiddleware  # noqa: PLC0415 - needed by nodes of a cluster only
 
         handler = ForwardingMiddleware(handler, forwarder)
-    edge = Gateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
+    edge = HttpGateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
     app.state["edge"] = edge
-    backend = StoreBackend(graphs, authenticator, audit, edge.rates, threads.callers)
+    backend = BoltStoreBackend(graphs, authenticator, audit, edge.rates, threads.callers)
     app.asgi_handler = edge
     return app
 
 
-def _build_service(graphs: StoreHandles, admission: AdmissionControl, proxy: NodeHttpClient) -> RequestServices:
+def _build_service(
+    graphs: CallerStoreHandles, admission: AdmissionControl, proxy: ClusterNodeHttpClient
+) -> RequestHandlerDependencies:
     callbacks = FairCallbackQueue(admission.callers.has_others)
     streams = EventStreamRegistry(
         graphs.settings.max_event_streams, graphs.settings.max_event_streams_per_key, callbacks
     )
-    return RequestServices(graphs, admission, callbacks, streams, proxy)
+    return RequestHandlerDependencies(graphs, admission, callbacks, streams, proxy)
 
 
 def run_server(settings: Settings) -> int:
@@ -183,7 +190,7 @@ def run_server(settings: Settings) -> int:
         return 1
     if left_behind:
         # Everything is closed except a thread in the embedding model; a normal exit would abort the process.
-        structured_log.flush_log()
+        structured_log.flush_buffered_log_lines()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -244,7 +251,7 @@ def _run(
     # The embedding model's threads spin after each run, which would delay BLAS operations on all cores.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
-        opened = open_services(settings, stack, url=url, token=token)
+        opened = open_data_folder_services(settings, stack, url=url, token=token)
         if settings.cluster:
             require_key_if_exposed(settings, settings.data_dir)
         tls = None if certificate is None else certificate.context
@@ -263,21 +270,27 @@ def _run(
 def _start_lines(settings: Settings, url: str) -> list[str]:
     """Return the lines for standard output once the server listens: text, or one JSON line."""
     if settings.log_format == "json":
-        return [structured_log.format_json_line("listening", version=__version__, url=url, data=str(settings.data_dir))]
+        return [
+            structured_log.format_json_log_line("listening", version=__version__, url=url, data=str(settings.data_dir))
+        ]
     lines = [f"kgserve {__version__} listening on {url} (data: {settings.data_dir})"]
     if settings.bolt_port:
         scheme = "bolt+s" if settings.tls_cert else "bolt"
         lines.append(
-            f"Bolt: {scheme}://{connectable_url(url).partition('://')[2].rpartition(':')[0]}:{settings.bolt_port}"
+            f"Bolt: {scheme}://{replace_wildcard_host_in_url(url).partition('://')[2].rpartition(':')[0]}:{settings.bolt_port}"
         )
     if settings.explorer:
-        how = f"open {connectable_url(url)}/" if Keyring(settings.data_dir).empty else "run `kgserve open`"
+        how = (
+            f"open {replace_wildcard_host_in_url(url)}/"
+            if ApiKeyFileCache(settings.data_dir).empty
+            else "run `kgserve open`"
+        )
         lines.append(f"to use it in a browser: {how}")
     return lines
 
 
 async def _maintain(
-    server: HttpServer, lock: DataFolderLock, edge: Gateway, engines: ForkServer, idle_exit: float
+    server: HttpServer, lock: DataFolderLock, edge: HttpGateway, engines: ForkServer, idle_exit: float
 ) -> None:
     """Keep server.json up to date, and stop the server after ``idle_exit`` idle seconds (0: never)."""
     settled = asyncio.get_running_loop().time() + ENGINE_PRELOAD_SECONDS
@@ -337,8 +350,8 @@ def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertifi
 
 
 def _warn_if_open_to_others(settings: Settings) -> None:
-    reason = describe_exposure(settings)
-    if reason is None or not Keyring(settings.data_dir).empty:
+    reason = describe_network_exposure(settings)
+    if reason is None or not ApiKeyFileCache(settings.data_dir).empty:
         return
     logger.warning("open_to_the_network", host=settings.host, reason=f"{reason}; all callers have full access")
     if settings.log_format != "json":
@@ -353,7 +366,7 @@ def _warn_if_open_to_others(settings: Settings) -> None:
 
 
 def _warn_of_excess(settings: Settings) -> None:
-    for each in find_excessive_limits(settings, measure_machine(settings.data_dir)):
+    for each in find_excessive_limits(settings, measure_machine_resources(settings.data_dir)):
         logger.warning("limits_exceed_machine", **to_builtins(each))
 
 
@@ -514,7 +527,7 @@ class MachineResources(msgspec.Struct, frozen=True):
     disk: int | None
 
 
-class LimitAboveMachine(msgspec.Struct, frozen=True):
+class ExcessiveResourceLimit(msgspec.Struct, frozen=True):
     """Resource whose configured limit exceeds the machine, in MiB, and the settings that determine it."""
 
     what: str
@@ -523,7 +536,7 @@ class LimitAboveMachine(msgspec.Struct, frozen=True):
     machine_mb: int
 
 
-def measure_machine(folder: Path, root: Path = Path("/")) -> MachineResources:
+def measure_machine_resources(folder: Path, root: Path = Path("/")) -> MachineResources:
     """Return memory and disk of this machine, read from the system files below ``root``.
 
     Memory is the minimum of the installed memory and the limits of the control groups.
@@ -535,7 +548,7 @@ def measure_machine(folder: Path, root: Path = Path("/")) -> MachineResources:
     return MachineResources(min(found, default=None), disk)
 
 
-def find_excessive_limits(settings: Settings, available: MachineResources) -> list[LimitAboveMachine]:
+def find_excessive_limits(settings: Settings, available: MachineResources) -> list[ExcessiveResourceLimit]:
     """Return the limits that each allow more than the machine has."""
     memory = [
         ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
@@ -548,12 +561,12 @@ def find_excessive_limits(settings: Settings, available: MachineResources) -> li
     return [*_beyond(memory, available.memory), *_beyond(disk, available.disk)]
 
 
-def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[LimitAboveMachine]:
+def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[ExcessiveResourceLimit]:
     if available is None:
         return
     for what, names, allowed in limits:
         if allowed * MEBIBYTE > available:
-            yield LimitAboveMachine(what, names, allowed, available // MEBIBYTE)
+            yield ExcessiveResourceLimit(what, names, allowed, available // MEBIBYTE)
 
 
 def _installed(root: Path) -> Iterator[int]:

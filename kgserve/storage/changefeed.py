@@ -20,10 +20,16 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import NoStore
-from kgserve.storage.journal.tail import JournalTail, oldest_sequence
-from kgserve.storage.layout import StoreLayout, read_closed_state
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.events import EventKind, EventSelection, FeedPosition, StoreEvent, expand_events
+from kgserve.storage.journal.journal_reader import JournalReader, find_oldest_journal_sequence
+from kgserve.storage.model.change_feed_events import (
+    ChangeFeedEventFilter,
+    EventKind,
+    FeedPosition,
+    StoreEvent,
+    expand_change_set_into_events,
+)
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.store_folder_layout import StoreLayout, read_closed_store_state
 
 WakeCallback = Callable[[], None]
 
@@ -35,7 +41,7 @@ _MAX_QUICK_EVENTS = 32
 _MAX_QUICK_BYTES = 64 << 10
 
 
-class FeedPageLimits(msgspec.Struct, frozen=True):
+class ChangeFeedPageLimits(msgspec.Struct, frozen=True):
     """Bounds of one page: events returned, bytes of JSON, and events scanned (a strict selection matches few)."""
 
     events: int = 1_000
@@ -43,7 +49,7 @@ class FeedPageLimits(msgspec.Struct, frozen=True):
     scanned: int = 10_000
 
 
-_DEFAULT_PAGE_LIMITS = FeedPageLimits()
+_DEFAULT_PAGE_LIMITS = ChangeFeedPageLimits()
 
 
 @contextmanager
@@ -54,19 +60,19 @@ def _missing_store_as_no_store(store: str) -> Generator[None]:
         raise NoStore(store) from None
 
 
-class FeedEntry(msgspec.Struct, frozen=True):
+class EncodedStoreEvent(msgspec.Struct, frozen=True):
     """An event and its data as JSON."""
 
     event: StoreEvent
     data: bytes
 
 
-class FeedCommit:
+class ChangeFeedCommit:
     """A change set as events. Each event is encoded to JSON once, for the first listener that needs it."""
 
     def __init__(self, store: str, change: ChangeSet) -> None:
         self.sequence = change.sequence
-        self.events = expand_events(store, change)
+        self.events = expand_change_set_into_events(store, change)
         self.bytes = sum(event.cost for event in self.events)
         self._data: list[bytes | None] = [None] * len(self.events)
 
@@ -75,12 +81,12 @@ class FeedCommit:
         """True if all events are encoded, or few and small enough to encode without blocking."""
         return (len(self.events) <= _MAX_QUICK_EVENTS and self.bytes <= _MAX_QUICK_BYTES) or None not in self._data
 
-    def encode_entry(self, index: int) -> FeedEntry:
+    def encode_entry(self, index: int) -> EncodedStoreEvent:
         """Return the event at an index together with its JSON."""
         data = self._data[index]
         if data is None:
             data = self._data[index] = self.events[index].json()
-        return FeedEntry(self.events[index], data)
+        return EncodedStoreEvent(self.events[index], data)
 
 
 class CommitRingBuffer:
@@ -89,10 +95,10 @@ class CommitRingBuffer:
     def __init__(self, max_entries: int = MAX_RING_EVENTS) -> None:
         """Keep at max_entries ``max_entries`` commits, ``max_entries`` events and `MAX_RING_BYTES`."""
         self._max_entries = max_entries
-        self._commits: deque[FeedCommit] = deque()
+        self._commits: deque[ChangeFeedCommit] = deque()
         self._events = self._bytes = 0
 
-    def append(self, commit: FeedCommit) -> None:
+    def append(self, commit: ChangeFeedCommit) -> None:
         """Add the next commit; clear the buffer first if its sequence is not consecutive."""
         if self._commits and commit.sequence != self._commits[-1].sequence + 1:
             self.clear()
@@ -103,7 +109,7 @@ class CommitRingBuffer:
         ):
             self._count(self._commits.popleft(), -1)
 
-    def commits_since(self, position: FeedPosition, max_entries: int) -> list[FeedCommit] | None:
+    def commits_since(self, position: FeedPosition, max_entries: int) -> list[ChangeFeedCommit] | None:
         """Return up to ``max_entries`` commits from a position on; None if the buffer does not cover the position."""
         held = len(self._commits)
         if not held or not self._commits[0].sequence <= position.sequence <= self._commits[-1].sequence:
@@ -116,7 +122,7 @@ class CommitRingBuffer:
         self._commits.clear()
         self._events = self._bytes = 0
 
-    def _count(self, commit: FeedCommit, sign: int) -> None:
+    def _count(self, commit: ChangeFeedCommit, sign: int) -> None:
         self._events += sign * len(commit.events)
         self._bytes += sign * commit.bytes
 
@@ -145,14 +151,14 @@ class ChangeFeed:
             if self._latest is None:
                 # The store is closed. Opening it calls `opened`, which waits for this lock before any write.
                 with _missing_store_as_no_store(self.store):
-                    self._latest = read_closed_state(self.layout).sequence
+                    self._latest = read_closed_store_state(self.layout).sequence
             return self._latest
 
     @property
     def oldest(self) -> int:
         """The first sequence that the journal still holds. Raises NoStore if the store does not exist."""
         with _missing_store_as_no_store(self.store):
-            return oldest_sequence(self.layout.journal)
+            return find_oldest_journal_sequence(self.layout.journal)
 
     def publish_marker(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
         """Send current listeners an event that is not in the journal, such as ``index_ready``. Thread-safe."""
@@ -173,7 +179,7 @@ class ChangeFeed:
             self._wakes[number] = wake
         return lambda: self._unlisten(number)
 
-    def recent(self, position: FeedPosition, max_entries: int = MAX_FEED_PAGE_COMMITS) -> list[FeedCommit] | None:
+    def recent(self, position: FeedPosition, max_entries: int = MAX_FEED_PAGE_COMMITS) -> list[ChangeFeedCommit] | None:
         """Return commits from memory: [] if none is newer, None if they must be read from the files."""
         with self._lock:
             if position.sequence > self.latest:
@@ -203,7 +209,7 @@ class ChangeFeed:
 
     def record(self, changes: Iterable[ChangeSet], latest: int) -> None:
         """Record commits that are durable and visible. Call `wake` after their callers are answered."""
-        commits = [FeedCommit(self.store, change) for change in changes] if self._wakes else []
+        commits = [ChangeFeedCommit(self.store, change) for change in changes] if self._wakes else []
         with self._lock:
             self._latest = latest
             for commit in commits:
@@ -244,7 +250,7 @@ class ChangeFeedReader:
         feed: ChangeFeed,
         position: FeedPosition | None,
         wake: WakeCallback,
-        limits: FeedPageLimits = _DEFAULT_PAGE_LIMITS,
+        limits: ChangeFeedPageLimits = _DEFAULT_PAGE_LIMITS,
     ) -> None:
         """Begin at a position, or after the newest commit. Blocks briefly. Raises NoStore."""
         self._limits = limits
@@ -257,7 +263,7 @@ class ChangeFeedReader:
         except BaseException:
             self._unlisten()
             raise
-        self._tail = JournalTail(feed.layout.journal)
+        self._tail = JournalReader(feed.layout.journal)
         self._consumed: int | None = None
 
     @property
@@ -265,7 +271,7 @@ class ChangeFeedReader:
         """Number of unread events after the reader first caught up; 0 before that."""
         return 0 if self._consumed is None else max(0, self.feed.recorded - self._consumed)
 
-    def take(self, selection: EventSelection, *, may_block: bool = True) -> list[FeedEntry] | None:
+    def take(self, selection: ChangeFeedEventFilter, *, may_block: bool = True) -> list[EncodedStoreEvent] | None:
         """Return the next page of events and move ``position`` behind it.
 
         A page can be empty while more events are left: ``position`` still advances. Return None if reading would block
@@ -292,12 +298,14 @@ class ChangeFeedReader:
         """Stop listening."""
         self._unlisten()
 
-    def _from_files(self) -> Iterator[FeedCommit]:
+    def _from_files(self) -> Iterator[ChangeFeedCommit]:
         for change in self._tail.read(self.position.sequence, self.feed.latest):
-            yield FeedCommit(self.feed.store, change)
+            yield ChangeFeedCommit(self.feed.store, change)
 
-    def _fill_page(self, commits: Iterable[FeedCommit], selection: EventSelection) -> list[FeedEntry]:
-        page: list[FeedEntry] = []
+    def _fill_page(
+        self, commits: Iterable[ChangeFeedCommit], selection: ChangeFeedEventFilter
+    ) -> list[EncodedStoreEvent]:
+        page: list[EncodedStoreEvent] = []
         limits = self._limits
         size = scanned = 0
         for commit in commits:
@@ -316,11 +324,11 @@ class ChangeFeedReader:
                 break
         return page
 
-    def _take_markers(self, selection: EventSelection) -> list[FeedEntry]:
+    def _take_markers(self, selection: ChangeFeedEventFilter) -> list[EncodedStoreEvent]:
         found = self.feed.markers_after(self._last_marker)
         if found:
             self._last_marker = found[-1][0]
-        return [FeedEntry(event, event.json()) for _, event in found if selection.takes(event)]
+        return [EncodedStoreEvent(event, event.json()) for _, event in found if selection.takes(event)]
 
 
 T = TypeVar("T")
@@ -355,7 +363,7 @@ class ChangeFeedLookup(Protocol):
         ...
 
 
-class ChangeFeeds(ChangeFeedLookup):
+class ChangeFeedRegistry(ChangeFeedLookup):
     """Registry of feeds, one per store that was opened or listened to."""
 
     def __init__(self, layout: Callable[[str], StoreLayout]) -> None:

@@ -10,8 +10,8 @@ import structlog
 
 from kgserve.errors import Conflict
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS
+from kgserve.storage.journal.journal import list_journal_segments
+from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS
 
 log = structlog.get_logger()
 
@@ -131,9 +131,9 @@ def wall_time() -> int:
     return time.time_ns() // 1000
 
 
-def newest_segment_time(journal: Path) -> int:
+def read_last_journal_write_time(journal: Path) -> int:
     """Return when a journal's last segment was last written to, in microseconds; 0 for an empty journal."""
-    segments = list_segments(journal)
+    segments = list_journal_segments(journal)
     return segments[-1].path.stat().st_mtime_ns // 1000 if segments else 0
 
 

@@ -13,23 +13,23 @@ import msgspec
 import structlog
 
 from kgserve.errors import JournalDamaged, Unavailable
-from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.durable_files import shorten_journal_path
+from kgserve.platform.malloc_control import release_free_memory
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.materialize import MaterializationResult, write_row_files
 from kgserve.storage.journal.replay import (
-    list_usable_snapshots,
+    list_replay_base_snapshots,
     materialize_journal,
     missing_snapshot_error,
-    read_all_accesses,
-    read_all_last_versions,
-    read_all_links,
+    read_deleted_node_versions,
+    read_node_accesses_as_of,
+    read_store_links_as_of,
 )
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import StoreState
+from kgserve.storage.journal.row_materialization import MaterializationResult, write_parquet_row_files
+from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
@@ -61,14 +61,14 @@ def write_current_rows(
         with present.reading() as rows:
             nodes = _throttle(rows.node_rows(), closing, idle)
             edges = _throttle(rows.edge_rows(), closing, idle)
-            found = write_row_files(nodes, edges, rows.state, create_empty_folder(target), width=rows.width)
+            found = write_parquet_row_files(nodes, edges, rows.state, recreate_empty_folder(target), width=rows.width)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
     else:
         release_free_memory()
         if not found.is_digest_replaced:
             return found
-    return materialize_journal(layout, journal, create_empty_folder(target))
+    return materialize_journal(layout, journal, recreate_empty_folder(target))
 
 
 def _throttle(slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]) -> Iterator[_Slice]:
@@ -91,33 +91,35 @@ def take_snapshot(
     idle: Callable[[], bool],
     forgotten: Container[str] = (),
 ) -> StoreState:
-    """Install a snapshot of all rows and return its state. Pauses while other work is not ``idle``.
+    """Write and publish a snapshot of all rows, and return its state. Pauses while other work is not ``idle``.
 
     The snapshot omits the last versions of ``forgotten`` nodes.
 
     Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
     """
     snapshots = snapshot.list_snapshots(layout.journal)
-    if snapshots and snapshot.snapshot_sequence_of(snapshots[0]) == journal.last and not forgotten:
+    if snapshots and snapshot.parse_snapshot_sequence(snapshots[0]) == journal.last and not forgotten:
         return snapshot.verify_snapshot(snapshots[0]).state
     rows = layout.scratch / "snapshot"
     try:
         folded = write_current_rows(layout, journal, present, rows, closing, idle)
         if folded.is_digest_replaced:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
-        install_snapshot(layout, journal, rows, folded.state, forgotten)
+        complete_and_publish_snapshot(layout, journal, rows, folded.state, forgotten)
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     return folded.state
 
 
-def install_snapshot(
+def complete_and_publish_snapshot(
     layout: StoreLayout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()
 ) -> None:
-    """Install a snapshot of the rows in a folder, with the accesses, links and last versions that belong to it."""
-    snapshot.write_last_versions(read_all_last_versions(layout, journal, state.sequence, forgotten), rows)
-    snapshot.write_accesses(read_all_accesses(layout, journal, state.sequence), rows)
-    snapshot.write_links(read_all_links(layout, journal, state.sequence), rows)
+    """Add accesses, links and last versions to a folder of rows, and publish it as a snapshot."""
+    snapshot.write_deleted_node_last_versions(
+        read_deleted_node_versions(layout, journal, state.sequence, forgotten), rows
+    )
+    snapshot.write_snapshot_access_records(read_node_accesses_as_of(layout, journal, state.sequence), rows)
+    snapshot.write_snapshot_links(read_store_links_as_of(layout, journal, state.sequence), rows)
     snapshot.publish_snapshot(rows, layout.journal, state)
 
 
@@ -147,7 +149,7 @@ def open_current_rows(layout: StoreLayout, journal: Journal) -> CurrentRowsProje
 def rebuild_current_rows(view: CurrentRowsProjection, layout: StoreLayout, journal: Journal) -> None:
     """Rebuild the current rows from the newest whole snapshot and the journal after it. Raises JournalDamaged."""
     started = time.perf_counter()
-    for base in list_usable_snapshots(layout, journal):
+    for base in list_replay_base_snapshots(layout, journal):
         if base is None:
             view.renew((), (), StoreState(), journal.read)
             break
@@ -156,8 +158,8 @@ def rebuild_current_rows(view: CurrentRowsProjection, layout: StoreLayout, journ
         except JournalDamaged:
             log.exception("snapshot_unusable", store=layout.name)
             continue
-        linked = snapshot.optional_file(base, snapshot.LINKS_FILE) is not None
-        nodes, edges = snapshot.read_nodes(base), snapshot.read_edges(base)
+        linked = snapshot.find_optional_snapshot_file(base, snapshot.LINKS_FILE) is not None
+        nodes, edges = snapshot.read_snapshot_nodes(base), snapshot.read_snapshot_edges(base)
         view.renew(nodes, edges, state, journal.read, linked=linked)
         break
     else:
@@ -165,7 +167,7 @@ def rebuild_current_rows(view: CurrentRowsProjection, layout: StoreLayout, journ
     log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds_since(started))
 
 
-def create_empty_folder(path: Path) -> Path:
+def recreate_empty_folder(path: Path) -> Path:
     """Create an empty folder at a path, deleting what was there; return the path."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)

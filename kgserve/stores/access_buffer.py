@@ -15,9 +15,9 @@ from concurrent.futures import Future
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import AccessRecord, ChangeSet
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.write_planner import WriteReport
 
 log = structlog.get_logger()
 
@@ -30,15 +30,15 @@ MAX_BUFFERED_ACCESSES = 10_000
 _ACCESS_FLUSH_RETRY_SECONDS = 5.0
 _ACCESS_RECORD_BYTES = 200
 
-AccessLookup = Callable[[Collection[str]], Mapping[str, AccessRecord]]
+AccessLookup = Callable[[Collection[str]], Mapping[str, MemoryAccessRecord]]
 """Looks up the journaled accesses of the given nodes; nodes without accesses are omitted."""
 SubmitBatch = Callable[[WriteBatch], Future[WriteReport]]
-AccessUpdate = Callable[[str, AccessRecord | None], AccessRecord]
+AccessUpdate = Callable[[str, MemoryAccessRecord | None], MemoryAccessRecord]
 """Returns the next access record of a node, given its previous one or None."""
 
 
-class AccessBuffer:
-    """Accesses of one store that are not journaled yet. Thread-safe.
+class MemoryAccessBuffer:
+    """Buffer of one store's memory accesses that are not journaled yet. Thread-safe.
 
     ``waiting`` is True while any are buffered. ``known`` looks up journaled accesses without holding the lock. The
     lookup is repeated if a flush completes meanwhile, so that no access is lost or counted twice.
@@ -54,8 +54,8 @@ class AccessBuffer:
         self._submit = submit
         self._store = store
         self._lock = threading.Lock()
-        self._pending: dict[str, AccessRecord] = {}
-        self._flushing: dict[str, AccessRecord] = {}
+        self._pending: dict[str, MemoryAccessRecord] = {}
+        self._flushing: dict[str, MemoryAccessRecord] = {}
         self._flush_future: Future[None] | None = None
         self._since = self._not_before = 0.0
         self.waiting = False
@@ -64,16 +64,16 @@ class AccessBuffer:
     def __len__(self) -> int:
         return len(self._pending) + len(self._flushing)
 
-    def pending(self, ids: Iterable[str]) -> dict[str, AccessRecord]:
+    def pending(self, ids: Iterable[str]) -> dict[str, MemoryAccessRecord]:
         """Return the buffered accesses of the given nodes. They take precedence over the last commit."""
         with self._lock:
             return {node_id: found for node_id in ids if (found := self._waiting(node_id)) is not None}
 
-    def of(self, ids: Iterable[str]) -> dict[str, AccessRecord]:
+    def of(self, ids: Iterable[str]) -> dict[str, MemoryAccessRecord]:
         """Return the accesses of the given nodes, buffered or journaled."""
         return self._look_up(ids)[0]
 
-    def update(self, ids: Iterable[str], change: AccessUpdate) -> dict[str, AccessRecord]:
+    def update(self, ids: Iterable[str], change: AccessUpdate) -> dict[str, MemoryAccessRecord]:
         """Record one access to each of the given nodes. Readers see it immediately."""
         ids = dict.fromkeys(ids)
         while ids:
@@ -140,7 +140,7 @@ class AccessBuffer:
                     if self._flushing.get(access.id) != access:
                         self._drop(access.id)
 
-    def _look_up(self, ids: Iterable[str]) -> tuple[dict[str, AccessRecord], int]:
+    def _look_up(self, ids: Iterable[str]) -> tuple[dict[str, MemoryAccessRecord], int]:
         """Return the accesses of the given nodes, and the flush counter as of the lookup."""
         with self._lock:
             left = self._flush_count
@@ -152,10 +152,10 @@ class AccessBuffer:
 
     # The methods below require the lock, except `_complete_flush` and `_finish_flush`.
 
-    def _waiting(self, node_id: str) -> AccessRecord | None:
+    def _waiting(self, node_id: str) -> MemoryAccessRecord | None:
         return self._pending.get(node_id) or self._flushing.get(node_id)
 
-    def _record(self, made: Mapping[str, AccessRecord]) -> None:
+    def _record(self, made: Mapping[str, MemoryAccessRecord]) -> None:
         if not self._pending:
             self._since = time.monotonic()
         self.waiting = True

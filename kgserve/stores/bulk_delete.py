@@ -13,15 +13,15 @@ from typing import cast
 import numpy as np
 
 from kgserve.errors import TooLarge
-from kgserve.storage.model.change import BeforeImage, ChangeSet, StoreState
-from kgserve.storage.model.digest import shift_digest
-from kgserve.storage.model.events import memory_category_of
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.plan import WriteReport, choose_commit_time
-from kgserve.storage.rows.current_rows import StagedBase
-from kgserve.storage.rows.delta import EdgeSet
-from kgserve.storage.rows.node_edge_pages import add_former_versions
+from kgserve.storage.model.change_feed_events import get_memory_event_category
+from kgserve.storage.model.change_set import ChangeSet, NodeBeforeImage, StoreState
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.row_digest import update_digest_for_row_changes
+from kgserve.storage.rows.current_rows import StagedBaseSegment
+from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
+from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import WriteReport, choose_commit_time
 
 MAX_BULK_DELETE_ROWS = 2_000_000
 """Maximum number of rows in one delete, including the edges of deleted nodes."""
@@ -34,25 +34,25 @@ _KEY_OVERHEAD_BYTES = 8
 class BulkDelete:
     """A prepared delete of nodes and edges, including all edges of the nodes and the former versions of memories."""
 
-    def __init__(self, foreseen: StagedBase, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
+    def __init__(self, foreseen: StagedBaseSegment, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
         """Prepare the delete. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
-        nodes = add_former_versions(rows, nodes)
+        nodes = add_former_memory_versions(rows, nodes)
         node_numbers = {number for node_id in nodes if (number := rows.number(node_id)) >= 0}
-        edge_numbers = find_deleted_edges(rows, nodes, edges)
+        edge_numbers = find_edge_numbers_to_delete(rows, nodes, edges)
         self._nodes = dict[str, int]()
         self._edges = set[EdgeKey]()
-        self._former: list[BeforeImage] = []
+        self._former: list[NodeBeforeImage] = []
         digest = 0
         for node in _nodes(rows, sorted(node_numbers)):
             self._nodes[node.id] = node.version
-            if kind := memory_category_of(node):
-                self._former.append(BeforeImage(node.id, kind))
-            digest = shift_digest(digest, (), (node,))
+            if kind := get_memory_event_category(node):
+                self._former.append(NodeBeforeImage(node.id, kind))
+            digest = update_digest_for_row_changes(digest, (), (node,))
         for edge in _edges(rows, sorted(edge_numbers)):
             self._edges.add(edge.key)
-            digest = shift_digest(digest, (), (edge,))
+            digest = update_digest_for_row_changes(digest, (), (edge,))
         self._digest = digest
         self._gone = sorted(self._nodes), sorted(self._edges)
         foreseen.leave_out(node_numbers, edge_numbers)
@@ -83,7 +83,7 @@ class BulkDelete:
             last_versions=[self._nodes[node_id] for node_id in self._gone[0]],
             edges_deleted=self._gone[1],
             former=self._former,
-            digest=shift_digest(state.digest + self._digest, (), ()).to_bytes(16),
+            digest=update_digest_for_row_changes(state.digest + self._digest, (), ()).to_bytes(16),
             nodes=state.nodes - len(self._nodes),
             edges=state.edges - len(self._edges),
         )
@@ -99,12 +99,12 @@ def is_bulk_delete(rows: RowsSnapshot, nodes: Sequence[str], edges: Sequence[Edg
     """Return whether a delete is large enough to prepare outside the writer thread."""
     return (
         len(nodes) + len(edges) >= MIN_BULK_DELETE_ROWS
-        or len(nodes) + len(find_deleted_edges(rows, nodes, edges)) >= MIN_BULK_DELETE_ROWS
+        or len(nodes) + len(find_edge_numbers_to_delete(rows, nodes, edges)) >= MIN_BULK_DELETE_ROWS
     )
 
 
-def find_deleted_edges(rows: RowsSnapshot, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
-    """Return the row numbers of the given edges that exist, and of all edges of the given nodes.
+def find_edge_numbers_to_delete(rows: RowsSnapshot, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> set[int]:
+    """Return the row numbers of the edges that a bulk delete removes: the given ones, and all of the given nodes.
 
     Raises TooLarge above `MAX_BULK_DELETE_ROWS`.
     """
@@ -130,7 +130,7 @@ def _edges(rows: RowsSnapshot, numbers: list[int]) -> Iterator[EdgeRow]:
     changed = rows.delta.edges
     is_own = [number < rows.base.edges and number not in changed for number in numbers]
     own = np.array([number for number, is_there in zip(numbers, is_own, strict=True) if is_there], np.int64)
-    yield from rows.rows_of(EdgeSet(own, []))
+    yield from rows.rows_of(BaseAndDeltaEdges(own, []))
     for number, is_there in zip(numbers, is_own, strict=True):
         if not is_there:
             yield cast("EdgeRow", rows.edge_row(number))

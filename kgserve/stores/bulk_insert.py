@@ -1,6 +1,6 @@
 """Bulk insert: many new rows as one commit, planned by columns and merged into the next base at once.
 
-It applies to plain rows that the store does not have. All others are left to `kgserve.storage.plan`.
+It applies to plain rows that the store does not have. All others are left to `kgserve.storage.write_planner`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,35 @@ import msgspec
 import numpy as np
 from typing_extensions import override
 
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import ChangeSet, PackedChangeSet, StoreState
-from kgserve.storage.model.digest import add_packed_rows
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON
-from kgserve.storage.plan import MAX_REPORTED_ROWS, OmittedRow, WriteReport, choose_commit_time, missing_nodes_reason
-from kgserve.storage.rows.base_segment import BaseSegment
+from kgserve.storage.model.change_set import ChangeSet, PackedChangeSet, StoreState
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
+from kgserve.storage.model.row_digest import add_packed_rows_to_digest
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.format import NumberArray
-from kgserve.storage.rows.new_rows import (
+from kgserve.storage.rows.new_row_columns import (
     CommitStamp,
-    NewEdges,
-    NewNodes,
-    edge_columns,
-    node_columns,
-    pack_edges,
-    pack_nodes,
+    NewEdgeColumns,
+    NewNodeColumns,
+    build_edge_columns_to_merge,
+    build_node_columns_to_merge,
+    encode_new_edges_as_messagepack,
+    encode_new_nodes_as_messagepack,
 )
-from kgserve.storage.rows.row_columns import RowColumns
+from kgserve.storage.rows.row_columns_to_merge import RowColumnsToMerge
+from kgserve.storage.write_planner import (
+    MAX_REPORTED_ROWS,
+    OmittedRow,
+    WriteReport,
+    choose_commit_time,
+    describe_missing_endpoints,
+)
 from kgserve.stores.writer import PlannedWrite
 
 
-class PlainRows(NamedTuple):
+class RowsWithoutOptionalFields(NamedTuple):
     """Checked rows without optional fields, each key at most once. ``None`` keeps the stored value.
 
     The positions are those in the request. ``cost`` is about how many bytes of memory the rows take.
@@ -57,8 +63,8 @@ class PlainRows(NamedTuple):
         """Return the same rows as a batch."""
         edges = zip(self.sources, self.targets, self.relation_types, strict=True)
         return WriteBatch(
-            nodes=[*map(NodePut, self.node_positions, self.ids, self.types, self.contents, self.attributes)],
-            edges=[*map(EdgePut, self.edge_positions, edges, self.weights)],
+            nodes=[*map(NodeUpsert, self.node_positions, self.ids, self.types, self.contents, self.attributes)],
+            edges=[*map(EdgeUpsert, self.edge_positions, edges, self.weights)],
             touch=False,
             partial=True,
             cost=self.cost,
@@ -66,16 +72,16 @@ class PlainRows(NamedTuple):
 
 
 class _InsertedEdges(NamedTuple):
-    """Edges between existing and new nodes, with their ends as in `EdgeColumns`, and the other edges."""
+    """Edges between existing and new nodes, with their ends as in `EdgeColumnsToMerge`, and the other edges."""
 
-    rows: NewEdges
+    rows: NewEdgeColumns
     source: NumberArray
     target: NumberArray
     skipped: list[OmittedRow]
 
     @classmethod
-    def found(cls, base: BaseSegment, places: dict[str, int], plain: PlainRows) -> Self:
-        """Look the ends of edges up; ``places`` are the new nodes, as `EdgeColumns` refers to them."""
+    def found(cls, base: MappedBaseSegment, places: dict[str, int], plain: RowsWithoutOptionalFields) -> Self:
+        """Look the ends of edges up; ``places`` are the new nodes, as `EdgeColumnsToMerge` refers to them."""
         columns: list[list[Any]] = [plain.sources, plain.targets, plain.relation_types]
         columns.append(_with_default(plain.weights, 1.0))
         others = [*{*plain.sources, *plain.targets} - places.keys()]
@@ -87,15 +93,15 @@ class _InsertedEdges(NamedTuple):
             stays = [source in places and target in places for source, target, _ in keys]
             columns = [[*compress(column, stays)] for column in columns]
             skipped = [
-                OmittedRow(at, "edge", missing_nodes_reason(key[:2], places), key)
+                OmittedRow(at, "edge", describe_missing_endpoints(key[:2], places), key)
                 for at, key, stay in zip(plain.edge_positions, keys, stays, strict=True)
                 if not stay
             ]
         count = len(columns[0])
         source, target = (np.fromiter(map(places.__getitem__, column), np.int64, count) for column in columns[:2])
-        return cls(NewEdges(*columns), source, target, skipped)
+        return cls(NewEdgeColumns(*columns), source, target, skipped)
 
-    def any_exists(self, base: BaseSegment) -> bool:
+    def any_exists(self, base: MappedBaseSegment) -> bool:
         """Return True if the base has any of the edges."""
         known = np.flatnonzero((self.source >= 0) & (self.target >= 0))
         if not (base.edges and len(known)):
@@ -109,13 +115,13 @@ class _InsertedEdges(NamedTuple):
 
 
 class BulkInsert(PlannedWrite):
-    """Commit that creates rows, relative to a base with all current rows."""
+    """Planned commit of a bulk insert, relative to a base segment with all current rows."""
 
     def __init__(
         self,
         rows: CurrentRowsProjection,
-        base: BaseSegment,
-        nodes: NewNodes,
+        base: MappedBaseSegment,
+        nodes: NewNodeColumns,
         order: list[int],
         edges: _InsertedEdges,
         cost: int,
@@ -133,14 +139,17 @@ class BulkInsert(PlannedWrite):
     @override
     def change(self, state: StoreState, now: int) -> tuple[ChangeSet, WriteReport]:
         stamp = CommitStamp(state.sequence + 1, choose_commit_time(now, state.time))
-        nodes, edges = pack_nodes(self._nodes, stamp), pack_edges(self._edges.rows, stamp)
+        nodes, edges = (
+            encode_new_nodes_as_messagepack(self._nodes, stamp),
+            encode_new_edges_as_messagepack(self._edges.rows, stamp),
+        )
         skipped = self._edges.skipped
         change = PackedChangeSet(
             sequence=stamp.sequence,
             time=stamp.time,
             nodes_created=cast("Any", [*map(msgspec.Raw, nodes)]),
             edges_created=cast("Any", [*map(msgspec.Raw, edges)]),
-            digest=add_packed_rows(add_packed_rows(state.digest, nodes), edges).to_bytes(16),
+            digest=add_packed_rows_to_digest(add_packed_rows_to_digest(state.digest, nodes), edges).to_bytes(16),
             nodes=state.nodes + len(nodes),
             edges=state.edges + len(edges),
         )
@@ -157,12 +166,15 @@ class BulkInsert(PlannedWrite):
     def show(self, change: ChangeSet) -> None:
         stamp = CommitStamp(change.sequence, change.time)
         rows, source, target, _ = self._edges
-        columns = RowColumns(node_columns(self._nodes, self._order, stamp), edge_columns(rows, source, target, stamp))
+        columns = RowColumnsToMerge(
+            build_node_columns_to_merge(self._nodes, self._order, stamp),
+            build_edge_columns_to_merge(rows, source, target, stamp),
+        )
         self._rows.apply_new(change, self._base, columns)
 
 
-def plan_bulk_insert(projection: CurrentRowsProjection, plain: PlainRows) -> BulkInsert | None:
-    """Return the commit of rows that the store does not have; None if it has any, or if there are too few.
+def plan_bulk_insert(projection: CurrentRowsProjection, plain: RowsWithoutOptionalFields) -> BulkInsert | None:
+    """Plan a bulk insert of rows that the store does not have; None if it has any, or if there are too few.
 
     Edges to missing nodes are left out. For the writer thread, in a store without a kind whitelist and without versions
     of deleted nodes.
@@ -183,7 +195,7 @@ def plan_bulk_insert(projection: CurrentRowsProjection, plain: PlainRows) -> Bul
     edges = _InsertedEdges.found(base, places, plain)
     if not (ids or edges.rows.sources) or edges.any_exists(base):
         return None
-    nodes = NewNodes(
+    nodes = NewNodeColumns(
         ids,
         plain.types,
         _with_default(plain.contents, ""),

@@ -36,14 +36,14 @@ class ClusterStatus(msgspec.Struct, kw_only=True):
     nodes: list[ClusterNode]
 
 
-class MoveRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class StoreMoveRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Target node of a store move."""
 
     to: Annotated[str, Meta(min_length=1, max_length=64, description="Name of a node that is alive")]
 
 
-class MoveAnswer(msgspec.Struct, kw_only=True):
-    """A store and the node that serves it after the move."""
+class StoreMoveAnswer(msgspec.Struct, kw_only=True):
+    """Result of moving a store: the store and the node that serves it now."""
 
     store: str
     node: str
@@ -70,8 +70,8 @@ class DrainAnswer(msgspec.Struct, kw_only=True):
     ] = {}
 
 
-class RepairAnswer(msgspec.Struct, kw_only=True):
-    """A store whose log was rebuilt from the files of a node, up to commit ``sequence``.
+class StoreLogRepairAnswer(msgspec.Struct, kw_only=True):
+    """Result of repairing a store's log from the files of a node, up to commit ``sequence``.
 
     ``found`` counts the frames that the damaged log still had. Each was compared with the files.
     """
@@ -82,7 +82,7 @@ class RepairAnswer(msgspec.Struct, kw_only=True):
     found: int
 
 
-class UpgradeAnswer(msgspec.Struct, kw_only=True):
-    """The format in which all nodes now write."""
+class ClusterFormatUpgradeAnswer(msgspec.Struct, kw_only=True):
+    """Result of upgrading the cluster's format: the format in which all nodes now write."""
 
     format: int

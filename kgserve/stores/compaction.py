@@ -21,14 +21,14 @@ import structlog
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
-from kgserve.projections.cypher_engine.projection import EngineProjection
+from kgserve.projections.cypher_engine.projection import EngineFileProjection
 from kgserve.storage.current_rows_rebuild import MAX_KEPT_SNAPSHOTS
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
-from kgserve.storage.layout import StoreLayout, require_rebuild_room
-from kgserve.storage.rows.current_rows import CurrentRowsProjection, StagedBase
-from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.current_rows import CurrentRowsProjection, StagedBaseSegment
+from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.store_folder_layout import StoreLayout, require_disk_space_for_rebuild
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class Compactor:
         self,
         layout: StoreLayout,
         journal: Journal,
-        engine: EngineProjection,
+        engine: EngineFileProjection,
         take_snapshot: Callable[[], int],
         settings: Settings,
         background: Callable[[Callable[[], None]], object],
@@ -183,7 +183,7 @@ class Compactor:
         Returns False if the old engine was closed or widened meanwhile; the new file is then discarded.
         """
         view = self._engine
-        require_rebuild_room(self._layout.root, sum(view.bytes()))
+        require_disk_space_for_rebuild(self._layout.root, sum(view.bytes()))
         with view.keep_open() as is_open:
             if not is_open:
                 return False
@@ -260,7 +260,7 @@ class DeltaMerger:
             self._idle.set()
 
     @contextmanager
-    def stage_deletion(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBase]:
+    def stage_deletion(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBaseSegment]:
         """Yield a staged base, from which rows can be removed before the commit that deletes them.
 
         Waits for a running merge, calling ``check`` at intervals.

@@ -17,45 +17,45 @@ import structlog
 
 from kgserve.errors import Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
-from kgserve.platform.event_loop_reads import WouldBlock
 from kgserve.platform.metrics.telemetry import PhaseTimer, StoreWriteCounters, Telemetry
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
-from kgserve.projections.base import EraseRequest
-from kgserve.projections.catalog.catalog import NodeCatalog
-from kgserve.projections.catalog.projection import CatalogProjection
-from kgserve.projections.cypher_engine.projection import EngineProjection
+from kgserve.projections.base import ProjectionEraseRequest
+from kgserve.projections.catalog.node_catalog import NodeCatalog
+from kgserve.projections.catalog.projection import NodeCatalogProjection
+from kgserve.projections.cypher_engine.projection import EngineFileProjection
 from kgserve.projections.deleted_node_versions import DeletedNodeVersions
-from kgserve.projections.links.links import LinkReader
-from kgserve.projections.links.projection import LinkProjection
-from kgserve.projections.memory_index.decay import HalfLives, half_lives_of
-from kgserve.projections.memory_index.projection import MemoryProjection
+from kgserve.projections.links.cross_store_link_index import CrossStoreLinkReader
+from kgserve.projections.links.projection import CrossStoreLinkProjection
+from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives, memory_half_lives_from_settings
+from kgserve.projections.memory_index.projection import MemoryIndexProjection
 from kgserve.storage.changefeed import ChangeFeed
-from kgserve.storage.commit_clock import CommitClock, newest_segment_time, wall_time
+from kgserve.storage.commit_clock import CommitClock, read_last_journal_write_time, wall_time
 from kgserve.storage.current_rows_rebuild import (
-    create_empty_folder,
     open_current_rows,
     rebuild_current_rows,
+    recreate_empty_folder,
     take_snapshot,
 )
 from kgserve.storage.journal import snapshot
-from kgserve.storage.layout import STORE_FORMAT, StoreLayout, open_journal, require_write_room
-from kgserve.storage.model.batch import WriteBatch, WriteRules
-from kgserve.storage.model.change import ChangeSet, LinksState, StoreState, unpack_rows
-from kgserve.storage.model.digest import measure_rows
-from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState, unpack_change_set_rows
+from kgserve.storage.model.node_edge_rows import EdgeKey
+from kgserve.storage.model.row_digest import digest_and_count_rows
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.plan import PlanningWorkspace, WriteReport, check_batch, plan_batch
-from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.hierarchy import find_redirects
-from kgserve.storage.rows.node_edge_pages import add_former_versions
+from kgserve.storage.model.write_batch import WriteBatch, WriteRules
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains
+from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
+from kgserve.storage.rows.row_json_encoding import RowsDamaged
 from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
-from kgserve.stores.access_buffer import AccessBuffer
-from kgserve.stores.bulk_insert import PlainRows, plan_bulk_insert
+from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout, open_journal, require_disk_space_for_write
+from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
+from kgserve.stores.access_buffer import MemoryAccessBuffer
+from kgserve.stores.bulk_insert import RowsWithoutOptionalFields, plan_bulk_insert
 from kgserve.stores.compaction import Compactor, DeltaMerger
-from kgserve.stores.pending_state import PendingState
-from kgserve.stores.placement import Placement
+from kgserve.stores.pending_state import PendingCommitGroupState
+from kgserve.stores.placement import StorePlacement
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
-from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase
+from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache
 from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
 
 log = structlog.get_logger()
@@ -68,8 +68,8 @@ _Listed = TypeVar("_Listed")
 ScheduleInBackground = Callable[[Callable[[], None]], object]
 
 
-class CheckResult(msgspec.Struct, frozen=True):
-    """Result of comparing all rows with the journal's digest; ``time`` is in microseconds."""
+class DigestCheckResult(msgspec.Struct, frozen=True):
+    """Result of a digest check, which compares all rows with the journal's digest; ``time`` is in microseconds."""
 
     time: int
     ok: bool
@@ -92,8 +92,8 @@ class StoreDependencies(msgspec.Struct, frozen=True):
     settings: Settings
     background: ScheduleInBackground
     observation: Telemetry
-    copies: ScratchCopyCache
-    placement: Placement
+    copies: ScratchEngineFileLruCache
+    placement: StorePlacement
 
 
 class OpenStore:
@@ -117,7 +117,7 @@ class OpenStore:
         self.eraser: NodePurger | None = None
         # Ids of running consolidations. An unfinished one that is not listed was interrupted.
         self.runs: set[str] = set()
-        self.last_check: CheckResult | None = None
+        self.last_check: DigestCheckResult | None = None
         # Called in the writer thread after every group, once its callers have their reports. Must not block.
         self.after_commit: list[Callable[[], None]] = [self.feed.wake]
         # Called in the purging thread once the purged data has left the journal. Must not block.
@@ -144,24 +144,28 @@ class OpenStore:
         # Ids of nodes being purged, which snapshots must omit.
         self._forgotten: frozenset[str] = frozenset()
         self._committed_at = time.monotonic()
-        newest = max(self.rows.state.time, newest_segment_time(layout.journal))
+        newest = max(self.rows.state.time, read_last_journal_write_time(layout.journal))
         self.clock = CommitClock(layout.name, newest, is_shared=around.placement.is_shared)
         self.rows_sequence = self.rows.state.sequence
         self.folding, self.rows.on_damage = (
             DeltaMerger(layout.name, self.rows, self._renew_rows),
             self._schedule_rebuild,
         )
-        self.engine = EngineProjection(layout, self.journal, self.rows, settings, self.observation.slow, self._closing)
+        self.engine = EngineFileProjection(
+            layout, self.journal, self.rows, settings, self.observation.slow, self._closing
+        )
         self.copy = ScratchDatabase(layout, self.journal, self.engine, self.rows, around.copies)
-        self.catalog = CatalogProjection(layout, self.journal, self.rows)
-        self.memories = MemoryProjection(layout, self.journal, self.rows, self._half_lives)
-        self.links = LinkProjection(layout, self.journal, self.rows)
+        self.catalog = NodeCatalogProjection(layout, self.journal, self.rows)
+        self.memories = MemoryIndexProjection(layout, self.journal, self.rows, self._half_lives)
+        self.links = CrossStoreLinkProjection(layout, self.journal, self.rows)
         self.ended = DeletedNodeVersions(layout, self.journal, self.rows)
         self.needed_from.append(lambda: self.rows.base_sequence + 1)
         self.feed.opened(self.state.sequence)
         take = self._take_snapshot
         self.compactor = Compactor(layout, self.journal, self.engine, take, settings, background, self.needed_from)
-        self.accesses = AccessBuffer(self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy)
+        self.accesses = MemoryAccessBuffer(
+            self.submit, self.memories.accesses, self.name, counts=not self.commits.is_copy
+        )
         self._writer = WriterThread(
             self.name, self._commit, self.compactor.start_if_wanted, settings.write_queue, self.count
         )
@@ -200,7 +204,7 @@ class OpenStore:
         return self._writer.submit(QueuedWrite(WriteBatch(), Future(), prepare), wait)
 
     def submit_decided(
-        self, decide: Callable[[PendingState], WriteBatch], cost: int, wait: float = 0.0
+        self, decide: Callable[[PendingCommitGroupState], WriteBatch], cost: int, wait: float = 0.0
     ) -> Future[WriteReport]:
         """Queue a write whose batch ``decide`` builds in the writer thread, from the pending state of its group.
 
@@ -209,7 +213,7 @@ class OpenStore:
         """
         return self._writer.submit(QueuedWrite(WriteBatch(cost=cost), Future(), decide=decide), wait)
 
-    def submit_plain(self, rows: PlainRows, wait: float = 0.0) -> Future[WriteReport]:
+    def submit_plain(self, rows: RowsWithoutOptionalFields, wait: float = 0.0) -> Future[WriteReport]:
         """Queue checked rows, to be created in bulk where possible. Raises the errors of `submit`; so does the future.
 
         Edges to missing nodes are left out, and existing edges are not touched.
@@ -273,7 +277,7 @@ class OpenStore:
             raise self._schedule_rebuild(error) from error
 
     @contextlib.contextmanager
-    def reading_links(self) -> Generator[tuple[RowsSnapshot, LinkReader | None]]:
+    def reading_links(self) -> Generator[tuple[RowsSnapshot, CrossStoreLinkReader | None]]:
         """Yield the rows of the last commit and its links; None if the store has no links. Raises Unavailable."""
         try:
             with self.links.reading() as (links, rows):
@@ -297,7 +301,7 @@ class OpenStore:
     ) -> _Listed:
         """Query the catalog, with an index on attributes if ``by_attributes``.
 
-        Raises the errors of `CatalogProjection.ask`, and without ``block`` WouldBlock where it would have to wait.
+        Raises the errors of `NodeCatalogProjection.ask`, and without ``block`` WouldBlock where it would have to wait.
         """
         if not block:
             if by_attributes:
@@ -329,13 +333,13 @@ class OpenStore:
             for wake in self.after_change:
                 wake()
 
-    def check(self) -> CheckResult:
+    def check(self) -> DigestCheckResult:
         """Compare current rows and the open engine's rows with the journal's digest. Blocks.
 
         Rebuilds what differs.
         """
         ok = all([self.check_rows(), self.links.check(), self.ended.check(), self.check_engine()])
-        self.last_check = CheckResult(wall_time(), ok)
+        self.last_check = DigestCheckResult(wall_time(), ok)
         self.observation.checks.add("agreed" if ok else "failed")
         if ok:
             log.info("check_agreed", store=self.name, sequence=self.state.sequence)
@@ -348,7 +352,7 @@ class OpenStore:
             state = rows.state
             try:
                 rows.base.check()
-                found = measure_rows(rows.all_nodes(), rows.all_edges())
+                found = digest_and_count_rows(rows.all_nodes(), rows.all_edges())
             except (RowsDamaged, msgspec.MsgspecError, ValueError) as error:
                 found, reason = None, str(error)
         if found == (state.digest, state.nodes, state.edges):
@@ -364,12 +368,12 @@ class OpenStore:
         """
         if not self.engine.is_open:
             return True
-        folder = create_empty_folder(self.layout.scratch / "check")
+        folder = recreate_empty_folder(self.layout.scratch / "check")
         try:
             with self.engine.reading(timeout=0, asked=False) as session:
                 state = session.dump(folder)
-            ok = snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges)
-            ok = ok and self._matches_links(snapshot.measure_links(folder), state.sequence)
+            ok = snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges)
+            ok = ok and self._matches_links(snapshot.digest_and_count_snapshot_links(folder), state.sequence)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if not ok:
@@ -378,13 +382,13 @@ class OpenStore:
                 self.engine.heal("its rows do not match the digest")
         return ok
 
-    def _matches_links(self, found: LinksState | None, sequence: int) -> bool:
+    def _matches_links(self, found: CrossStoreLinksState | None, sequence: int) -> bool:
         """Return whether links as of a commit match the journal. Links that have changed since count as matching."""
         if found is None:
             return True
         with self.reading_links() as (_, links):
             if links is None:
-                return found == LinksState()
+                return found == CrossStoreLinksState()
             return links.last_change_sequence > sequence or found == links.state
 
     def end_segment(self) -> int:
@@ -412,7 +416,7 @@ class OpenStore:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows()
         self.copy.close()
-        erasure = EraseRequest((*ids,), (), before)
+        erasure = ProjectionEraseRequest((*ids,), (), before)
         self.catalog.erase(erasure)
         self.memories.erase(erasure)
         self.links.erase(erasure)
@@ -474,7 +478,7 @@ class OpenStore:
         laps.lap("plan")
         size = sum(each.size for each in changes)
         if changes:
-            require_write_room(self.layout.root, sum(write.batch.cost for write in writes))
+            require_disk_space_for_write(self.layout.root, sum(write.batch.cost for write in writes))
             self.commits.append(changes)
             self.clock.record_stamp(changes[-1].time)
             laps.lap("journal")
@@ -489,7 +493,7 @@ class OpenStore:
             self.engine.record_journaled_commits(size)
             self.catalog.note_committed(size)
             if self.feed.is_heard or self.memories.is_in_demand or self.accesses.waiting:
-                changes = [*map(unpack_rows, changes)]
+                changes = [*map(unpack_change_set_rows, changes)]
             self._update_memory_index(changes)
         self.feed.record(changes, self.state.sequence)
         if changes:
@@ -557,7 +561,11 @@ class OpenStore:
                 change = self.links.add_link_deletions(change)
                 report.edges_deleted += len(change.links_deleted)
             return [change], [(writes[0], report)]
-        pending = PendingState(self.rows.rows(), self.memories, now) if any(write.decide for write in writes) else None
+        pending = (
+            PendingCommitGroupState(self.rows.rows(), self.memories, now)
+            if any(write.decide for write in writes)
+            else None
+        )
         workspace = self.__gather_workspace(
             [write.batch for write in writes if write.decide is None], settle=pending is None
         )
@@ -569,11 +577,11 @@ class OpenStore:
                 if pending is not None:
                     pending.sequence = state.sequence + 1
                 batch = write.batch if pending is None else self._decide_batch(write, pending, workspace)
-                check_batch(batch, workspace, rules)
+                check_write_batch(batch, workspace, rules)
             except Exception as error:  # noqa: BLE001  # passed on to the caller
                 write.future.set_exception(error)
                 continue
-            change, report = plan_batch(batch, workspace, state, now, rules)
+            change, report = plan_write_batch(batch, workspace, state, now, rules)
             if change is not None:
                 changes.append(change)
                 state = change.state
@@ -582,7 +590,9 @@ class OpenStore:
             reports.append((write, report))
         return changes, reports
 
-    def _decide_batch(self, write: QueuedWrite, pending: PendingState, workspace: PlanningWorkspace) -> WriteBatch:
+    def _decide_batch(
+        self, write: QueuedWrite, pending: PendingCommitGroupState, workspace: WritePlanningWorkspace
+    ) -> WriteBatch:
         """Return the batch of a write, after adding the rows it needs to the workspace."""
         if write.decide is None:
             return write.batch
@@ -593,7 +603,7 @@ class OpenStore:
         workspace.add_stored_rows(self.__gather_workspace([batch], settle=False))
         return batch
 
-    def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> PlanningWorkspace:
+    def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> WritePlanningWorkspace:
         try:
             workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
@@ -608,8 +618,8 @@ class OpenStore:
             workspace.ended = self.ended.versions(new, self.state.sequence) if new else {}
         return workspace
 
-    def _half_lives(self) -> HalfLives:
-        return half_lives_of(self.description.memory)
+    def _half_lives(self) -> MemoryHalfLives:
+        return memory_half_lives_from_settings(self.description.memory)
 
     def _rules(self) -> WriteRules:
         chosen = self.description
@@ -617,15 +627,15 @@ class OpenStore:
         return WriteRules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
 
 
-def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: bool) -> PlanningWorkspace:
+def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: bool) -> WritePlanningWorkspace:
     """Return a workspace with all rows needed to plan these batches. Raises RowsDamaged.
 
     Without ``settle``, further batches may follow, and no edge is treated as unchanged.
     """
-    workspace = PlanningWorkspace()
+    workspace = WritePlanningWorkspace()
     batches = list(batches)
     deleted_ids = [node_id for batch in batches for node_id in batch.delete_nodes]
-    deleted = {*add_former_versions(rows, deleted_ids)} if deleted_ids else set[str]()
+    deleted = {*add_former_memory_versions(rows, deleted_ids)} if deleted_ids else set[str]()
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
     # Insertion order keeps keys that are used together close in memory.
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
@@ -634,7 +644,7 @@ def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: b
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
     rows.base.cache_numbers(named | ends)
-    if rows.has_merges and (merged := find_redirects(rows, named | ends)):
+    if rows.has_merges and (merged := find_merge_redirect_chains(rows, named | ends)):
         workspace.merged = merged
         keys |= dict.fromkeys(map(workspace.redirect_edge_key, [*keys]))
         ends.update(merged.values())

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.memory_index.projection import MemoryProjection, lookup_keys_of
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_name
-from kgserve.storage.model.parents import CHILD_OF_RELATION, is_parent_edge
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_never_valid
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import is_active
-from kgserve.storage.rows.hierarchy import find_parent_edges, find_redirects
+from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
+from kgserve.projections.memory_index.projection import MemoryIndexProjection, get_node_lookup_keys
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_entity_name
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, is_effective_parent_edge
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_node_never_valid
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.soft_delete import is_memory_active_at
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains, find_parent_edges
 from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
@@ -23,14 +23,14 @@ MAX_PENDING_CHILDREN = 100
 """Maximum number of conflicting children that a change examines."""
 
 
-class PendingState:
+class PendingCommitGroupState:
     """Rows of the last commit, overlaid with the writes decided so far in the group. For the writer thread only.
 
     Index lookups return candidates; callers check the rows. ``now`` is in microseconds. ``sequence`` is the number of
     the commit that the next decision becomes.
     """
 
-    def __init__(self, rows: RowsSnapshot, memories: MemoryProjection, now: int) -> None:
+    def __init__(self, rows: RowsSnapshot, memories: MemoryIndexProjection, now: int) -> None:
         self.rows = rows
         self.now = now
         self.sequence = 0
@@ -89,12 +89,12 @@ class PendingState:
 
     def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
-        return follow_redirect_chain(find_redirects(self.rows, (node_id,)) | self._merged, node_id)
+        return follow_redirect_chain(find_merge_redirect_chains(self.rows, (node_id,)) | self._merged, node_id)
 
     def prefetch_texts(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `ids_with_equal_text` will need for these texts."""
         self._alike |= self._memories.candidates_with_equal_texts(
-            {(text_hash(text), fingerprint(text)) for text in texts}, self.now
+            {(text_hash(text), fingerprint_wording(text)) for text in texts}, self.now
         )
 
     def ids_with_equal_text(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
@@ -102,17 +102,19 @@ class PendingState:
 
         With ``in_other_words``, memories with the same normalized wording are included.
         """
-        digest, wording = text_hash(text), fingerprint(text)
+        digest, wording = text_hash(text), fingerprint_wording(text)
         digests = {digest, wording} if in_other_words else {digest}
         known = self._alike.get((digest, wording))
         if known is None:
             known = self._memories.memories_with_equal_text(digest, wording, self.now)
         found = self._found(known, digests)
-        return [row for row in found if is_active(row, self.now) and not (row.extras and row.extras.belongs_to)]
+        return [
+            row for row in found if is_memory_active_at(row, self.now) and not (row.extras and row.extras.belongs_to)
+        ]
 
     def nodes_named(self, name: str) -> list[NodeRow]:
         """Return the nodes with this name or alias, ignoring case and whitespace."""
-        return self._found(self._memories.candidates_named(name), (normalize_name(name),))
+        return self._found(self._memories.candidates_named(name), (normalize_entity_name(name),))
 
     def similar_names(self, name: str) -> list[str]:
         """Return similar entity names as of the last commit, as suggestions for an unknown name."""
@@ -127,12 +129,12 @@ class PendingState:
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
-            for key in lookup_keys_of(node):
+            for key in get_node_lookup_keys(node):
                 self._by_key.setdefault(key, []).append(node.id)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
             self._put(edge.key, edge)
             if edge.relation_type == CHILD_OF_RELATION:
-                self._upward.setdefault(edge.source, {})[edge.target] = edge if is_parent_edge(edge) else None
+                self._upward.setdefault(edge.source, {})[edge.target] = edge if is_effective_parent_edge(edge) else None
             elif edge.relation_type == MERGED_INTO_RELATION and self._is_withdrawn(edge.source):
                 self._merged[edge.source] = edge.target
 
@@ -143,7 +145,7 @@ class PendingState:
 
     def _is_withdrawn(self, node_id: str) -> bool:
         row = self._nodes.get(node_id)
-        return row is not None and is_never_valid(row.extras)
+        return row is not None and is_node_never_valid(row.extras)
 
     def _found(self, known: Iterable[str], keys: Iterable[bytes | str]) -> list[NodeRow]:
         ids = dict.fromkeys(known) | dict.fromkeys(node_id for key in keys for node_id in self._by_key.get(key, ()))

@@ -1,4 +1,4 @@
-"""Location of a pool's stores and durability of their commits. This module implements the single-server case."""
+"""Placement of stores: where they are, and how commits become durable. Implements the single-server case."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import structlog
 from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
 from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
-from kgserve.platform.durable_files import sync_folder
+from kgserve.platform.durable_files import fsync_folder
+from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.telemetry import ClusterNodeMetrics
-from kgserve.platform.permissions import create_private_folder
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import (
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.store_folder_layout import (
     PLAIN_STORE_FORMAT,
     STORE_FOLDER_SUFFIX,
     StoreDescription,
     StoreLayout,
     is_store_folder,
 )
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.store_names import check_store_name
-from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.stores.cluster_api import ClusterStatus, MoveAnswer, UpgradeAnswer
+from kgserve.stores.cluster_api import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
 
 log = structlog.get_logger()
 
@@ -96,7 +96,7 @@ class ReplicaStore(Protocol):
 
 
 class OpenStoreLookup(Protocol):
-    """Access to the stores that are open in this process."""
+    """Lookup of the stores that are open in this process."""
 
     def peek_open(self, name: str) -> AbstractContextManager[ReplicaStore | None]:
         """Yield the named store if it is open, else None."""
@@ -114,7 +114,7 @@ class RemoteStore(NamedTuple):
     description: StoreDescription
 
 
-class Placement:
+class StorePlacement:
     """Placement of stores in a data folder owned by this server alone. Thread-safe."""
 
     counts: ClusterNodeMetrics | None = None
@@ -190,7 +190,7 @@ class Placement:
         """Return the nodes of the cluster; without ``look``, as last seen. Raises Conflict outside a cluster."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def hand_over(self, name: str, node: str) -> MoveAnswer:  # noqa: ARG002 - as above
+    def hand_over(self, name: str, node: str) -> StoreMoveAnswer:  # noqa: ARG002 - as above
         """Transfer a closed store, placed here, to another node. Raises Conflict, and the errors of `describe`."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
@@ -216,7 +216,7 @@ class Placement:
         """
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
-    def finalize_cluster_upgrade(self) -> UpgradeAnswer:
+    def finalize_cluster_upgrade(self) -> ClusterFormatUpgradeAnswer:
         """Switch all nodes to writing the newest format. Raises Conflict and Unavailable."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
 
@@ -253,7 +253,7 @@ class Placement:
                 raise Conflict(f"store {name!r} exists already")
             self._refuse_twin(name)
             folder.rename(root)
-            sync_folder(self.data_dir)
+            fsync_folder(self.data_dir)
 
     def drop(self, name: str) -> None:
         """Delete a closed store that was placed here."""
@@ -268,7 +268,7 @@ class Placement:
         trash = self.staging(name)
         self.layout(name).root.rename(trash)
         # The rename is durable before any file is removed, so that a crash never leaves half a store.
-        sync_folder(self.data_dir)
+        fsync_folder(self.data_dir)
         shutil.rmtree(trash, ignore_errors=True)
 
     def staging(self, name: str) -> Path:

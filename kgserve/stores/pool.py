@@ -18,23 +18,23 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, KgserveError, NoStore, OwnerUnreachable, ServedElsewhere, StoreOpening, Unavailable
 from kgserve.platform.closable import ClosableContext
-from kgserve.platform.durable_files import sync_folder, translate_storage_errors
-from kgserve.platform.event_loop_reads import WouldBlock
+from kgserve.platform.durable_files import fsync_folder, translate_storage_errors
+from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.telemetry import Telemetry
-from kgserve.platform.permissions import create_private_folder
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
-from kgserve.projections.cypher_engine.engine.files import engine_edition
+from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
 from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
 from kgserve.projections.inbound_links import InboundLinkIndex
-from kgserve.storage.changefeed import ChangeFeeds
-from kgserve.storage.layout import StoreLayout, validate_data_folder_path
+from kgserve.storage.changefeed import ChangeFeedRegistry
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
-from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.storage.store_folder_layout import StoreLayout, validate_data_folder_path
+from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.open_store import OpenStore, StoreDependencies
-from kgserve.stores.placement import Placement
-from kgserve.stores.scoped_stores import CreateIfMissing, StoreRegistry
-from kgserve.stores.scratch_database import ScratchCopyCache
+from kgserve.stores.placement import StorePlacement
+from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest, StoreRegistry
+from kgserve.stores.scratch_database import ScratchEngineFileLruCache
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ _RELEASE_TIMEOUT_SECONDS = 10.0
 POOL_TICK_SECONDS = 1.0
 
 
-PlacementFactory = Callable[[Path, Settings], Placement]
+PlacementFactory = Callable[[Path, Settings], StorePlacement]
 
 
 MOVE_TIMEOUT_SECONDS = 30.0
@@ -57,7 +57,7 @@ class StoreNotOpen(WouldBlock):
 
 
 class StoreObserver(Protocol):
-    """Component notified when stores of a pool open and close."""
+    """Observer that is notified when stores of a pool open and close."""
 
     @property
     def of_copies(self) -> bool:
@@ -86,30 +86,30 @@ class _PoolEntry:
 
 
 class StorePool(ClosableContext, StoreRegistry):
-    """Opens stores and leases them to callers. More than ``max_open_stores`` are open only while in use."""
+    """Pool that opens stores and leases them to callers. More than ``max_open_stores`` are open only while in use."""
 
-    def __init__(self, settings: Settings, placed: PlacementFactory = Placement) -> None:
+    def __init__(self, settings: Settings, placed: PlacementFactory = StorePlacement) -> None:
         """Open the data folder. ``placed`` builds the placement of its stores. Raises InvalidInput and Conflict."""
-        engine_edition(settings.engine)  # raises InvalidInput for one that is not installed
+        engine_name_and_version(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.usual = default_store_settings(settings)
         self.observation = Telemetry(settings)
         self.data_dir = validate_data_folder_path(settings.data_dir.resolve())
         create_private_folder(self.data_dir)
         with suppress(PermissionError):
-            sync_folder(self.data_dir.parent)
+            fsync_folder(self.data_dir.parent)
         self.placement = placed(self.data_dir, settings)
         self._entries: OrderedDict[str, _PoolEntry] = OrderedDict()
         self._lock = threading.Lock()
         self.companions: list[StoreObserver] = []
-        self._feeds = ChangeFeeds(self.placement.layout)
+        self._feeds = ChangeFeedRegistry(self.placement.layout)
         self._inbound = InboundLinkIndex(self)
         self.engine_places = EngineProcessLimiter(settings.engine_processes)
         self._closed = threading.Event()
         # One thread for all stores, so that compactions and checks never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
         self._dependencies = StoreDependencies(
-            settings, self._background.submit, self.observation, ScratchCopyCache(), self.placement
+            settings, self._background.submit, self.observation, ScratchEngineFileLruCache(), self.placement
         )
         self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_lost)
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
@@ -120,7 +120,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @property
     @override
-    def feeds(self) -> ChangeFeeds:
+    def feeds(self) -> ChangeFeedRegistry:
         return self._feeds
 
     @property
@@ -129,7 +129,9 @@ class StorePool(ClosableContext, StoreRegistry):
         return self._inbound
 
     @override
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+    def acquire(
+        self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
+    ) -> OpenStore:
         check_store_name(name)
         entry = self._enter(name)
         try:
@@ -213,7 +215,7 @@ class StorePool(ClosableContext, StoreRegistry):
             log.info("store_dropped", store=name)
 
     @override
-    def move(self, name: str, node: str) -> MoveAnswer:
+    def move(self, name: str, node: str) -> StoreMoveAnswer:
         moved = self._hand_over(name, node)
         moved.reason = self._await_opened(moved, time.monotonic() + MOVE_TIMEOUT_SECONDS)
         moved.opened = not moved.reason
@@ -221,7 +223,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @override
     def drain(self, *, undo: bool) -> DrainAnswer:
-        names, moved, failed = self.placement.drain(undo=undo), list[MoveAnswer](), dict[str, str]()
+        names, moved, failed = self.placement.drain(undo=undo), list[StoreMoveAnswer](), dict[str, str]()
         for name in names:
             try:
                 moved.append(self._hand_over(name, self.placement.choose_successor(name)))
@@ -234,7 +236,7 @@ class StorePool(ClosableContext, StoreRegistry):
         node = self.placement.status().node
         return DrainAnswer(node=node, draining=not undo, moved=len(moved), failed=failed, unopened=unopened)
 
-    def _hand_over(self, name: str, node: str) -> MoveAnswer:
+    def _hand_over(self, name: str, node: str) -> StoreMoveAnswer:
         self.require(name)
         with self._leased_entry(name) as entry, self._waiting(entry), entry.gate:
             self.placement.place(name, None)
@@ -246,7 +248,7 @@ class StorePool(ClosableContext, StoreRegistry):
             log.info("store_moved", store=name, node=node)
             return moved
 
-    def _await_opened(self, moved: MoveAnswer, until: float) -> str:
+    def _await_opened(self, moved: StoreMoveAnswer, until: float) -> str:
         """Wait until the new node has opened a moved store.
 
         Does not hold the gate, so that callers are redirected meanwhile.
@@ -260,7 +262,7 @@ class StorePool(ClosableContext, StoreRegistry):
         return reason
 
     @override
-    def repair(self, name: str) -> RepairAnswer:
+    def repair(self, name: str) -> StoreLogRepairAnswer:
         self.require(name)
         with self._leased_entry(name) as entry, self._waiting(entry), entry.gate:
             if entry.store is not None and entry.store.commits.confirm():
@@ -276,7 +278,7 @@ class StorePool(ClosableContext, StoreRegistry):
                 f"store {name!r} was repaired, but its rows do not match its digest; see the server's log"
             )
         status = self.placement.status()
-        return RepairAnswer(store=name, node=status.node, sequence=store.state.sequence, found=found)
+        return StoreLogRepairAnswer(store=name, node=status.node, sequence=store.state.sequence, found=found)
 
     @override
     def staging(self, name: str) -> Path:
@@ -353,7 +355,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self.observation.close()
 
     def _open_at_gate(
-        self, name: str, entry: _PoolEntry, *, create: CreateIfMissing | bool, at_least: int | None
+        self, name: str, entry: _PoolEntry, *, create: StoreCreateIfMissingRequest | bool, at_least: int | None
     ) -> OpenStore:
         """Open a store, or wait until another caller has. The number of waiting callers is limited."""
         with self._waiting(entry):
@@ -453,7 +455,7 @@ class StorePool(ClosableContext, StoreRegistry):
             if entry.leases == 0 and entry.store is None:
                 del self._entries[name]
 
-    def _open(self, name: str, *, create: CreateIfMissing | bool, or_copy: bool = False) -> OpenStore:
+    def _open(self, name: str, *, create: StoreCreateIfMissingRequest | bool, or_copy: bool = False) -> OpenStore:
         layout = self.placement.layout(name)
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
@@ -476,8 +478,13 @@ class StorePool(ClosableContext, StoreRegistry):
                 companion.on_store_opened(store)
         return store
 
-    def _open_or_create(self, layout: StoreLayout, *, create: CreateIfMissing | bool, or_copy: bool) -> OpenStore:
-        request, made = create if isinstance(create, CreateIfMissing) else CreateIfMissing(), False
+    def _open_or_create(
+        self, layout: StoreLayout, *, create: StoreCreateIfMissingRequest | bool, or_copy: bool
+    ) -> OpenStore:
+        request, made = (
+            create if isinstance(create, StoreCreateIfMissingRequest) else StoreCreateIfMissingRequest(),
+            False,
+        )
         try:
             made = self.placement.place(layout.name, (request.chosen or self.usual) if create else None)
         except (ServedElsewhere, OwnerUnreachable):
@@ -561,7 +568,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
 
 class MaintenanceTicker:
-    """Thread that runs `OpenStore.tend` for all open stores once a second, and right after some commits."""
+    """Thread that runs the maintenance of all open stores once a second, and right after some commits."""
 
     def __init__(
         self,

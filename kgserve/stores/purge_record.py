@@ -9,9 +9,9 @@ import msgspec
 import structlog
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, write_file_atomically
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.rows import NodeRow
+from kgserve.platform.durable_files import fsync_folder, write_file_atomically
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
@@ -19,7 +19,7 @@ _PURGE_RECORD_FILE = "erasing.json"
 
 
 class PurgeTargets(msgspec.Struct, frozen=True):
-    """Nodes to purge.
+    """Nodes whose data a purge removes.
 
     ``rows`` are current nodes, ``gone`` the ids of nodes already deleted, ``first`` the earliest commit of any of them.
     The nodes ``former`` stay, but lose their past states. With ``drops_deletion`` the journal does not keep the commit
@@ -81,4 +81,4 @@ def read_purge_record(layout: StoreLayout) -> PurgeRecord | None:
 def delete_purge_record(layout: StoreLayout) -> None:
     """Delete the record of a completed purge durably. Raises OSError."""
     (layout.root / _PURGE_RECORD_FILE).unlink(missing_ok=True)
-    sync_folder(layout.root)
+    fsync_folder(layout.root)

@@ -21,22 +21,22 @@ from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.platform.sqlite_files import remove_database_files
 from kgserve.projections.history.reader import HistoryCurrentRows
-from kgserve.storage.current_rows_rebuild import create_empty_folder
+from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import CommitWitness, Journal
-from kgserve.storage.journal.journal import salvage_segments as salvage_journal
-from kgserve.storage.journal.replay import materialize_journal, read_all_links
-from kgserve.storage.layout import StoreLayout, read_witnesses
-from kgserve.storage.model.change import ChangeSet, LinksState, StoreState
-from kgserve.storage.model.digest import shift_digest, shift_links
-from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, link_id
+from kgserve.storage.journal.journal import Journal, ProjectionWatermark
+from kgserve.storage.journal.journal import truncate_damaged_journal as salvage_journal
+from kgserve.storage.journal.replay import materialize_journal, read_store_links_as_of
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, link_id
+from kgserve.storage.model.row_digest import update_digest_for_row_changes, update_links_state
+from kgserve.storage.store_folder_layout import StoreLayout, read_projection_sequences
 
 MAX_EMPTY_COMMITS = 1_000_000
 """Maximum number of empty filler commits. A projection that claims more has a damaged sequence number."""
 _RECOVERY_BATCH_CHANGES = 10_000
 _MAX_LISTED_LOSSES = 20
 
-RecoveredRow = TypeVar("RecoveredRow", NodeRow, EdgeRow, LinkRow)
+RecoveredRow = TypeVar("RecoveredRow", NodeRow, EdgeRow, CrossStoreLinkRow)
 
 
 def salvage_damaged_store(layout: StoreLayout, settings: Settings) -> Iterator[str]:
@@ -49,7 +49,7 @@ def salvage_damaged_store(layout: StoreLayout, settings: Settings) -> Iterator[s
 
 
 def _salvage(layout: StoreLayout, segment_bytes: int) -> Iterator[str]:
-    seen = max(read_witnesses(layout), key=lambda each: each.sequence)
+    seen = max(read_projection_sequences(layout), key=lambda each: each.sequence)
     layout.journal.mkdir(exist_ok=True)
     layout.mark_open()
     cut = list(salvage_journal(layout.journal))
@@ -69,12 +69,14 @@ def _salvage(layout: StoreLayout, segment_bytes: int) -> Iterator[str]:
             yield from _continue(layout, journal, seen)
 
 
-def _continue(layout: StoreLayout, journal: Journal, seen: CommitWitness) -> Iterator[str]:
+def _continue(layout: StoreLayout, journal: Journal, seen: ProjectionWatermark) -> Iterator[str]:
     """Append the recovered commits to a truncated journal."""
-    rows = create_empty_folder(layout.scratch / "salvage")
+    rows = recreate_empty_folder(layout.scratch / "salvage")
     try:
         state = materialize_journal(layout, journal, rows).state
-        found = yield from _recover_from_history(layout, rows, state, read_all_links(layout, journal, state.sequence))
+        found = yield from _recover_from_history(
+            layout, rows, state, read_store_links_as_of(layout, journal, state.sequence)
+        )
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     known = max(found, default=state.sequence)
@@ -96,7 +98,7 @@ def _fill_gaps(found: dict[int, ChangeSet], state: StoreState, end: int) -> Iter
 
 
 def _recover_from_history(
-    layout: StoreLayout, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
+    layout: StoreLayout, rows: Path, state: StoreState, linked: Iterable[list[CrossStoreLinkRow]]
 ) -> Generator[str, None, dict[int, ChangeSet]]:
     """Return the commit that restores the history's rows, by its number. Yields messages about it."""
     try:
@@ -137,12 +139,12 @@ class _RowDifference(msgspec.Struct, Generic[RecoveredRow]):
 
 
 def _difference(
-    present: HistoryCurrentRows, rows: Path, state: StoreState, linked: Iterable[list[LinkRow]]
+    present: HistoryCurrentRows, rows: Path, state: StoreState, linked: Iterable[list[CrossStoreLinkRow]]
 ) -> ChangeSet:
     nodes, edges = _RowDifference[NodeRow](), _RowDifference[EdgeRow]()
-    for node in snapshot.read_nodes(rows):
+    for node in snapshot.read_snapshot_nodes(rows):
         nodes.add(node, present.node(node))
-    for edge in snapshot.read_edges(rows):
+    for edge in snapshot.read_snapshot_edges(rows):
         edges.add(edge, present.edge(edge))
     kept = set(present.lost_nodes)
     others = {row.id for row in nodes.updated}
@@ -157,7 +159,7 @@ def _difference(
     after = StoreState(
         present.sequence,
         max(present.time, state.time + 1),
-        shift_digest(state.digest, (*nodes.added, *edges.added), (*nodes.removed, *edges.removed)),
+        update_digest_for_row_changes(state.digest, (*nodes.added, *edges.added), (*nodes.removed, *edges.removed)),
         state.nodes + len(nodes.created) - len(nodes.deleted),
         state.edges + len(edges.created) - len(edges.deleted),
     )
@@ -175,12 +177,16 @@ def _difference(
 
 
 def _with_links(
-    change: ChangeSet, present: HistoryCurrentRows, linked: Iterable[list[LinkRow]], last: int, unrecoverable: set[str]
+    change: ChangeSet,
+    present: HistoryCurrentRows,
+    linked: Iterable[list[CrossStoreLinkRow]],
+    last: int,
+    unrecoverable: set[str],
 ) -> ChangeSet:
     """Add the link changes to a change set, except for links of lost nodes."""
-    compared, before = _RowDifference[LinkRow](), LinksState()
+    compared, before = _RowDifference[CrossStoreLinkRow](), CrossStoreLinksState()
     for some in linked:
-        before = shift_links(before, some, ())
+        before = update_links_state(before, some, ())
         for link in some:
             compared.add(link, present.link(link))
     others = {row.key for row in compared.updated}
@@ -196,7 +202,7 @@ def _with_links(
         links_created=compared.created,
         links_updated=compared.updated,
         links_deleted=[row.key for row in compared.deleted],
-        links=shift_links(before, compared.added, compared.removed),
+        links=update_links_state(before, compared.added, compared.removed),
     )
 
 

@@ -10,21 +10,21 @@ from typing import Protocol
 from typing_extensions import override
 
 from kgserve.errors import Conflict
-from kgserve.platform.access.authentication import Caller
+from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.metrics.telemetry import Telemetry
 from kgserve.platform.settings import Settings
 from kgserve.projections.inbound_links import InboundLinkLookup
 from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWakeCallback, WakeCallback
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.rows import LinkRow
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.stores.cluster_api import DrainAnswer, MoveAnswer, RepairAnswer
+from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.placement import Placement
+from kgserve.stores.placement import StorePlacement
 
 
-class CreateIfMissing:
+class StoreCreateIfMissingRequest:
     """Request to create a store with the ``chosen`` settings if missing; ``made`` is set to whether it was created."""
 
     def __init__(self, chosen: StoreSettings | None = None) -> None:
@@ -32,7 +32,7 @@ class CreateIfMissing:
         self.made = False
 
 
-class ReplicaRead:
+class ReplicaReadPermission:
     """Permission to read from replicas that have applied commit ``at_least``.
 
     ``sequence`` is set to the last commit of the store that was read.
@@ -44,14 +44,14 @@ class ReplicaRead:
 
 
 class StoreRegistry(Protocol):
-    """The stores of a data folder. Methods raise NotFound for stores that are missing or hidden from the caller."""
+    """Registry of the stores of a data folder. Raises NotFound for stores missing or hidden from the caller."""
 
     settings: Settings
     """Settings of the server or of the program that opened the folder."""
     usual: StoreSettings
     """Default settings of new stores."""
     data_dir: Path
-    placement: Placement
+    placement: StorePlacement
     observation: Telemetry
 
     @property
@@ -64,7 +64,9 @@ class StoreRegistry(Protocol):
         """Change feeds of the stores."""
         ...
 
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+    def acquire(
+        self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
+    ) -> OpenStore:
         """Return the open store of this name; give it back with `release`. Blocks while it is being opened.
 
         With ``at_least``, it may be a replica of another server's store that has applied this commit.
@@ -84,7 +86,7 @@ class StoreRegistry(Protocol):
         ...
 
     @contextmanager
-    def lease(self, name: str, *, create: CreateIfMissing | bool = False) -> Generator[OpenStore]:
+    def lease(self, name: str, *, create: StoreCreateIfMissingRequest | bool = False) -> Generator[OpenStore]:
         """Acquire a store for the duration of a block."""
         store = self.acquire(name, create=create)
         try:
@@ -94,7 +96,7 @@ class StoreRegistry(Protocol):
 
     def create(self, name: str, chosen: StoreSettings | None = None) -> bool:
         """Create a store with the ``chosen`` or default settings. Return False if it exists."""
-        request = CreateIfMissing(chosen)
+        request = StoreCreateIfMissingRequest(chosen)
         with self.lease(name, create=request):
             return request.made
 
@@ -102,7 +104,7 @@ class StoreRegistry(Protocol):
         """Close a store and delete its files. Raises NotFound, and Conflict while it is in use."""
         ...
 
-    def move(self, name: str, node: str) -> MoveAnswer:
+    def move(self, name: str, node: str) -> StoreMoveAnswer:
         """Move a store to another node of the cluster, and wait up to 30 s until that node has opened it.
 
         Raises NotFound, ServedElsewhere, Conflict.
@@ -116,7 +118,7 @@ class StoreRegistry(Protocol):
         """
         ...
 
-    def repair(self, name: str) -> RepairAnswer:
+    def repair(self, name: str) -> StoreLogRepairAnswer:
         """Rebuild the log of a store in the cluster from its local files. Raises NotFound, Conflict and Unavailable."""
         ...
 
@@ -164,15 +166,19 @@ class StoreRegistry(Protocol):
         ...
 
 
-def scope_stores(stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> StoreRegistry:
+def scope_stores_to_caller(
+    stores: StoreRegistry, caller: AuthenticatedCaller, copies: ReplicaReadPermission | None = None
+) -> StoreRegistry:
     """Return the stores that a caller may access; with ``copies``, replicas may serve the reads."""
-    return stores if caller.can_access_all and copies is None else ScopedStores(stores, caller, copies)
+    return stores if caller.can_access_all and copies is None else CallerScopedStores(stores, caller, copies)
 
 
-class ScopedStores(StoreRegistry):
+class CallerScopedStores(StoreRegistry):
     """The stores that one caller may access. Hidden stores are indistinguishable from missing ones."""
 
-    def __init__(self, stores: StoreRegistry, caller: Caller, copies: ReplicaRead | None = None) -> None:
+    def __init__(
+        self, stores: StoreRegistry, caller: AuthenticatedCaller, copies: ReplicaReadPermission | None = None
+    ) -> None:
         """Filter ``stores`` by what ``caller`` may access; with ``copies``, read from replicas too."""
         self.settings = stores.settings
         self.usual = stores.usual
@@ -182,8 +188,8 @@ class ScopedStores(StoreRegistry):
         self._stores = stores
         self._caller = caller
         self._copies = copies
-        self._inbound = ScopedInboundLinks(stores.inbound, caller.can_access)
-        self._feeds = ScopedFeeds(stores.feeds, self._check, caller.can_access)
+        self._inbound = CallerScopedInboundLinks(stores.inbound, caller.can_access)
+        self._feeds = CallerScopedChangeFeeds(stores.feeds, self._check, caller.can_access)
 
     @property
     @override
@@ -196,7 +202,9 @@ class ScopedStores(StoreRegistry):
         return self._feeds
 
     @override
-    def acquire(self, name: str, *, create: CreateIfMissing | bool = False, at_least: int | None = None) -> OpenStore:
+    def acquire(
+        self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
+    ) -> OpenStore:
         stores = self._visible(name)
         try:
             return self._note_read(stores.acquire(name, create=create, at_least=self._at_least(at_least)))
@@ -221,7 +229,7 @@ class ScopedStores(StoreRegistry):
         self._visible(name).drop(name)
 
     @override
-    def move(self, name: str, node: str) -> MoveAnswer:
+    def move(self, name: str, node: str) -> StoreMoveAnswer:
         return self._visible(name).move(name, node)
 
     @override
@@ -230,7 +238,7 @@ class ScopedStores(StoreRegistry):
         return self._stores.drain(undo=undo)
 
     @override
-    def repair(self, name: str) -> RepairAnswer:
+    def repair(self, name: str) -> StoreLogRepairAnswer:
         return self._visible(name).repair(name)
 
     @override
@@ -303,15 +311,15 @@ class ScopedStores(StoreRegistry):
             raise Conflict(f"the store name {name!r} is not available; choose another name") from None
 
 
-class ScopedInboundLinks(InboundLinkLookup):
-    """Links into a store from the stores that a caller ``sees``."""
+class CallerScopedInboundLinks(InboundLinkLookup):
+    """Inbound cross-store links, limited to those from stores that a caller ``sees``."""
 
     def __init__(self, links: InboundLinkLookup, sees: Callable[[str], bool]) -> None:
         self._links = links
         self._sees = sees
 
     @override
-    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, LinkRow]]:
+    def to(self, store: str, targets: Collection[str]) -> list[tuple[str, CrossStoreLinkRow]]:
         return [each for each in self._links.to(store, targets) if self._sees(each[0])]
 
     @override
@@ -323,7 +331,7 @@ class ScopedInboundLinks(InboundLinkLookup):
         return self._links.position(stores)
 
 
-class ScopedFeeds(ChangeFeedLookup):
+class CallerScopedChangeFeeds(ChangeFeedLookup):
     """Change feeds of the stores that a caller ``sees``; ``check`` raises NotFound for other stores."""
 
     def __init__(self, feeds: ChangeFeedLookup, check: Callable[[str], None], sees: Callable[[str], bool]) -> None:

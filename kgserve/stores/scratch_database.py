@@ -1,4 +1,4 @@
-"""Scratch databases: writing statements run on a copy of the store to learn what they would change.
+"""Scratch databases for dry runs: statements write to a copy of the store to learn what they would change.
 
 The engine's rollback is not safe, and a statement that fails half way must change nothing. So each statement runs in a
 separate engine file built from the store's rows. Its changes are found by comparing rows before and after, and are then
@@ -25,14 +25,14 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kgserve.cypher.write_analysis import WriteScope
+from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.errors import EngineFailed, StorageFull, Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.projections.cypher_engine.engine.engine import (
+from kgserve.projections.cypher_engine.engine.engine_handle import (
     EngineHandle,
     EngineOptions,
-    EngineSession,
+    EngineProcessSession,
     build_engine_file,
     estimate_engine_memory_growth,
 )
@@ -41,23 +41,27 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     NO_ROW_CHANGES,
     BeginDryRun,
     ChangedRow,
-    CompareRowsReply,
-    CompareRowsRequest,
+    CompareDryRunRowsRequest,
+    DryRunChangesReply,
     EndDryRun,
     RowChanges,
     ScratchCopyUnreliable,
 )
-from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineProjection
-from kgserve.projections.cypher_engine.rebuild import InlineRows, read_inline_rows
-from kgserve.storage.current_rows_rebuild import create_empty_folder
+from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineFileProjection
+from kgserve.projections.cypher_engine.rebuild import InlineRows, read_current_rows_if_few
+from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.tail import JournalTail, read_net_change
-from kgserve.storage.layout import StoreLayout, require_dry_run_room, require_rebuild_room
-from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.journal.journal_reader import JournalReader, read_net_change
+from kgserve.storage.model.change_set import NetChange, StoreState
+from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import (
+    StoreLayout,
+    require_disk_space_for_dry_run,
+    require_disk_space_for_rebuild,
+)
 
 log = structlog.get_logger()
 
@@ -75,12 +79,12 @@ _Row = TypeVar("_Row", NodeRow, EdgeRow)
 # On a full disk the engine hangs or exits while closing a file, so free space is required up front. The page cache
 # holds a statement's changes until commit, which bounds their size.
 SCRATCH_FREE_SPACE_FACTOR = 4
-FULL_WRITE_SCOPE = WriteScope()
+FULL_WRITE_SCOPE = StatementWriteBounds()
 _EDGE_PROPERTY_FIELDS = (*EdgeRow.__struct_fields__[2:-1], *EDGE_EXTRA_NAMES)
 
 
-class ScratchCopy:
-    """An engine file with the rows of a store, for one statement at a time to write to.
+class ScratchEngineFile:
+    """Engine file for dry runs, with the rows of a store, to which one statement at a time writes.
 
     ``state`` is the store's state that it holds. ``left`` lists the rows changed by the last statement; None marks the
     copy as unusable. ``has_its_edges`` is True while no edge has changed and no node was deleted since it was built.
@@ -113,24 +117,24 @@ class ScratchCopy:
 
 
 class ScratchStatement:
-    """A statement that runs on a copy through ``session``."""
+    """Statement that runs on a scratch database through ``session``."""
 
-    def __init__(self, copy: ScratchCopy, rows: RowsSnapshot) -> None:
+    def __init__(self, copy: ScratchEngineFile, rows: RowsSnapshot) -> None:
         self.session = copy.engine.writer
         self._copy = copy
         self._rows = rows
 
-    def difference(self, reach: WriteScope = FULL_WRITE_SCOPE) -> RowChanges:
+    def difference(self, reach: StatementWriteBounds = FULL_WRITE_SCOPE) -> RowChanges:
         """Return what the statement changed. Only rows that it can ``reach`` are compared.
 
         Raises ScratchCopyUnreliable if the copy is unreliable; a new copy never is.
         """
         copy, state = self._copy, self._copy.state
-        asked = CompareRowsRequest(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)
-        compared = self.session.channel.ask(asked, CompareRowsReply)
+        asked = CompareDryRunRowsRequest(reach, state.nodes, state.edges, str(copy.folder), copy.is_new)
+        compared = self.session.channel.ask(asked, DryRunChangesReply)
         found = compared.difference
         found = msgspec.structs.replace(found, doubled=[*found.doubled, *self._existing_keys(found.edges)])
-        if compared.sound and not deletes_or_changes_edges(reach):
+        if compared.sound and not can_delete_rows_or_change_edges(reach):
             copy.left = found
         return found
 
@@ -141,8 +145,8 @@ class ScratchStatement:
                 yield key
 
 
-def deletes_or_changes_edges(reach: WriteScope) -> bool:
-    """Return whether a statement may delete rows or change edges.
+def can_delete_rows_or_change_edges(reach: StatementWriteBounds) -> bool:
+    """Return whether a statement can delete rows or change edges.
 
     In a file whose edges have changed since it was built, the engine sometimes fails to delete edges. After a
     statement's deletions, it sometimes misses nodes. Reading edges is always correct.
@@ -151,10 +155,10 @@ def deletes_or_changes_edges(reach: WriteScope) -> bool:
     return reach.deletes or (reach.relations and (reach.creates or sets_edges))
 
 
-def build_scratch_copy(
-    source: InlineRows | AbstractContextManager[EngineSession], folder: Path, options: EngineOptions, size: int
-) -> ScratchCopy:
-    """Build a copy of few rows, or of all rows that a session sees, in a folder of its own.
+def build_scratch_engine_file(
+    source: InlineRows | AbstractContextManager[EngineProcessSession], folder: Path, options: EngineOptions, size: int
+) -> ScratchEngineFile:
+    """Build a scratch engine file with few rows, or all rows that a session sees, in a folder of its own.
 
     The session is released before the copy is used. ``size`` is the approximate size of the store's engine files in
     bytes. Raises StorageFull if the disk has no room for the copy and for what a statement may add.
@@ -162,8 +166,8 @@ def build_scratch_copy(
     file = folder / "graph.kuzu"
     try:
         with translate_storage_errors("copying a store for a statement"):
-            rows = create_empty_folder(create_empty_folder(folder) / "rows")
-            require_dry_run_room(folder, SCRATCH_FREE_SPACE_FACTOR * size + options.file.cache_bytes)
+            rows = recreate_empty_folder(recreate_empty_folder(folder) / "rows")
+            require_disk_space_for_dry_run(folder, SCRATCH_FREE_SPACE_FACTOR * size + options.file.cache_bytes)
             if isinstance(source, tuple):
                 found, state = source
             else:
@@ -171,15 +175,15 @@ def build_scratch_copy(
                     found, state = rows, session.dump(rows)
             engine = build_engine_file(file, found, state, options, ColumnSet.MEMORY)
             shutil.rmtree(rows)
-            return ScratchCopy(folder, state, engine)
+            return ScratchEngineFile(folder, state, engine)
     except BaseException:
         delete_engine_file(file)
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-class ScratchCopyCache:
-    """LRU list of the copies kept by all stores."""
+class ScratchEngineFileLruCache:
+    """LRU cache of the scratch engine files of all stores."""
 
     def __init__(self, limit: int = MAX_CACHED_SCRATCH_COPIES) -> None:
         self._limit = limit
@@ -202,15 +206,15 @@ class ScratchCopyCache:
 
 
 class ScratchDatabase:
-    """The scratch copy of one store, if one exists. Statements run in it one at a time."""
+    """Scratch database of one store, for dry runs of statements, one at a time."""
 
     def __init__(
         self,
         layout: StoreLayout,
         journal: Journal,
-        engine: EngineProjection,
+        engine: EngineFileProjection,
         rows: CurrentRowsProjection,
-        copies: ScratchCopyCache,
+        copies: ScratchEngineFileLruCache,
         seconds: float = FOLLOW_AFTER_STATEMENT_SECONDS,
     ) -> None:
         """Create without a copy. A copy is discarded after ``seconds`` without statements."""
@@ -221,8 +225,8 @@ class ScratchDatabase:
         self._rows = rows
         self._copies = copies
         self._journal = journal
-        self._tail = JournalTail(layout.journal)
-        self._copy: ScratchCopy | None = None
+        self._tail = JournalReader(layout.journal)
+        self._copy: ScratchEngineFile | None = None
         self._used_at = 0.0
         self._lock = threading.Lock()
 
@@ -247,7 +251,9 @@ class ScratchDatabase:
         finally:
             self._lock.release()
 
-    def run(self, work: Callable[[ScratchStatement], _Result], reach: WriteScope = FULL_WRITE_SCOPE) -> _Result:
+    def run(
+        self, work: Callable[[ScratchStatement], _Result], reach: StatementWriteBounds = FULL_WRITE_SCOPE
+    ) -> _Result:
         """Return the result of ``work`` on a copy of the current rows.
 
         ``work`` may be called a second time, on a new copy. ``reach`` is what the statement may change. The caller must
@@ -287,7 +293,9 @@ class ScratchDatabase:
         with self._lock:
             self._discard()
 
-    def _run(self, work: Callable[[ScratchStatement], _Result], reach: WriteScope, rows: RowsSnapshot) -> _Result:
+    def _run(
+        self, work: Callable[[ScratchStatement], _Result], reach: StatementWriteBounds, rows: RowsSnapshot
+    ) -> _Result:
         if self._bring_up_to_date(rows) and self._is_safe_for(reach):
             # A copy with many writes can fail, for example with a full cache, where a new one succeeds.
             with contextlib.suppress(ScratchCopyUnreliable, StorageFull, EngineFailed, Unavailable):
@@ -295,14 +303,14 @@ class ScratchDatabase:
             log.info("copy_doubtful", store=self._engine.layout.name)
         self._discard()
         engine = self._engine
-        source = read_inline_rows(self._rows) or engine.reading(timeout=0)
-        self._copy = build_scratch_copy(source, self._folder, engine.options, sum(engine.bytes()))
+        source = read_current_rows_if_few(self._rows) or engine.reading(timeout=0)
+        self._copy = build_scratch_engine_file(source, self._folder, engine.options, sum(engine.bytes()))
         self.made += 1
         return self._run_on_copy(work, rows)
 
-    def _is_safe_for(self, reach: WriteScope) -> bool:
+    def _is_safe_for(self, reach: StatementWriteBounds) -> bool:
         copy = self._copy
-        return copy is not None and (copy.has_its_edges or not deletes_or_changes_edges(reach))
+        return copy is not None and (copy.has_its_edges or not can_delete_rows_or_change_edges(reach))
 
     def _run_on_copy(self, work: Callable[[ScratchStatement], _Result], rows: RowsSnapshot) -> _Result:
         copy = self._copy
@@ -317,7 +325,7 @@ class ScratchDatabase:
         if copy is None:
             return False
         try:
-            require_dry_run_room(self._folder, self._engine.options.file.cache_bytes)
+            require_disk_space_for_dry_run(self._folder, self._engine.options.file.cache_bytes)
             if self._follow(copy, rows):
                 return True
         except StorageFull:
@@ -328,7 +336,7 @@ class ScratchDatabase:
         self._discard()
         return False
 
-    def _follow(self, copy: ScratchCopy, rows: RowsSnapshot) -> bool:
+    def _follow(self, copy: ScratchEngineFile, rows: RowsSnapshot) -> bool:
         """Update a copy to these rows. Return False if that needs more than one transaction."""
         behind = copy.state.sequence < rows.at
         if not behind and copy.left is NO_ROW_CHANGES:
@@ -336,11 +344,11 @@ class ScratchDatabase:
         net = read_net_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
         if copy.left is None or (behind and net.state != rows.state):
             return False
-        add_row_resets(net, copy.left, rows)
+        add_scratch_row_resets(net, copy.left, rows)
         if copy.engine.kept_bytes + estimate_engine_memory_growth(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
             return False
         if len(net):
-            require_rebuild_room(self._folder, _SCRATCH_ROOM_BYTES)
+            require_disk_space_for_rebuild(self._folder, _SCRATCH_ROOM_BYTES)
             copy.engine.apply(net, rows.state, recorded=False)
             # The engine also retains the versions that the statement itself wrote.
             copy.engine.kept_bytes += estimate_engine_memory_growth(net, rows.state)
@@ -356,8 +364,8 @@ class ScratchDatabase:
             self._copies.given_back(self)
 
 
-def add_row_resets(net: NetChange, left: RowChanges, rows: RowsSnapshot) -> None:
-    """Extend a net change so that it also resets the rows that a statement has ``left`` changed in a copy."""
+def add_scratch_row_resets(net: NetChange, left: RowChanges, rows: RowsSnapshot) -> None:
+    """Add resets of the scratch rows that a statement has ``left`` changed to a net change."""
     nodes = {row.now["id"]: True for row in left.nodes} | dict.fromkeys(left.nodes_gone, False)
     for node_id, is_there in nodes.items():
         node = rows.node(node_id)
@@ -388,6 +396,6 @@ def _reset_row(
         deleted.add(key)
 
 
-def _needs_replacement(copy: ScratchCopy) -> bool:
+def _needs_replacement(copy: ScratchEngineFile) -> bool:
     file_bytes, log_bytes = copy.engine.bytes()
     return log_bytes > max(MAX_SCRATCH_LOG_BYTES, file_bytes)

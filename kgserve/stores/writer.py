@@ -13,11 +13,16 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.platform.metrics.telemetry import RequestOrigin, StoreWriteCounters, bind_request_ids, get_request_origin
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.plan import WriteReport
-from kgserve.stores.pending_state import PendingState
+from kgserve.platform.metrics.telemetry import (
+    OriginatingRequest,
+    StoreWriteCounters,
+    bind_request_ids,
+    get_originating_request,
+)
+from kgserve.storage.model.change_set import ChangeSet, StoreState
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.write_planner import WriteReport
+from kgserve.stores.pending_state import PendingCommitGroupState
 
 log = structlog.get_logger()
 
@@ -27,7 +32,7 @@ MAX_WRITE_QUEUE_BYTES = 256 << 20
 
 
 class PlannedWrite(Protocol):
-    """A write planned before it reaches the writer thread, valid for any later state of the store."""
+    """Write that was planned before it reached the writer thread, valid for any later state of the store."""
 
     @property
     def cost(self) -> int:
@@ -44,7 +49,7 @@ class PlannedWrite(Protocol):
 
 
 class ReplicatedCommits(NamedTuple):
-    """Commits made by another server."""
+    """Commits that another server made, to be applied here."""
 
     changes: list[ChangeSet]
 
@@ -63,13 +68,13 @@ class QueuedWrite(msgspec.Struct, eq=False):
     prepare: Callable[[], WriteBatch | PlannedWrite | ReplicatedCommits] | None = None
     plan: PlannedWrite | None = None
     followed: ReplicatedCommits | None = None
-    decide: Callable[[PendingState], WriteBatch] | None = None
-    origin: RequestOrigin | None = msgspec.field(default_factory=get_request_origin)
+    decide: Callable[[PendingCommitGroupState], WriteBatch] | None = None
+    origin: OriginatingRequest | None = msgspec.field(default_factory=get_originating_request)
     queued_at: float = msgspec.field(default_factory=time.perf_counter)
 
 
 class WriterThread:
-    """Runs all changes of a store in order, in one thread.
+    """Thread that makes all changes of a store, in order.
 
     Queued writes are committed in groups of up to 60,000 rows or 64 MiB that share one sync to disk.
     """
@@ -196,7 +201,7 @@ class WriterThread:
 
 
 def prepare_write(write: QueuedWrite) -> QueuedWrite | None:
-    """Return the write with its batch or plan, or None if ``prepare`` failed. The future then carries the error."""
+    """Return a queued write with its batch or plan, or None if ``prepare`` failed; the future has the error."""
     if write.prepare is None:
         return write
     try:

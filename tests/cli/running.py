@@ -19,8 +19,8 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cli.root import run
-from kgserve.client.embedded import defer_to_host
+from kgserve.cli.root import run_command_line
+from kgserve.client.embedded import route_logs_to_stdlib_logging
 from kgserve.platform import structured_log
 from tests.cli.fork_server import ForkedProcess, fork
 
@@ -66,7 +66,7 @@ def kgserve(*arguments: object, stdin: str = "", variables: Mapping[str, str] | 
         _variables(environment(variables)),
         log_as_before(),
     ):
-        code = run([*map(str, arguments)])
+        code = run_command_line([*map(str, arguments)])
     assert "internal error in kgserve" not in _text(err), _text(err)
     return CommandResult(code, _text(out), _text(err))
 
@@ -162,7 +162,7 @@ def log_as_before() -> Generator[None]:
     root, chosen = logging.getLogger(), structlog.get_config() if structlog.is_configured() else None
     handlers, level, short = _streams(root), root.level, structured_log._short
     structlog.reset_defaults()
-    defer_to_host()
+    route_logs_to_stdlib_logging()
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from kgserve.platform.access.authentication import require_key_if_exposed, revoke_key
+from kgserve.platform.access.authentication import require_key_if_exposed, revoke_api_key
 from kgserve.platform.settings import Settings
 from tests.cli.running import ServerProcessHandle, kgserve, kgserve_process, serving
 from tests.platform.access.keys import audited, bearer, given, now
@@ -102,7 +102,7 @@ def test_damaged_keys_are_not_overwritten(tmp_path: Path) -> None:
 def test_remote_callers_are_not_served_without_keys(tmp_path: Path) -> None:
     """ABUSE 27: nor with invalid keys."""
     given(tmp_path, "read", name="revoked")
-    revoke_key(tmp_path, "revoked", now())
+    revoke_api_key(tmp_path, "revoked", now())
     given(tmp_path, "read", expires_at=now())
     everywhere = "0.0.0.0"  # noqa: S104 - must be rejected
     for host in (everywhere, "192.0.2.1", "::"):

@@ -15,7 +15,7 @@ import pytest
 from kgserve import __version__
 from kgserve.cli.mcp import EDITORS, _is_store_name, default_store_for_folder
 from kgserve.cli.mcp_stdio.command import BRIDGE_OPTIONS
-from kgserve.cli.root import kgserve as group
+from kgserve.cli.root import kgserve_root_command as group
 from tests.cli.running import environment, kgserve, kgserve_process
 from tests.project.reading import TOP
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from kgserve.platform.access.authentication import revoke_key
+from kgserve.platform.access.authentication import revoke_api_key
 from tests.cli.running import ServerProcessHandle, kgserve, kgserve_process, serving
 from tests.platform.access.keys import audited, bearer, given, now
 from tests.server.http.serving import accepted
@@ -47,7 +47,7 @@ def test_the_address_contains_a_key_if_keys_are_required(tmp_path: Path) -> None
         assert httpx.post(f"{api}/browser-key", headers=bearer(writing)).status_code == 403
         assert httpx.get(f"{api}/whoami", headers=bearer(key[:-4] + "AAAA")).status_code == 401
 
-        revoke_key(data, "maker", now())
+        revoke_api_key(data, "maker", now())
         assert httpx.get(f"{api}/whoami", headers=bearer(writing)).status_code == 401
         assert httpx.get(f"{api}/whoami", headers=bearer(key)).status_code == 200
         reader = kgserve("open", "--print", "--data", data, variables={"KGSERVE_KEY": given(data, "read")})

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.cli.options import CLIENT_SETTINGS, SETTINGS_WITHOUT_OPTION, option_names
-from kgserve.cli.root import kgserve as group
+from kgserve.cli.options import CLIENT_SETTINGS, SETTINGS_WITHOUT_OPTION, setting_option_names
+from kgserve.cli.root import kgserve_root_command as group
 from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings, load_settings
 from tests.cli.running import kgserve
@@ -23,7 +23,7 @@ def test_every_setting_is_an_option_of_serve() -> None:
     of_serve = [field for field in FIELDS if field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION]
     assert set(options) == {field.name for field in of_serve}
     for field in of_serve:
-        assert options[field.name].opts == list(option_names(field.name))
+        assert options[field.name].opts == list(setting_option_names(field.name))
         assert options[field.name].help
 
 

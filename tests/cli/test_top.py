@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.cli.top import MetricsReading, StoreRow, compute_overview, sort_stores
+from kgserve.cli.top import StoreMetricsRow, TimedMetricsScrape, compute_metrics_overview, sort_store_metrics_rows
 from kgserve.platform.metrics.exposition import MetricsScrape
 from tests.cli.running import ServerProcessHandle, kgserve, serving
 from tests.cli.screen import Screen
@@ -145,8 +145,8 @@ kgserve_store_engine_losses_total{store="b"} 2
 
 
 def test_rates_cover_the_time_between_two_scrapes() -> None:
-    seen = compute_overview(
-        MetricsReading(10.0, MetricsScrape.read(BEFORE)), MetricsReading(12.0, MetricsScrape.read(AFTER))
+    seen = compute_metrics_overview(
+        TimedMetricsScrape(10.0, MetricsScrape.read(BEFORE)), TimedMetricsScrape(12.0, MetricsScrape.read(AFTER))
     )
     assert seen.requests == pytest.approx(12.0)  # its own scrapes are excluded
     assert seen.errors == pytest.approx(2.0)
@@ -160,16 +160,16 @@ def test_rates_cover_the_time_between_two_scrapes() -> None:
 
 
 def test_a_restarted_server_has_no_negative_rates() -> None:
-    seen = compute_overview(
-        MetricsReading(10.0, MetricsScrape.read(AFTER)), MetricsReading(12.0, MetricsScrape.read(BEFORE))
+    seen = compute_metrics_overview(
+        TimedMetricsScrape(10.0, MetricsScrape.read(AFTER)), TimedMetricsScrape(12.0, MetricsScrape.read(BEFORE))
     )
     assert (seen.requests, seen.errors, seen.p95, seen.writes) == (0.0, 0.0, None, 0.0)
 
 
 def test_sort_orders() -> None:
-    def line(name: str, nodes: int) -> StoreRow:
-        return StoreRow(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
+    def line(name: str, nodes: int) -> StoreMetricsRow:
+        return StoreMetricsRow(name, nodes, 0, 0, 0.0, 0, 0, 0, None)
 
     stores = [line("b", 1), line("c", 5), line("a", 1)]
-    assert [each.name for each in sort_stores(stores, "nodes")] == ["c", "a", "b"]
-    assert [each.name for each in sort_stores(stores, "name")] == ["a", "b", "c"]
+    assert [each.name for each in sort_store_metrics_rows(stores, "nodes")] == ["c", "a", "b"]
+    assert [each.name for each in sort_store_metrics_rows(stores, "name")] == ["a", "b", "c"]

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from kgserve import errors
-from kgserve.client import AsyncClient, AsyncStore, Client, Store, operations, streams
-from kgserve.client.errors import ERRORS_BY_CODE, error_from_answer
-from kgserve.client.event_stream import EventStreamState
-from kgserve.client.streams import PagedNodes
-from kgserve.client.wire import ClientRequest, ClientRoute, StreamedRequest
+from kgserve.client import AsyncClient, AsyncStore, Client, Store, custom_request_builders, operations
+from kgserve.client.custom_request_builders import PagedNodes
+from kgserve.client.errors import ERRORS_BY_CODE, build_error_from_response
+from kgserve.client.event_stream import ResumableEventStreamState
+from kgserve.client.wire import ClientRequest, ClientRoute, StreamedAnswerRequest
 from kgserve.graph.request_bodies import (
-    ContextRequest,
     CypherRequest,
     InjectRequest,
+    LlmContextRequest,
     MultiQuerySearchRequest,
     SearchRequest,
     TraverseRequest,
@@ -67,11 +67,11 @@ def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
     match build(*first, *SAMPLES.get(name, texts), **named):
         case ClientRequest() as call:
             yield call.route.method, call.route.path
-        case StreamedRequest() as streamed:
+        case StreamedAnswerRequest() as streamed:
             yield streamed.call.route.method, streamed.call.route.path
         case PagedNodes() as paged:
             yield paged.page().route.method, paged.page().route.path
-        case EventStreamState() as following:
+        case ResumableEventStreamState() as following:
             yield following.call().route.method, following.call().route.path
         case other:
             raise AssertionError(f"{name} makes {other!r}")
@@ -89,7 +89,7 @@ def test_every_documented_operation_has_a_method(client: Client) -> None:
 
 
 def test_every_described_route_is_used() -> None:
-    modules = (operations, streams)
+    modules = (operations, custom_request_builders)
     routes = {
         (each.method, each.path)
         for each in (each for module in modules for each in vars(module).values())
@@ -117,9 +117,9 @@ def test_synchronous_and_asynchronous_classes_have_the_same_methods(kind: type, 
         (operations.inject, InjectRequest),
         (operations.traverse, TraverseRequest),
         (operations.search, SearchRequest),
-        (streams.search_batch, MultiQuerySearchRequest),
-        (operations.context, ContextRequest),
-        (streams.cypher, CypherRequest),
+        (custom_request_builders.search_batch, MultiQuerySearchRequest),
+        (operations.context, LlmContextRequest),
+        (custom_request_builders.cypher, CypherRequest),
     ],
 )
 def test_parameters_are_the_fields_of_the_request(build: Any, struct: type[msgspec.Struct]) -> None:
@@ -145,7 +145,7 @@ def test_every_error_is_raised_as_its_class() -> None:
         "invalid", "kind_not_allowed", "conflict_manual", "gone", "limited", "unavailable",
     }  # fmt: skip
     for code, kind in first.items():
-        known = error_from_answer(
+        known = build_error_from_response(
             ERROR_RESPONSE_KINDS[code].status, {}, problem(ERROR_RESPONSE_KINDS[code].status, code)
         )
         assert type(known) is kind

@@ -13,7 +13,7 @@ import pytest
 from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.answers import BatchSearchAnswer, SearchAnswer, TraverseAnswer
-from kgserve.graph.request_bodies import EdgeInput, EdgeLine, NodeInput, SearchVariant
+from kgserve.graph.request_bodies import EdgeInput, EdgeNdjsonLine, NodeInput, SearchQueryVariant
 from tests.server.http.serving import RunningServer
 
 ODD_IDS = ["a/b", ".", "..", "ü?#%2F", "a b", "x\ny", "%"]
@@ -137,7 +137,7 @@ def test_a_traversal_through_stores(project: Store, client: Client) -> None:
     assert "(missing)" in shown
     assert law.name in shown
     lines = list(project.export())
-    assert [each.to_graph for each in lines if isinstance(each, EdgeLine)].count(law.name) == 3
+    assert [each.to_graph for each in lines if isinstance(each, EdgeNdjsonLine)].count(law.name) == 3
     copy = client.store(f"{project.name}-copy")
     assert copy.import_(lines).edges_created == len(walk.edges) + 1
     assert copy.links().outbound == project.links().outbound
@@ -205,7 +205,7 @@ def test_search(project: Store) -> None:
     found = project.search("login", mode="keyword", at_least=sequence, explain=True)
     assert [hit.node.id for hit in found.hits] == ["req-1"]
     assert found.hits[0].why
-    joined = project.search_batch(["login", {"query": "handler"}, SearchVariant(query="token")], limit=2)
+    joined = project.search_batch(["login", {"query": "handler"}, SearchQueryVariant(query="token")], limit=2)
     assert (joined.query_count, len(joined.hits)) == (3, 2)
     text = project.context("login", budget=300, format="markdown", types=["requirement"], at_least=sequence)
     assert text.ids == ["req-1"]
@@ -267,7 +267,7 @@ async def everything(url: str, name: str) -> None:
         assert (found.node.id, stats.nodes) == ("sym-1", 3)
         async with store.export() as lines:
             kinds = [type(each).__name__ async for each in lines]
-        assert kinds == ["NodeLine"] * 3 + ["EdgeLine"] * 2
+        assert kinds == ["NodeNdjsonLine"] * 3 + ["EdgeNdjsonLine"] * 2
         with pytest.raises(InvalidInput):
             await client.drop(name, confirm="")
         async with anyio.create_task_group() as group:

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from kgserve.client import AsyncClient, Client, Event, Unreachable
-from kgserve.client.lines import ImportLine
+from kgserve.client.json_lines_streaming import ImportLine
 from kgserve.errors import Gone, NotFound
-from kgserve.graph.request_bodies import EdgeLine, NodeLine
+from kgserve.graph.request_bodies import EdgeNdjsonLine, NodeNdjsonLine
 from kgserve.platform import settings
 from tests.cli.fork_server import TOP
 from tests.cli.running import ServerProcessHandle, environment, serving
@@ -73,7 +73,7 @@ def test_an_export_can_be_imported(client: Client, tmp_path: Path) -> None:
     one.inject([{"id": "a", "type": "t", "attributes": {"k": [1]}}, {"id": "b", "type": "t"}])
     one.inject(edges=[{"from": "a", "to": "b", "relation_type": "r", "weight": 0.25}])
     exported = list(one.export())
-    assert [type(each) for each in exported] == [NodeLine, NodeLine, EdgeLine]
+    assert [type(each) for each in exported] == [NodeNdjsonLine, NodeNdjsonLine, EdgeNdjsonLine]
     assert two.import_(exported).ok
     assert list(two.export()) == exported
     assert one.export_to(file) == 2

@@ -13,10 +13,10 @@ import pytest
 
 from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
+from kgserve.client.custom_request_builders import STORE_EVENTS_ROUTE, store_events
 from kgserve.client.errors import RetryState, Unreachable
-from kgserve.client.event_stream import EventStreamState
-from kgserve.client.lines import ImportLine
-from kgserve.client.streams import STORE_EVENTS_ROUTE, store_events
+from kgserve.client.event_stream import ResumableEventStreamState
+from kgserve.client.json_lines_streaming import ImportLine
 from tests.cli.running import SERVER_TIMEOUT_SECONDS
 from tests.client.scripted import HEALTHY, ScriptedAnswer, ScriptedServer, answering, problem
 
@@ -265,7 +265,7 @@ def test_pauses_grow_with_jitter() -> None:
     assert all(0.5 * min(8, 0.2 * 2**n) <= each <= min(8, 0.2 * 2**n) for n, each in enumerate(pauses))
     assert len({retries.pause(0) for _ in range(50)}) > 10
     listener = store_events("s")
-    assert isinstance(listener, EventStreamState)
+    assert isinstance(listener, ResumableEventStreamState)
     assert listener.call().route is STORE_EVENTS_ROUTE
 
 

@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 
 from kgserve.client import Client
-from kgserve.graph.request_bodies import NodeLine
+from kgserve.graph.request_bodies import NodeNdjsonLine
 
 TEXT = "x" * 600
 
 
-def lines(count: int) -> Iterator[dict[str, Any] | NodeLine]:
+def lines(count: int) -> Iterator[dict[str, Any] | NodeNdjsonLine]:
     """Yield nodes, half of them as dicts and half as Structs."""
     for number in range(count // 2):
         yield {"kind": "node", "id": f"d{number}", "type": "dict", "content": TEXT}
-        yield NodeLine(id=f"s{number}", type="struct", content=TEXT)
+        yield NodeNdjsonLine(id=f"s{number}", type="struct", content=TEXT)
 
 
 def peak(work: Callable[[], Any]) -> int:

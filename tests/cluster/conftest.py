@@ -5,9 +5,13 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from kgserve.cluster.jetstream import connection
-from kgserve.cluster.jetstream.connection import NatsConnection
-from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobs, JetStreamLog, JetStreamRegistry
+from kgserve.cluster.jetstream import nats_connection
+from kgserve.cluster.jetstream.jetstream_backend import (
+    JetStreamBlobStorage,
+    JetStreamClusterRegistry,
+    JetStreamReplicatedLog,
+)
+from kgserve.cluster.jetstream.nats_connection import NatsConnection
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.proxy import Proxy
 from tests.cluster.rig import Node, Rig
@@ -30,12 +34,12 @@ class JetStreamRig:
 
     def lose_record(self, store: str, position: int) -> None:
         with closing(NatsConnection(self._servers.urls)) as made:
-            stream, _ = JetStreamLog(made)._place(store)
+            stream, _ = JetStreamReplicatedLog(made)._place(store)
             stream._asked("STREAM.MSG.DELETE", {"seq": position})
 
     def _connected(self, urls: str, patience: float) -> Node:
         made = self._closing.enter_context(closing(NatsConnection(urls, patience)))
-        return Node(JetStreamLog(made), JetStreamRegistry(made), JetStreamBlobs(made))
+        return Node(JetStreamReplicatedLog(made), JetStreamClusterRegistry(made), JetStreamBlobStorage(made))
 
 
 @pytest.fixture(scope="package")
@@ -50,7 +54,7 @@ def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param == "in memory":
         yield MemoryRig()
         return
-    monkeypatch.setattr(connection, "REPLY_QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(nats_connection, "REPLY_QUIET_SECONDS", 0.05)
     with ExitStack() as stack:
         yield JetStreamRig(request.getfixturevalue("servers"), stack)
 
@@ -58,4 +62,4 @@ def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten timeouts, so that a missing response is soon considered lost."""
-    monkeypatch.setattr(connection, "NATS_ATTEMPT_TIMEOUT_SECONDS", 0.4)
+    monkeypatch.setattr(nats_connection, "NATS_ATTEMPT_TIMEOUT_SECONDS", 0.4)

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cluster.backend import Heartbeat, ObservedHeartbeat, OwnershipClaim, RegistryEntry, StoreOwner
-from kgserve.cluster.log_records import (
+from kgserve.cluster.backend import (
+    Heartbeat,
+    StoreOwnerEntry,
+    VersionedHeartbeat,
+    VersionedRegistryEntry,
+    VersionedStoreOwnerEntry,
+)
+from kgserve.cluster.replicated_log_records import (
     LogPosition,
-    LogRecord,
-    PositionedRecord,
-    decode_record,
-    encode_record,
-    require_follows,
+    PositionedLogRecord,
+    ReplicatedLogRecord,
+    decode_log_record,
+    encode_log_record,
+    require_consecutive_log_record,
 )
 from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node
@@ -83,26 +89,26 @@ class MemoryLog:
     def end(self, store: str) -> LogPosition:
         return max(self._records(store), default=0)
 
-    def append(self, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
-        return self._wire.put(f"log {store}", encode_record(after, record), after)
+    def append(self, store: str, after: LogPosition, record: ReplicatedLogRecord) -> LogPosition:
+        return self._wire.put(f"log {store}", encode_log_record(after, record), after)
 
-    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedRecord]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedLogRecord]:
         if to < after:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} ends at {to}, before {after}")
         records = self._records(store)
         for position in sorted(records):
             if after < position <= to:
-                yield require_follows(store, after, decode_record(position, records[position]))
+                yield require_consecutive_log_record(store, after, decode_log_record(position, records[position]))
                 after = position
         if after < to:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
 
-    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedLogRecord]:
         records = self._records(store)
         for position in sorted(records):
             if position > after:
                 with suppress(ValueError):
-                    yield decode_record(position, records[position])
+                    yield decode_log_record(position, records[position])
 
     @property
     def shards(self) -> int:
@@ -111,7 +117,7 @@ class MemoryLog:
     def latest(self, shard: int) -> LogPosition:
         return max((each.position for _, each in self.recent(shard, 0)), default=0)
 
-    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedRecord]]:
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedLogRecord]]:
         assert shard == 0
         with self._wire.shared.lock:
             subjects = [each.removeprefix("log ") for each in self._wire.shared.messages if each.startswith("log ")]
@@ -134,25 +140,29 @@ class MemoryRegistry:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def owners(self, after: int = 0) -> dict[str, OwnershipClaim]:
+    def owners(self, after: int = 0) -> dict[str, VersionedStoreOwnerEntry]:
         with self._wire.shared.lock:
             stores = [key.removeprefix("owner ") for key in self._wire.shared.messages if key.startswith("owner ")]
         found = {store: claim for store in stores if (claim := self.owner(store)) is not None}
         return {store: claim for store, claim in found.items() if claim.revision > after}
 
-    def owner(self, store: str) -> OwnershipClaim | None:
+    def owner(self, store: str) -> VersionedStoreOwnerEntry | None:
         with self._wire.shared.lock:
             entries = [*self._wire.shared.messages.get(f"owner {store}", {}).items()]
-        return OwnershipClaim(msgspec.json.decode(entries[0][1], type=StoreOwner), entries[0][0]) if entries else None
+        return (
+            VersionedStoreOwnerEntry(msgspec.json.decode(entries[0][1], type=StoreOwnerEntry), entries[0][0])
+            if entries
+            else None
+        )
 
-    def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
+    def claim(self, store: str, owner: StoreOwnerEntry, revision: int) -> int | None:
         return self._replaced(f"owner {store}", msgspec.json.encode(owner), revision)
 
-    def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
+    def entries(self, after: int = 0) -> dict[str, VersionedRegistryEntry]:
         with self._wire.shared.lock:
             found = {key: dict(each) for key, each in self._wire.shared.messages.items() if key.startswith("entry ")}
         return {
-            key.removeprefix("entry "): RegistryEntry(data, number)
+            key.removeprefix("entry "): VersionedRegistryEntry(data, number)
             for key, each in found.items()
             for number, data in each.items()
             if number > after
@@ -164,11 +174,11 @@ class MemoryRegistry:
     def beat(self, beat: Heartbeat, revision: int) -> int | None:
         return self._replaced(f"beat {beat.node}", msgspec.json.encode(beat), revision)
 
-    def beats(self) -> dict[str, ObservedHeartbeat]:
+    def beats(self) -> dict[str, VersionedHeartbeat]:
         with self._wire.shared.lock:
             found = [value for key, value in self._wire.shared.messages.items() if key.startswith("beat ")]
         heard = [
-            ObservedHeartbeat(msgspec.json.decode(data, type=Heartbeat), number)
+            VersionedHeartbeat(msgspec.json.decode(data, type=Heartbeat), number)
             for each in found
             for number, data in each.items()
         ]

@@ -14,8 +14,8 @@ import pytest
 
 import kgserve
 from kgserve.client import Client
-from kgserve.cluster.backend import StoreOwner
-from kgserve.cluster.log_records import RECORD_FORMAT
+from kgserve.cluster.backend import StoreOwnerEntry
+from kgserve.cluster.replicated_log_records import RECORD_FORMAT
 from kgserve.errors import Conflict, ReplicatedLogCorrupt, Unavailable
 from tests.cluster.conftest import JetStreamRig
 from tests.cluster.nodes import ServingNode, serving_nodes, settle
@@ -64,7 +64,7 @@ def clients(nodes: list[ServingNode]) -> Iterator[list[Client]]:
         client.close()
 
 
-def owner(cluster: Node, store: str) -> StoreOwner:
+def owner(cluster: Node, store: str) -> StoreOwnerEntry:
     found = cluster.registry.owner(store)
     assert found is not None
     return found.owner

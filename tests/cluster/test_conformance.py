@@ -12,13 +12,18 @@ import pytest
 
 from kgserve.cluster.backend import (
     Heartbeat,
-    ObservedHeartbeat,
-    RegistryEntry,
     ReplicatedLog,
-    StoreOwner,
-    append_in_parts,
+    StoreOwnerEntry,
+    VersionedHeartbeat,
+    VersionedRegistryEntry,
+    append_split_log_record,
 )
-from kgserve.cluster.log_records import MAX_RECORD_BYTES, LogRecord, PositionedRecord, join_records
+from kgserve.cluster.replicated_log_records import (
+    MAX_RECORD_BYTES,
+    PositionedLogRecord,
+    ReplicatedLogRecord,
+    join_log_records,
+)
 from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node, Rig
 
@@ -30,19 +35,19 @@ SHORT, LONG = 1.0, 20.0
 """Timeouts in seconds, shorter and longer than the time until a lost response is noticed."""
 
 
-def frame(sequence: int, epoch: int = 1, data: bytes = b"rows") -> LogRecord:
-    return LogRecord("frame", epoch, sequence, sequence, data)
+def frame(sequence: int, epoch: int = 1, data: bytes = b"rows") -> ReplicatedLogRecord:
+    return ReplicatedLogRecord("frame", epoch, sequence, sequence, data)
 
 
-def take(epoch: int) -> LogRecord:
-    return LogRecord("take", epoch)
+def take(epoch: int) -> ReplicatedLogRecord:
+    return ReplicatedLogRecord("take", epoch)
 
 
-def owner(node: int, epoch: int = 1) -> StoreOwner:
-    return StoreOwner(f"n{node}", epoch, f"http://n{node}:8080")
+def owner(node: int, epoch: int = 1) -> StoreOwnerEntry:
+    return StoreOwnerEntry(f"n{node}", epoch, f"http://n{node}:8080")
 
 
-def whole(log: ReplicatedLog, store: str) -> list[PositionedRecord]:
+def whole(log: ReplicatedLog, store: str) -> list[PositionedLogRecord]:
     """Return all records of a log, asserting that each names the previous one."""
     found = list(log.read(store, 0, log.end(store)))
     assert all(before.position == after.before < after.position for before, after in pairwise(found))
@@ -139,7 +144,7 @@ def test_only_one_of_ten_concurrent_takeovers_succeeds(rig: Rig, store: str) -> 
                 barrier.wait()  # noqa: B023 - they are done before the next one is made
                 claimed = nodes[number].registry.claim(store, owner(number, epoch), revision) is not None
                 try:
-                    nodes[number].log.append(store, end, LogRecord("take", epoch, number))
+                    nodes[number].log.append(store, end, ReplicatedLogRecord("take", epoch, number))
                 except Fenced:
                     return claimed, False
                 return claimed, True
@@ -149,7 +154,7 @@ def test_only_one_of_ten_concurrent_takeovers_succeeds(rig: Rig, store: str) -> 
             present = nodes[-1].registry.owner(store)
             assert present is not None
             assert present.owner == owner(claimed.index(True), epoch)
-            assert whole(nodes[-1].log, store)[-1].record == LogRecord("take", epoch, taken.index(True))
+            assert whole(nodes[-1].log, store)[-1].record == ReplicatedLogRecord("take", epoch, taken.index(True))
 
 
 @pytest.mark.usefixtures("hasty")
@@ -194,22 +199,22 @@ def test_duplicate_requests_are_stored_once(rig: Rig, store: str) -> None:
 def test_a_large_frame_is_reassembled(rig: Rig, store: str) -> None:
     log = rig.node().log
     large = frame(1, data=bytes(range(256)) * (MAX_RECORD_BYTES // 100))
-    last = append_in_parts(log, store, 0, large)
-    append_in_parts(log, store, last, frame(2))
+    last = append_split_log_record(log, store, 0, large)
+    append_split_log_record(log, store, last, frame(2))
     assert [each.record.kind for each in whole(log, store)] == ["part", "part", "frame", "frame"]
-    assert [each.record for each in join_records(whole(log, store))] == [large, frame(2)]
+    assert [each.record for each in join_log_records(whole(log, store))] == [large, frame(2)]
 
 
 def test_an_incomplete_frame_is_not_read(rig: Rig, store: str) -> None:
     log = rig.node().log
     end = log.append(store, 0, frame(1))
     for _ in range(3):
-        end = log.append(store, end, LogRecord("part", 1, 2, 2, b"half"))
+        end = log.append(store, end, ReplicatedLogRecord("part", 1, 2, 2, b"half"))
     end = log.append(store, end, take(2))
-    end = log.append(store, end, LogRecord("part", 2, 2, 2, b"an"))
-    end = log.append(store, end, LogRecord("frame", 2, 2, 2, b"other"))
-    end = log.append(store, end, LogRecord("part", 2, 3, 3, b"and no more"))
-    assert [each.record for each in join_records(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
+    end = log.append(store, end, ReplicatedLogRecord("part", 2, 2, 2, b"an"))
+    end = log.append(store, end, ReplicatedLogRecord("frame", 2, 2, 2, b"other"))
+    end = log.append(store, end, ReplicatedLogRecord("part", 2, 3, 3, b"and no more"))
+    assert [each.record for each in join_log_records(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
 
 
 def test_a_gap_is_reported(rig: Rig, store: str) -> None:
@@ -306,11 +311,11 @@ def test_an_entry_is_shared_and_replaced_by_revision(rig: Rig, store: str) -> No
     name = f"key.{store}"
     first = mine.put_entry(name, b"one", 0)
     assert first is not None
-    assert others.entries()[name] == RegistryEntry(b"one", first)
+    assert others.entries()[name] == VersionedRegistryEntry(b"one", first)
     assert others.put_entry(name, b"two", 0) is None
     second = others.put_entry(name, b"two", first)
     assert second is not None
-    assert mine.entries(first)[name] == RegistryEntry(b"two", second)
+    assert mine.entries(first)[name] == VersionedRegistryEntry(b"two", second)
     assert name not in mine.entries(second)
 
 
@@ -324,7 +329,7 @@ def test_heartbeats_are_visible_and_duplicate_names_are_detected(rig: Rig, store
     while others.read_replica_heartbeats().get(names[1]) != heard[names[1]]:
         assert time.monotonic() < until
     assert [heard[name] for name in names] == [
-        ObservedHeartbeat(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)
+        VersionedHeartbeat(beat, revision or 0) for beat, revision in zip(beats, revisions, strict=True)
     ]
     assert revisions[0] is not None
     again = mine.beat(beats[0], revisions[0])

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from kgserve.client import Client
-from kgserve.cluster.log_shipping import read_shipped_position
+from kgserve.cluster.log_shipping import read_copied_log_position
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.storage.journal.snapshot import list_snapshots
-from kgserve.storage.layout import StoreLayout
+from kgserve.storage.store_folder_layout import StoreLayout
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import nats_servers
 from tests.server.http.serving import accepted
@@ -150,7 +150,7 @@ def test_files_of_an_unread_replica_are_kept_up_to_date(
 
     owner.store("kept").retain(f"the word is {SECRET}", entity_id="last")
     awaited(has(SECRET))
-    assert read_shipped_position(files.root) is not None, "who is killed now finds files that are nobody's copy"
+    assert read_copied_log_position(files.root) is not None, "who is killed now finds files that are nobody's copy"
     sequence = add(owner, "kept", "later")
     assert read(copy, "kept/nodes/later", sequence).status_code == 200
     owner.store("kept").forget(ids=["last"], erase=True)

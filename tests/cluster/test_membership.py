@@ -8,16 +8,22 @@ import msgspec
 import pytest
 
 from kgserve.cluster import membership
-from kgserve.cluster.backend import Heartbeat, ObservedHeartbeat, StoreOwner
+from kgserve.cluster.backend import Heartbeat, StoreOwnerEntry, VersionedHeartbeat
 from kgserve.cluster.membership import (
     LEASE_SECONDS,
     MIN_HEARTBEAT_ROUNDS,
     READ_FENCE_SECONDS,
     REDIRECT_CUTOFF_SECONDS,
-    ClusterFormat,
-    ClusterMembership,
+    ClusterHeartbeatMonitor,
+    ClusterRecordFormat,
 )
-from kgserve.cluster.ownership import ClaimOpportunity, LocalOwnership, RemoteOwnership, StoreOwnership, rank_nodes
+from kgserve.cluster.ownership import (
+    LocalStoreOwnership,
+    RemoteStoreOwnership,
+    StoreClaimPermission,
+    StoreOwnership,
+    rank_store_takeover_nodes,
+)
 from kgserve.errors import Conflict, Fenced, NoStore, OutcomeUnknown, Unavailable
 from tests.cluster.in_memory import MemoryRegistry, SharedMessageLog, Wire
 
@@ -44,8 +50,10 @@ class Cluster:
         self.nodes = {name: self.node(name) for name in NODES}
         self.owned = {name: StoreOwnership(MemoryRegistry(self.wires[name]), node) for name, node in self.nodes.items()}
 
-    def node(self, name: str, run: str = "first") -> ClusterMembership:
-        return ClusterMembership(MemoryRegistry(self.wires[name]), Heartbeat(name, run, f"http://{name}"), self.clock)
+    def node(self, name: str, run: str = "first") -> ClusterHeartbeatMonitor:
+        return ClusterHeartbeatMonitor(
+            MemoryRegistry(self.wires[name]), Heartbeat(name, run, f"http://{name}"), self.clock
+        )
 
     def run(self, seconds: int, *beating: str) -> None:
         """Advance the clock, with a heartbeat of each of these nodes every second."""
@@ -136,15 +144,15 @@ def test_callers_are_not_redirected_to_a_node_that_may_be_gone(cluster: Cluster)
     cluster.run(5, *NODES)
     cluster.owned["n1"].get_or_claim_owner("s", b"")
     for _ in range(int(REDIRECT_CUTOFF_SECONDS)):
-        assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteOwnership("n1", "http://n1")
+        assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteStoreOwnership("n1", "http://n1")
         cluster.run(1, "n2", "n3")
-    assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteOwnership("n1", "http://n1", quiet=True)
+    assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteStoreOwnership("n1", "http://n1", quiet=True)
     assert not cluster.nodes["n2"].is_gone("n1")
     cluster.run(1, *NODES)
     # An election, in which no heartbeat is accepted, does not count against any node.
     cluster.run(60)
     cluster.run(MIN_HEARTBEAT_ROUNDS - 1, "n2")
-    assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteOwnership("n1", "http://n1")
+    assert cluster.owned["n2"].get_or_claim_owner("s") == RemoteStoreOwnership("n1", "http://n1")
 
 
 def test_a_lagging_server_revives_no_node(cluster: Cluster) -> None:
@@ -194,16 +202,16 @@ def test_a_heartbeat_without_response_is_found_again(cluster: Cluster) -> None:
 # Ownership
 
 
-def epoch(found: LocalOwnership | RemoteOwnership) -> int:
-    assert isinstance(found, LocalOwnership)
+def epoch(found: LocalStoreOwnership | RemoteStoreOwnership) -> int:
+    assert isinstance(found, LocalStoreOwnership)
     return found.epoch
 
 
 def test_a_leaving_node_does_not_change_the_rank_of_others() -> None:
     for number in range(50):
-        order = rank_nodes(f"s{number}", ["n1", "n2", "n3", "n4"])
-        assert rank_nodes(f"s{number}", ["n4", "n2", "n3"]) == [name for name in order if name != "n1"]
-    firsts = [rank_nodes(f"s{number}", NODES)[0] for number in range(3000)]
+        order = rank_store_takeover_nodes(f"s{number}", ["n1", "n2", "n3", "n4"])
+        assert rank_store_takeover_nodes(f"s{number}", ["n4", "n2", "n3"]) == [name for name in order if name != "n1"]
+    firsts = [rank_store_takeover_nodes(f"s{number}", NODES)[0] for number in range(3000)]
     assert all(800 < firsts.count(name) < 1200 for name in NODES)
 
 
@@ -212,7 +220,7 @@ def test_a_store_stays_with_a_live_owner(cluster: Cluster) -> None:
     assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 1
     cluster.run(60, *NODES)
     assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 1
-    assert cluster.owned["n2"].get_or_claim_owner("s", b"") == RemoteOwnership("n1", "http://n1")
+    assert cluster.owned["n2"].get_or_claim_owner("s", b"") == RemoteStoreOwnership("n1", "http://n1")
 
 
 def test_every_store_of_a_gone_node_gets_one_owner(cluster: Cluster) -> None:
@@ -223,13 +231,13 @@ def test_every_store_of_a_gone_node_gets_one_owner(cluster: Cluster) -> None:
     for store in stores:
         found = {name: cluster.owned[name].get_or_claim_owner(store, b"") for name in ("n2", "n3")}
         again = {name: cluster.owned[name].get_or_claim_owner(store, b"") for name in ("n2", "n3")}
-        owner = rank_nodes(store, ["n2", "n3"])[0]
+        owner = rank_store_takeover_nodes(store, ["n2", "n3"])[0]
         assert epoch(found[owner]) == epoch(again[owner]) == 2
         (other,) = {"n2", "n3"} - {owner}
-        assert again[other] == RemoteOwnership(owner, f"http://{owner}")
+        assert again[other] == RemoteStoreOwnership(owner, f"http://{owner}")
     # The returning node notices, and takes nothing back.
     cluster.run(1, *NODES)
-    assert all(isinstance(cluster.owned["n1"].get_or_claim_owner(store, b""), RemoteOwnership) for store in stores)
+    assert all(isinstance(cluster.owned["n1"].get_or_claim_owner(store, b""), RemoteStoreOwnership) for store in stores)
 
 
 def test_a_restarted_node_has_to_take_over_its_stores(cluster: Cluster) -> None:
@@ -244,15 +252,15 @@ def test_a_lost_claim_is_reported(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     registry = MemoryRegistry(cluster.wires["n3"])
     decided = cluster.owned["n1"].evaluate_claim
-    assert decided("s", None) == ClaimOpportunity(1, 0)
+    assert decided("s", None) == StoreClaimPermission(1, 0)
     cluster.owned["n1"].evaluate_claim = lambda store, claim: (
-        registry.claim(store, StoreOwner("n3", 1, "u"), 0),
-        ClaimOpportunity(1, 0),
+        registry.claim(store, StoreOwnerEntry("n3", 1, "u"), 0),
+        StoreClaimPermission(1, 0),
     )[1]
     with pytest.raises(Unavailable, match="'s' is being taken over by another node"):
         cluster.owned["n1"].get_or_claim_owner("s", b"")
     cluster.owned["n1"].evaluate_claim = decided
-    assert cluster.owned["n1"].get_or_claim_owner("s", b"") == RemoteOwnership("n3", "http://n3")
+    assert cluster.owned["n1"].get_or_claim_owner("s", b"") == RemoteStoreOwnership("n3", "http://n3")
 
 
 def test_an_unconfirmed_claim_is_claimed_again(cluster: Cluster) -> None:
@@ -270,12 +278,12 @@ def test_a_leaving_node_is_replaced_at_once(cluster: Cluster) -> None:
     assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"what it is")) == 1
     with cluster.nodes["n1"]:
         pass
-    assert isinstance(cluster.owned["n2"].get_or_claim_owner("s"), RemoteOwnership)
+    assert isinstance(cluster.owned["n2"].get_or_claim_owner("s"), RemoteStoreOwnership)
     cluster.run(1, "n2", "n3")
     found = [
         each
         for each in (cluster.owned[name].get_or_claim_owner("s") for name in ("n2", "n3"))
-        if isinstance(each, LocalOwnership)
+        if isinstance(each, LocalStoreOwnership)
     ]
     assert [each.claim.owner.description for each in found] == [b"what it is"]
 
@@ -313,7 +321,7 @@ def test_a_node_silent_during_a_delayed_heartbeat_has_to_confirm_its_ownership(c
     cluster.run(5, *NODES)
     node, beats = cluster.nodes["n1"], MemoryRegistry.beats
 
-    def late(registry: MemoryRegistry) -> dict[str, ObservedHeartbeat]:
+    def late(registry: MemoryRegistry) -> dict[str, VersionedHeartbeat]:
         cluster.clock.now += READ_FENCE_SECONDS - 1
         return beats(registry)
 
@@ -338,7 +346,7 @@ def test_a_dropped_store_is_missing_everywhere_until_created_again(cluster: Clus
     with pytest.raises(NoStore):
         second.get_or_claim_owner("s")
     again = second.get_or_claim_owner("s", b"another")
-    assert isinstance(again, LocalOwnership)
+    assert isinstance(again, LocalStoreOwnership)
     assert (again.epoch, again.claim.owner.begins, again.made) == (2, 7, True)
 
 
@@ -347,7 +355,7 @@ def test_a_store_is_handed_over_to_the_named_node(cluster: Cluster) -> None:
     cluster.owned["n1"].get_or_claim_owner("s", b"")
     cluster.owned["n1"].hand_over("s", "n2", "http://n2")
     assert not cluster.owned["n1"].owns("s")
-    assert cluster.owned["n1"].get_or_claim_owner("s") == RemoteOwnership("n2", "http://n2")
+    assert cluster.owned["n1"].get_or_claim_owner("s") == RemoteStoreOwnership("n2", "http://n2")
     assert epoch(cluster.owned["n2"].get_or_claim_owner("s")) == 3
     with pytest.raises(Fenced):
         cluster.owned["n1"].describe("s", b"late")
@@ -368,7 +376,7 @@ def test_a_released_store_is_claimed_again(cluster: Cluster) -> None:
 
 
 def test_the_owner_entry_has_a_stable_encoding() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(StoreOwner("n1", 2, "http://n1"))) == {
+    assert msgspec.json.decode(msgspec.json.encode(StoreOwnerEntry("n1", 2, "http://n1"))) == {
         "node": "n1",
         "epoch": 2,
         "url": "http://n1",
@@ -378,12 +386,12 @@ def test_the_owner_entry_has_a_stable_encoding() -> None:
 def test_a_node_without_the_current_format_is_refused() -> None:
     registry = MemoryRegistry(Wire(SharedMessageLog(), 0))
     old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
-    assert ClusterFormat(registry, 2).current == 1
+    assert ClusterRecordFormat(registry, 2).current == 1
     with pytest.raises(Conflict, match="upgrade these nodes first: n1; they do not support format 2"):
-        ClusterFormat(registry, 2).finish({"n1": old, "n2": new})
-    assert ClusterFormat(registry, 2).finish({"n2": new}) == ClusterFormat(registry, 2).finish({}) == 2
+        ClusterRecordFormat(registry, 2).finish({"n1": old, "n2": new})
+    assert ClusterRecordFormat(registry, 2).finish({"n2": new}) == ClusterRecordFormat(registry, 2).finish({}) == 2
     with pytest.raises(Conflict, match="uses format 2, but this version of kgserve supports only 1"):
-        ClusterFormat(registry, 1)
+        ClusterRecordFormat(registry, 1)
 
 
 def test_a_draining_node_takes_over_nothing(cluster: Cluster) -> None:

@@ -11,8 +11,8 @@ import nats
 import pytest
 from nats.js.api import ObjectInfo, StreamConfig
 
-from kgserve.cluster.jetstream.connection import NatsConnection, NatsServerInfo, require_durable_servers
-from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobs, JetStreamLog
+from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobStorage, JetStreamReplicatedLog
+from kgserve.cluster.jetstream.nats_connection import NatsConnection, NatsServerInfo, require_durable_nats_servers
 from kgserve.cluster.jetstream.stream import JetStreamStream
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
@@ -48,7 +48,7 @@ def test_a_server_that_hides_its_sync_settings_is_rejected(tmp_path: Path) -> No
 def test_servers_have_to_be_new_enough(version: str, *, taken: bool) -> None:
     server = NatsServerInfo("n0", version)
     with pytest.raises(Conflict, match="sync_interval" if taken else f"'n0' is {version.replace('?', '.')}; 2.15 or"):
-        require_durable_servers([server])
+        require_durable_nats_servers([server])
 
 
 def test_a_single_server_is_rejected(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_single_server_is_rejected(tmp_path: Path) -> None:
         closing(NatsConnection(one.urls, patience=3)) as connection,
         pytest.raises(Conflict, match="KGSERVE_LOG_00 of the cluster cannot be created: replicas > 1"),
     ):
-        JetStreamLog(connection)
+        JetStreamReplicatedLog(connection)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_stream_with_limits_is_rejected(
 
     with closing(NatsConnection(servers.urls)) as connection:
         # The servers elect a leader before any client can create a stream.
-        JetStreamLog(connection)
+        JetStreamReplicatedLog(connection)
         asyncio.run(make())
         with pytest.raises(Conflict, match=f"{name}.* {complaint}"):
             JetStreamStream(connection, name, [f"made.{store}"])
@@ -113,7 +113,7 @@ def test_invalid_server_addresses_are_reported(addresses: str) -> None:
 
 def test_requests_on_a_closed_connection_are_reported(servers: NatsServers) -> None:
     connection = NatsConnection(servers.urls)
-    log = JetStreamLog(connection)
+    log = JetStreamReplicatedLog(connection)
     connection.close()
     connection.close()
     with pytest.raises(Unavailable, match="is closed"):
@@ -131,7 +131,7 @@ def test_blobs_are_readable_by_the_object_store(servers: NatsServers, store: str
         return found.data, found.info
 
     with closing(NatsConnection(servers.urls)) as connection:
-        JetStreamBlobs(connection).put(f"snap/{store}", tmp_path / "file")
+        JetStreamBlobStorage(connection).put(f"snap/{store}", tmp_path / "file")
     data, info = asyncio.run(get())
     assert data == b"abcde" * 200_000
     assert info.name == f"snap/{store}"

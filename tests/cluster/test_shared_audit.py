@@ -5,15 +5,15 @@ from uuid import uuid4
 
 import pytest
 
-from kgserve.cluster import shared_state
-from kgserve.cluster.shared_state import AuditLogReplicator, read_shared_audit_records
+from kgserve.cluster import audit_and_api_key_sync
+from kgserve.cluster.audit_and_api_key_sync import AuditLogReplicator, read_replicated_audit_records
 from kgserve.errors import OutcomeUnknown, ReplicatedLogCorrupt
 from kgserve.platform.access.audit import AuditLog
 from tests.cluster.rig import Rig
 
 
 def acts(rig: Rig, node: str, limit: int = 1_000) -> list[str]:
-    return [each.act for each in read_shared_audit_records(rig.node().log, node, limit)]
+    return [each.act for each in read_replicated_audit_records(rig.node().log, node, limit)]
 
 
 def test_shipped_audit_records_are_read_once_by_other_nodes(rig: Rig, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_shipped_audit_records_are_read_once_by_other_nodes(rig: Rig, tmp_path: 
     audit.record_admin_action("third", "done")
     AuditLogReplicator(rig.node().log, node, tmp_path).ship()
     AuditLogReplicator(rig.node().log, node, tmp_path).ship()
-    found = read_shared_audit_records(rig.node().log, node, 1_000)
+    found = read_replicated_audit_records(rig.node().log, node, 1_000)
     assert [(each.act, each.node, each.caller) for each in found] == [
         ("first", node, "boss"),
         ("second", node, ""),
@@ -66,8 +66,8 @@ def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> No
 
 
 def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_state, "MIN_AUDIT_STRETCH_BYTES", 500)
-    monkeypatch.setattr(shared_state, "MAX_AUDIT_STRETCHES", 3)
+    monkeypatch.setattr(audit_and_api_key_sync, "MIN_AUDIT_STRETCH_BYTES", 500)
+    monkeypatch.setattr(audit_and_api_key_sync, "MAX_AUDIT_STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", AuditLog(tmp_path), rig.node().log
     shipping = AuditLogReplicator(log, node, tmp_path)
     for number in range(60):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.shared_state import ApiKeySync
-from kgserve.platform.access.authentication import ApiKey, add_key, create_api_key, read_keys, revoke_key
+from kgserve.cluster.audit_and_api_key_sync import ApiKeySync
+from kgserve.platform.access.authentication import ApiKey, add_api_key, create_api_key, read_api_keys, revoke_api_key
 from tests.cluster.in_memory import MemoryRig
 
 
@@ -19,7 +19,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 def made(folder: Path, name: str) -> ApiKey:
     key, _ = create_api_key(name, "write", ["*"], 1)
-    add_key(folder, key)
+    add_api_key(folder, key)
     return key
 
 
@@ -29,13 +29,13 @@ def test_keys_of_one_node_reach_all_nodes(folders: list[Path]) -> None:
     first = made(folders[0], "first")
     for node in nodes:
         node.look()
-    assert [read_keys(folder) for folder in folders] == [[first]] * 3
+    assert [read_api_keys(folder) for folder in folders] == [[first]] * 3
     second = made(folders[1], "second")
-    revoked = revoke_key(folders[2], "first", 7)
+    revoked = revoke_api_key(folders[2], "first", 7)
     for node in nodes * 2:
         node.look()
     for folder in folders:
-        assert {key.id: key for key in read_keys(folder)} == {first.id: revoked, second.id: second}
+        assert {key.id: key for key in read_api_keys(folder)} == {first.id: revoked, second.id: second}
 
 
 def test_a_joining_node_shares_its_keys(folders: list[Path]) -> None:
@@ -45,7 +45,9 @@ def test_a_joining_node_shares_its_keys(folders: list[Path]) -> None:
     for node in [*nodes, *nodes]:
         node.look()
     assert (
-        {key.id for key in read_keys(folders[0])} == {key.id for key in read_keys(folders[1])} == {first.id, second.id}
+        {key.id for key in read_api_keys(folders[0])}
+        == {key.id for key in read_api_keys(folders[1])}
+        == {first.id, second.id}
     )
     before = (folders[0] / "keys.json").stat()
     nodes[0].look()

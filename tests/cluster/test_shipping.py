@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.backend import ReplicatedLog, StoreOwner
-from kgserve.cluster.log_records import MAX_RECORD_BYTES, LogRecord, split_record
+from kgserve.cluster.backend import ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.log_shipping import (
     LOG_POSITION_FILE,
-    LogShipper,
-    ShippedPosition,
+    CopiedLogPosition,
+    ReplicatedJournalWriter,
     append_replicated_records,
     fence_log,
     take_over_log,
 )
+from kgserve.cluster.replicated_log_records import MAX_RECORD_BYTES, ReplicatedLogRecord, split_log_record
 from kgserve.errors import Fenced, OutcomeUnknown, ReplicatedLogCorrupt, StorageFull, Unavailable
 from kgserve.platform.settings import Settings
-from kgserve.storage.journal.journal import Journal, encode_frame
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.journal.journal import Journal, encode_journal_frame
+from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.stores.placement import create_store_files, new_store_description
 from kgserve.stores.pool import StorePool
 from tests.cluster.in_memory import MemoryRig
@@ -37,8 +37,8 @@ FEW_BYTES = 500
 """Segment size in bytes, small enough for several segments."""
 
 
-def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> StoreOwner:
-    return StoreOwner("n1", epoch, "http://n1", begins=begins, coming=coming)
+def owned(epoch: int, begins: int = 0, *, coming: bool = False) -> StoreOwnerEntry:
+    return StoreOwnerEntry("n1", epoch, "http://n1", begins=begins, coming=coming)
 
 
 class Machines:
@@ -57,7 +57,9 @@ class Machines:
         found = Journal.open(path, FEW_BYTES, 0) if path.is_dir() else Journal.create(path, FEW_BYTES)
         return self._closing.enter_context(closing(found))
 
-    def owner(self, machine: str, log: ReplicatedLog, store: str, epoch: int, *, coming: bool = False) -> LogShipper:
+    def owner(
+        self, machine: str, log: ReplicatedLog, store: str, epoch: int, *, coming: bool = False
+    ) -> ReplicatedJournalWriter:
         return take_over_log(self.journal(machine), log, store, owned(epoch, coming=coming))
 
     def kept(self, machine: str) -> list[ChangeSet]:
@@ -77,7 +79,7 @@ def memory() -> MemoryRig:
     return MemoryRig()
 
 
-def write(owner: LogShipper, upto: int, per_frame: int = 1) -> None:
+def write(owner: ReplicatedJournalWriter, upto: int, per_frame: int = 1) -> None:
     while (done := owner.journal.last) < upto:
         owner.append(CHANGES[done : min(done + per_frame, upto)])
 
@@ -237,11 +239,11 @@ def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines
 def test_a_partially_read_frame_is_read_again(memory: MemoryRig, store: str, machines: Machines) -> None:
     log, large = memory.node().log, nodes(3, size=MAX_RECORD_BYTES)
     journal = machines.journal("a")
-    *parts, final = split_record(LogRecord("frame", 1, 1, 3, encode_frame(large)))
+    *parts, final = split_log_record(ReplicatedLogRecord("frame", 1, 1, 3, encode_journal_frame(large)))
     end = 0
     for part in parts:
         end = log.append(store, end, part)
-    reached = append_replicated_records(journal, log.read(store, 0, end), store, 2, ShippedPosition())
+    reached = append_replicated_records(journal, log.read(store, 0, end), store, 2, CopiedLogPosition())
     end = log.append(store, end, final)
     append_replicated_records(journal, log.read(store, reached.position, end), store, 2, reached)
     assert machines.kept("a") == large

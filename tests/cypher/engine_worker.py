@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import tests.engines
-from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database, QueryResult  # noqa: TID251 - no server has it
+from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database, QueryResult  # noqa: TID251 - no server has it
 
 CACHE_BYTES = 128 << 20
 MAX_ROWS = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, KEYWORDS, scan_tokens
+from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, KEYWORDS, scan_cypher_tokens
 from kgserve.errors import InvalidInput
 
 PARAMETERS = {
@@ -265,6 +265,6 @@ def _characters(choice: random.Random, text: str) -> str:
 
 def _parts(text: str) -> list[str]:
     try:
-        return [token.text for token in scan_tokens(text)]
+        return [token.text for token in scan_cypher_tokens(text)]
     except InvalidInput:
         return list(text)

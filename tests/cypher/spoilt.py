@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import GuardedStatement, guard_statement
+from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.projections.cypher_engine.driver import selection
-from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database  # noqa: TID251 - no server has it
+from kgserve.projections.cypher_engine.driver import engine_selection
+from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database  # noqa: TID251 - no server has it
 from tests.cypher.engine_worker import Job, Outcome
 from tests.cypher.sample_texts import PARAMETERS, READS, WRITES, mutate
 
 TIMEOUT_MS = 1_000
-GRACE = 1.5 if selection.selected_engine == "kuzu" else 30.0
+GRACE = 1.5 if engine_selection.selected_engine == "kuzu" else 30.0
 """Seconds over the time limit that planning, and one step that cannot be interrupted, may take on a busy machine.
 
 Ladybug plans a star of ten relations for five times as long as Kùzu does.
@@ -157,10 +157,10 @@ class Run(msgspec.Struct):
     slowest: float = 0.0
 
 
-def judge(text: str, *, writable: bool) -> GuardedStatement | str:
+def judge(text: str, *, writable: bool) -> GuardedCypherStatement | str:
     """Return the guard's statement, or the kind of its rejection; any other exception is a defect."""
     try:
-        return guard_statement(text, PARAMETERS, writable=writable)
+        return guard_cypher_statement(text, PARAMETERS, writable=writable)
     except InvalidInput:
         return "refused: invalid"
     except KgserveError:
@@ -186,7 +186,7 @@ def fuzz(path: Path, texts: int, seed: int, *, writable: bool) -> Run:
     return run
 
 
-def _try(worker: Worker, statement: GuardedStatement, text: str, run: Run) -> None:
+def _try(worker: Worker, statement: GuardedCypherStatement, text: str, run: Run) -> None:
     try:
         outcome = worker.run(Job(statement.text, statement.parameters, statement.updates))
     except Violation as violation:

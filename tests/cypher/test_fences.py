@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.code_fences import blank_code_fences
+from kgserve.cypher.markdown_code_fences import blank_code_fences
 
 FENCED = [
     "```cypher\nRETURN 1 AS one\n```",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.projections.cypher_engine.driver.error_translation import suggest_schema_names
+from kgserve.projections.cypher_engine.driver.error_translation import hint_for_unknown_schema_names
 
 NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property name for e."
 
@@ -29,7 +29,7 @@ NO_TABLE, NO_PROPERTY = "Table Person does not exist.", "Cannot find property na
     ],
 )
 def test_hint_lists_unknown_names_and_alternatives(message: str, statement: str, said: list[str]) -> None:
-    found = suggest_schema_names(message, statement)
+    found = hint_for_unknown_schema_names(message, statement)
     assert all(each in found for each in said), found
 
 
@@ -42,4 +42,4 @@ def test_hint_lists_unknown_names_and_alternatives(message: str, statement: str,
     ],
 )
 def test_no_hint_for_known_names_texts_or_long_names(message: str, statement: str) -> None:
-    assert suggest_schema_names(message, statement) == ""
+    assert hint_for_unknown_schema_names(message, statement) == ""

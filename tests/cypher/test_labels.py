@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.guard import GuardedStatement, guard_statement
+from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
 
 PATTERNS = {
     "MATCH (n) RETURN n": "MATCH (n:Entity) RETURN n",
@@ -53,8 +53,8 @@ PATTERNS = {
 }
 
 
-def examined(text: str) -> GuardedStatement:
-    return guard_statement(text, {"p": "x"}, writable=True)
+def examined(text: str) -> GuardedCypherStatement:
+    return guard_cypher_statement(text, {"p": "x"}, writable=True)
 
 
 @pytest.mark.parametrize("text", PATTERNS)

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cypher.lexer import UnterminatedToken, describe_position, scan_tokens, significant_tokens
+from kgserve.cypher.lexer import (
+    UnterminatedTokenError,
+    describe_text_position,
+    scan_cypher_tokens,
+    scan_significant_tokens,
+)
 from kgserve.errors import InvalidInput
 
 PIECES = [
@@ -35,7 +40,7 @@ PIECES = [
 @given(st.one_of(st.lists(st.sampled_from(PIECES)).map("".join), st.text(max_size=60)))
 def test_tokens_cover_the_text(text: str) -> None:
     try:
-        list(scan_tokens(text))
+        list(scan_cypher_tokens(text))
     except InvalidInput as error:
         refused = error.errors
     else:
@@ -44,7 +49,7 @@ def test_tokens_cover_the_text(text: str) -> None:
         assert refused[0].path == "query"
         assert "line " in refused[0].message
         return
-    found = list(scan_tokens(text))
+    found = list(scan_cypher_tokens(text))
     assert "".join(token.text for token in found) == text
     assert [token.start for token in found[1:]] == [token.end for token in found[:-1]]
     assert all(text[token.start : token.end] == token.text for token in found)
@@ -55,13 +60,13 @@ def test_tokens_cover_the_text(text: str) -> None:
     st.sampled_from("'\"`"),
 )
 def test_quoted_words_are_one_token(words: str, quote: str) -> None:
-    assert [token.kind for token in significant_tokens(f"RETURN {quote}{words}{quote}")][1:] == [
+    assert [token.kind for token in scan_significant_tokens(f"RETURN {quote}{words}{quote}")][1:] == [
         "quoted" if quote == "`" else "string"
     ]
 
 
 def test_token_kinds() -> None:
-    found = significant_tokens(
+    found = scan_significant_tokens(
         "MATCH (`a b`:T) // c\nWHERE n.x >= $p /* d */ AND 'it\\'s' <> \"\\u00e9\" RETURN 1..3, .5e-2"
     )
     kinds = {token.text: token.kind for token in found}
@@ -83,8 +88,8 @@ def test_token_kinds() -> None:
     ],
 )
 def test_unterminated_tokens_are_reported_with_position(text: str, where: str) -> None:
-    with pytest.raises(UnterminatedToken) as caught:
-        significant_tokens(text)
+    with pytest.raises(UnterminatedTokenError) as caught:
+        scan_significant_tokens(text)
     assert caught.value.errors[0].path == "query"
     assert where in caught.value.message
 
@@ -92,12 +97,12 @@ def test_unterminated_tokens_are_reported_with_position(text: str, where: str) -
 @pytest.mark.parametrize("text", [r"'\q'", r"'\x41'", r"'\u12'", "``", "$ a", "a # b", "a ? b", "a ⟨ b", "\x00"])
 def test_texts_that_the_engine_tokenizes_differently_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
-        significant_tokens(text)
+        scan_significant_tokens(text)
 
 
 @pytest.mark.parametrize(("offset", "line", "column"), [(0, 1, 1), (2, 1, 3), (3, 2, 1), (6, 3, 1), (8, 4, 2)])
 def test_positions_have_line_and_column(offset: int, line: int, column: int) -> None:
-    assert describe_position("ab\ncd\n\nef", offset) == f"line {line}, column {column}"
+    assert describe_text_position("ab\ncd\n\nef", offset) == f"line {line}, column {column}"
 
 
 @pytest.mark.parametrize(
@@ -106,5 +111,5 @@ def test_positions_have_line_and_column(offset: int, line: int, column: int) -> 
 def test_scanning_takes_linear_time(text: str) -> None:
     start = time.thread_time()
     with suppress(InvalidInput):
-        significant_tokens(text)
+        scan_significant_tokens(text)
     assert time.thread_time() - start < 10  # 0.03 s on an idle machine; quadratic time takes minutes

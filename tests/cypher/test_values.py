@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import prepare_parameters
+from kgserve.cypher.guard import prepare_cypher_parameters
 from kgserve.errors import InvalidInput
 
 
@@ -23,7 +23,7 @@ from kgserve.errors import InvalidInput
     ],
 )
 def test_parameter_values_are_converted_for_the_engine(value: Any, ready: Any) -> None:
-    result = prepare_parameters({"v": value})["v"]
+    result = prepare_cypher_parameters({"v": value})["v"]
     assert result == ready
     if isinstance(ready, list) and ready and isinstance(ready[0], dict):
         assert [list(item) for item in result] == [list(ready[0])] * len(ready)
@@ -61,5 +61,5 @@ def nested(depth: int) -> Any:
 )
 def test_unsupported_parameter_values_are_rejected_with_path(value: Any, path: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        prepare_parameters({"v": value})
+        prepare_cypher_parameters({"v": value})
     assert caught.value.errors[0].path == path

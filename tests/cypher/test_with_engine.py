@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kgserve.cypher import limits
-from kgserve.cypher.guard import guard_statement
+from kgserve.cypher.guard import guard_cypher_statement
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, JSON_FUNCTIONS
 from tests.cypher.engine_worker import Job, Outcome
 from tests.cypher.sample_texts import PARAMETERS, READS, WRITES
@@ -33,7 +33,7 @@ def worker(store: Path) -> Any:
 
 
 def run(worker: Worker, text: str, parameters: dict[str, Any]) -> Outcome:
-    statement = guard_statement(text, parameters, writable=True)
+    statement = guard_cypher_statement(text, parameters, writable=True)
     return worker.run(Job(statement.text, statement.parameters, statement.updates))
 
 
@@ -72,7 +72,7 @@ def test_parameters_round_trip_unchanged(store: Path) -> None:
     program = (
         "import tests.engines\n"
         "from kgserve.cypher.guard import guard_statement\n"
-        "from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database\n"
+        "from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database\n"
         f"connection = Connection(Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"
         "rows = [{'a': 1, 'b': 'x'}, {'b': 'y', 'a': 2.5}, {'b': None}]\n"
         "for value in (None, [], [1, 2.5], rows, {'a': [1]}, [[1], []], 'a\\0b', 2**63 - 1, True):\n"

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.cache import EmbeddingCache, embed_cached
+from kgserve.embedding.cache import EmbeddingCache, embed_texts_with_cache
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Unavailable
 from tests.captured_log import capture_log
@@ -97,16 +97,16 @@ def test_each_distinct_text_is_embedded_once(cache: EmbeddingCache) -> None:
     embedder = CountingEmbedder()
     texts = ["one", "two", "one", "three", "two"]
     for _ in range(2):
-        assert (embed_cached(embedder, cache, texts) == HashingEmbedder().embed(texts)).all()
+        assert (embed_texts_with_cache(embedder, cache, texts) == HashingEmbedder().embed(texts)).all()
     assert embedder.asked == ["one", "two", "three"]
-    embed_cached(embedder, cache, ["three", "four"])
+    embed_texts_with_cache(embedder, cache, ["three", "four"])
     assert embedder.asked == ["one", "two", "three", "four"]
-    assert embed_cached(embedder, cache, []).shape == (0, 384)
+    assert embed_texts_with_cache(embedder, cache, []).shape == (0, 384)
 
 
 def test_vectors_of_other_dimensions_are_recomputed(cache: EmbeddingCache) -> None:
     cache.put_many(HashingEmbedder.model_id, ["text"], np.ones((1, 8), dtype=np.float32))
-    assert embed_cached(HashingEmbedder(), cache, ["text"]).shape == (1, 384)
+    assert embed_texts_with_cache(HashingEmbedder(), cache, ["text"]).shape == (1, 384)
     assert len(cache) == 1
 
 
@@ -232,7 +232,7 @@ def test_an_unwritable_cache_only_costs_recomputation(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path / "views" / "embeddings.sqlite")
     embedder = CountingEmbedder()
     for _ in range(2):
-        assert embed_cached(embedder, cache, ["text"]).shape == (1, 384)
+        assert embed_texts_with_cache(embedder, cache, ["text"]).shape == (1, 384)
     assert embedder.asked == ["text", "text"]
     cache.close()
 

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from kgserve.embedding.default_model_build import verify_model_vectors
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
 from kgserve.embedding.model_files import MODEL_MANIFEST_FILE, PREPARED_MODEL, model_folder
-from kgserve.embedding.prepare_model import check_vectors
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.settings import Settings
 from tests.captured_log import capture_log
@@ -55,7 +55,7 @@ def embedder(configured: Settings) -> Iterator[Embedder]:
 def test_vectors_match_the_reference_computation(configured: Settings) -> None:
     loaded = load_embedder(configured)
     assert isinstance(loaded, LocalEmbedder)
-    check_vectors(model_folder(configured, PREPARED_MODEL), loaded.manifest)
+    verify_model_vectors(model_folder(configured, PREPARED_MODEL), loaded.manifest)
 
 
 def test_metadata_is_available_before_loading(embedder: Embedder) -> None:

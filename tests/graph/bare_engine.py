@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.projections.cypher_engine.driver.engine_classes import Connection, Database, QueryResult  # noqa: TID251 - the reference
+from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database, QueryResult  # noqa: TID251 - the reference
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 NODE = "MATCH (e:Entity) RETURN e.id, e.type, e.content, e.attributes ORDER BY e.id"

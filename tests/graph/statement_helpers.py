@@ -8,7 +8,7 @@ import msgspec
 
 from kgserve.graph.answers import CypherAnswer, CypherChanges
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.mutations import inject_batch
+from kgserve.graph.mutations import upsert_nodes_and_edges
 from kgserve.graph.request_bodies import CypherRequest, InjectRequest
 from kgserve.stores.pool import StorePool
 from tests.graph.bare_engine import EDGE, NODE, Rows, plain
@@ -22,9 +22,9 @@ EDGES = [{"from": "a", "to": "b", "relation_type": "R", "weight": 0.5, "attribut
 
 
 def fill(pool: StorePool, nodes: list[dict[str, Any]] = NODES, edges: list[dict[str, Any]] = EDGES) -> None:
-    inject_batch(graph_of(pool, NAME), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result(
-        PATIENCE
-    )
+    upsert_nodes_and_edges(
+        graph_of(pool, NAME), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)
+    ).result(PATIENCE)
 
 
 def write(pool: StorePool, query: str, **more: Any) -> CypherAnswer:

@@ -15,12 +15,18 @@ from kgserve.api.operation import UseCase
 from kgserve.api.table import USE_CASES
 from kgserve.errors import KgserveError
 from kgserve.graph.graph_reader import MAX_NONBLOCKING_READ_BYTES, MAX_NONBLOCKING_SCANNED_NODES
-from kgserve.graph.query_parameters import EdgeIdRequest, EdgesRequest, IncomingEdgesRequest, NodesQuery, TagsQuery
-from kgserve.graph.request_bodies import CountRequest, NodesRequest
+from kgserve.graph.query_parameters import (
+    EdgeIdRequest,
+    IncomingEdgesRequest,
+    NodeEdgesRequest,
+    NodeListParameters,
+    TagListParameters,
+)
+from kgserve.graph.request_bodies import CountNodesRequest, GetNodesByIdRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.event_loop_reads import WouldBlock
-from kgserve.storage.rows.current_rows import MergeLimits
+from kgserve.platform.nonblocking_reads import WouldBlock
+from kgserve.storage.rows.current_rows import DeltaMergeLimits
 from kgserve.stores.pool import StorePool
 from tests.graph.statement_helpers import fill
 from tests.graphs import graph_of
@@ -37,9 +43,9 @@ MOMENTS = (None, "now", "any", "2019-01-01T00:00:00Z")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreHandle]:
     """Yield a store with rows of every form, some merged into a base and changed again."""
     with StorePool(settings(tmp_path_factory.mktemp("short"))) as pool, pool.lease(NAME, create=True) as store:
-        store.rows.limits = MergeLimits(rows=1)
+        store.rows.limits = DeltaMergeLimits(rows=1)
         fill(pool, [_drawn_node(node_id) for node_id in IDS[:100]], [_drawn_edge() for _ in range(150)])
-        store.rows.limits = MergeLimits()
+        store.rows.limits = DeltaMergeLimits()
         fill(pool, [_drawn_node(node_id) for node_id in IDS[80:]], [_drawn_edge() for _ in range(40)])
         write(store, batch("ä"), batch(delete_nodes=["n003", "n095", "n110"]))
         yield graph_of(pool, NAME)
@@ -69,11 +75,11 @@ def _drawn_request(name: str) -> msgspec.Struct:
     valid_at, limit = CHOICE.choice(MOMENTS), CHOICE.choice([1, 3, 40])
     page: dict[str, Any] = {"node_id": CHOICE.choice(ASKED_IDS[:8]), "offset": CHOICE.choice([0, 2]), "limit": limit}
     requests: dict[str, msgspec.Struct] = {
-        "get_nodes": NodesRequest(ids=CHOICE.choices(ASKED_IDS, k=limit), valid_at=valid_at),
-        "nodes": NodesQuery(type=types, tag=tags, limit=limit, offset=page["offset"], valid_at=valid_at),
-        "count": CountRequest(types=types, tags=tags, valid_at=valid_at),
-        "list_tags": TagsQuery(limit=limit),
-        "outgoing": EdgesRequest(**page, kinds=["R"][: CHOICE.randrange(2)], valid_at=valid_at),
+        "get_nodes": GetNodesByIdRequest(ids=CHOICE.choices(ASKED_IDS, k=limit), valid_at=valid_at),
+        "nodes": NodeListParameters(type=types, tag=tags, limit=limit, offset=page["offset"], valid_at=valid_at),
+        "count": CountNodesRequest(types=types, tags=tags, valid_at=valid_at),
+        "list_tags": TagListParameters(limit=limit),
+        "outgoing": NodeEdgesRequest(**page, kinds=["R"][: CHOICE.randrange(2)], valid_at=valid_at),
         "incoming": IncomingEdgesRequest(**page, valid_at=valid_at),
         "edge": EdgeIdRequest(edge_id=f"{IDS[0]}~{CHOICE.choice('RS')}~{CHOICE.choice(IDS[:40])}"),
     }
@@ -102,38 +108,38 @@ def test_reads_on_the_event_loop_answer_as_in_threads(graph: StoreHandle, name: 
 
 
 def test_a_page_in_compact_form_matches(graph: StoreHandle) -> None:
-    request = NodesQuery(limit=100, compact=True)
+    request = NodeListParameters(limit=100, compact=True)
     assert _answer(CASES["nodes"], graph.nonblocking_handle(), request) == _answer(CASES["nodes"], graph, request)
 
 
 def test_reads_that_would_wait_leave_the_event_loop(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
-        graph, page = graph_of(pool, NAME), NodesQuery(type=["t"])
+        graph, page = graph_of(pool, NAME), NodeListParameters(type=["t"])
         write(store, batch("a", "b"))
         _refuses("nodes", graph, page)  # the catalog is closed
         _answer(CASES["nodes"], graph, page)
         _accepts("nodes", graph, page)
         write(store, batch("c"))
-        for name, request in (("nodes", page), ("count", CountRequest()), ("list_tags", TagsQuery())):
+        for name, request in (("nodes", page), ("count", CountNodesRequest()), ("list_tags", TagListParameters())):
             _refuses(name, graph, request)  # the catalog is behind
-        _accepts("nodes", graph, NodesQuery())
+        _accepts("nodes", graph, NodeListParameters())
         _answer(CASES["nodes"], graph, page)
         store.query_catalog(lambda *_: _in_thread(_refuses, "nodes", graph, page))  # the catalog is in use
-        _refuses("nodes", graph, NodesQuery(attributes='{"x":1}'))
-        _refuses("get_nodes", graph, NodesRequest(ids=["a"], as_of=1))
+        _refuses("nodes", graph, NodeListParameters(attributes='{"x":1}'))
+        _refuses("get_nodes", graph, GetNodesByIdRequest(ids=["a"], as_of=1))
 
 
 def test_reads_of_too_much_leave_the_event_loop(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         graph, many = graph_of(pool, NAME), [f"n{number:05}" for number in range(MAX_NONBLOCKING_SCANNED_NODES + 1)]
         write(store, batch("z", "zz", content="x" * (MAX_NONBLOCKING_READ_BYTES // 2)), batch(*many))
-        _accepts("get_nodes", graph, NodesRequest(ids=["z", "n00000"]))
-        _refuses("get_nodes", graph, NodesRequest(ids=["z", "zz"]))
-        _answer(CASES["count"], graph, CountRequest())
-        _accepts("count", graph, CountRequest(types=["t"]))
-        _refuses("count", graph, CountRequest(types=["t"], valid_at="now"))
-        _accepts("nodes", graph, NodesQuery(type=["t"], limit=100))
-        _refuses("nodes", graph, NodesQuery(type=["t"], limit=1, offset=MAX_NONBLOCKING_SCANNED_NODES))
+        _accepts("get_nodes", graph, GetNodesByIdRequest(ids=["z", "n00000"]))
+        _refuses("get_nodes", graph, GetNodesByIdRequest(ids=["z", "zz"]))
+        _answer(CASES["count"], graph, CountNodesRequest())
+        _accepts("count", graph, CountNodesRequest(types=["t"]))
+        _refuses("count", graph, CountNodesRequest(types=["t"], valid_at="now"))
+        _accepts("nodes", graph, NodeListParameters(type=["t"], limit=100))
+        _refuses("nodes", graph, NodeListParameters(type=["t"], limit=1, offset=MAX_NONBLOCKING_SCANNED_NODES))
 
 
 def _in_thread(work: Callable[..., None], *arguments: Any) -> None:

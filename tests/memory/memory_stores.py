@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.graph.transfer.import_export import open_export
 from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.projections.indexer import IndexWorker
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.embedding.prepared import model_settings
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     keeper: MemoryMaintenance | None = None
 
     def graph(self, name: str) -> StoreHandle:
-        return StoreHandles(self.pool, self.indexer).graph(name)
+        return CallerStoreHandles(self.pool, self.indexer).graph(name)
 
 
 @contextmanager
@@ -57,15 +57,15 @@ def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generato
             pool.close()
 
 
-def memory(node_id: str, content: str, memory_type: str = "observation", **fields: Any) -> NodePut:
+def memory(node_id: str, content: str, memory_type: str = "observation", **fields: Any) -> NodeUpsert:
     """Return a memory to write; `created_at` in microseconds, `attributes` as a dict, other fields are extras."""
     created, attributes = fields.pop("created_at", None), fields.pop("attributes", None)
-    extras = NodeExtrasPut(confidence=fields.pop("confidence", 1.0), **fields)
+    extras = NodeExtrasUpsert(confidence=fields.pop("confidence", 1.0), **fields)
     own = None if attributes is None else json.dumps(attributes, sort_keys=True, separators=(",", ":"))
-    return NodePut(0, node_id, memory_type, content, own, created_at=created, extras=extras)
+    return NodeUpsert(0, node_id, memory_type, content, own, created_at=created, extras=extras)
 
 
-def put(store: OpenStore, nodes: Iterable[NodePut], edges: Iterable[EdgePut] = ()) -> None:
+def put(store: OpenStore, nodes: Iterable[NodeUpsert], edges: Iterable[EdgeUpsert] = ()) -> None:
     """Write nodes and edges in one commit."""
     store.submit(WriteBatch(nodes=[*nodes], edges=[*edges])).result(PATIENCE)
 

@@ -12,11 +12,11 @@ import pytest
 
 from kgserve.admin import backup as backups
 from kgserve.graph.history_queries import list_changes
-from kgserve.graph.query_parameters import ChangesQuery
-from kgserve.memory.api import Memory, MemoryRequest, StoreMemoryRequest
-from kgserve.memory.store_memory import get_memory, store_memory
+from kgserve.graph.query_parameters import StoreChangesParameters
+from kgserve.memory.api import Memory, ReadMemoryRequest, StoreMemoryRequest
+from kgserve.memory.memory_crud import get_memory, store_memory
 from kgserve.storage.changefeed import ChangeFeedReader
-from kgserve.storage.model.events import EventSelection, FeedPosition
+from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
 from tests.graph.transfer.test_importing import exported
@@ -39,7 +39,7 @@ def put(pool: StorePool, *contents: str) -> list[str]:
 
 
 def read(pool: StorePool, memory_id: str, *, touch: bool = True, store: str = NAME) -> Memory:
-    return get_memory(graph_of(pool, store), MemoryRequest(memory_id=memory_id, touch=touch))
+    return get_memory(graph_of(pool, store), ReadMemoryRequest(memory_id=memory_id, touch=touch))
 
 
 def flush_accesses(pool: StorePool) -> None:
@@ -73,7 +73,7 @@ def test_accesses_survive_restart_compaction_kill_and_restore(pool: StorePool, t
     read(pool, memory)
     last = read(pool, memory, touch=False)
     assert (last.access_count, last.last_accessed_at) == (3, last.last_accessed_at)
-    backups.restore_stores(pool, tmp_path / "backup", [backups.RestoreSource(NAME, "restored")])
+    backups.restore_stores(pool, tmp_path / "backup", [backups.StoreRestoreSpec(NAME, "restored")])
     assert read(pool, memory, store="restored", touch=False).access_count == 2
     pool.close()
     for is_view_gone in (False, True):
@@ -88,16 +88,18 @@ def test_access_is_not_in_events_or_change_list(pool: StorePool) -> None:
     (memory,) = put(pool, "tea is green")
     with pool.lease(NAME) as store:
         reader = ChangeFeedReader(store.feed, FeedPosition.after(0), lambda: None)
-        told = [entry.event.kind for entry in reader.take(EventSelection()) or ()]
+        told = [entry.event.kind for entry in reader.take(ChangeFeedEventFilter()) or ()]
         before, sequence = exported(pool), store.state.sequence
         for _ in range(5):
             read(pool, memory)
             flush_accesses(pool)
         assert store.state.sequence == sequence + 5
         assert told == ["node_created", "memory_created"]
-        assert [entry.event for entry in reader.take(EventSelection()) or ()] == []
+        assert [entry.event for entry in reader.take(ChangeFeedEventFilter()) or ()] == []
         reader.close()
-    assert [entry.sequence for entry in list_changes(graph_of(pool, NAME), ChangesQuery()).changes] == [sequence]
+    assert [entry.sequence for entry in list_changes(graph_of(pool, NAME), StoreChangesParameters()).changes] == [
+        sequence
+    ]
     (was,), (now,) = (list(map(msgspec.json.decode, lines)) for lines in (before, exported(pool)))
     assert {name for name in now if now[name] != was.get(name)} == READ
     assert now["access_count"] == 5

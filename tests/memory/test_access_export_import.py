@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from kgserve.graph.transfer.import_export import open_export
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.graph.transfer.test_importing import imported
@@ -23,7 +23,8 @@ from tests.stores.writing import batch, settings, write
 
 MEMORIES = WriteBatch(
     nodes=[
-        NodePut(number, name, "fact", name, extras=NodeExtrasPut(confidence=1.0)) for number, name in enumerate("ab")
+        NodeUpsert(number, name, "fact", name, extras=NodeExtrasUpsert(confidence=1.0))
+        for number, name in enumerate("ab")
     ]
 )
 READ = {"access_count", "last_accessed_at", "access_confidence"}
@@ -91,7 +92,7 @@ def test_import_keeps_latest_access(pool: StorePool, store: OpenStore) -> None:
     store.accesses.update(["b"], once_more)
     for text in (old, new, old):
         assert imported(pool, text).ok
-    assert store.accesses.of("ab") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 2, 2, 0.5)}
+    assert store.accesses.of("ab") == {"a": MemoryAccessRecord("a", 2, 2, 0.5), "b": MemoryAccessRecord("b", 2, 2, 0.5)}
     imported(pool, new, old, store="copy")
     with pool.lease("copy") as copy:
         assert kept(copy) == {"a": 2, "b": 1}

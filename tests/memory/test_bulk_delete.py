@@ -9,7 +9,7 @@ import pytest
 from kgserve.graph import node_reads
 from kgserve.graph.node_reads import delete_nodes
 from kgserve.graph.request_bodies import DeleteNodesRequest
-from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, batch, held, settings, write
@@ -20,9 +20,9 @@ OPEN, DONE = '{"status":"open"}', '{"status":"done"}'
 def test_bulk_delete_skips_nodes_that_no_longer_match(tmp_path: Path) -> None:
     wanted = DeleteNodesRequest(attributes={"status": "open"})
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
-        write(store, WriteBatch(nodes=[NodePut(0, node_id, "t", attributes=OPEN) for node_id in "abc"]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, node_id, "t", attributes=OPEN) for node_id in "abc"]))
         with held(store):
-            earlier = store.submit(WriteBatch(nodes=[NodePut(0, "b", attributes=DONE)], delete_nodes=["c"]))
+            earlier = store.submit(WriteBatch(nodes=[NodeUpsert(0, "b", attributes=DONE)], delete_nodes=["c"]))
             later = delete_nodes(graph_of(pool, NAME), wanted)
         earlier.result(PATIENCE)
         done = later.result(PATIENCE)

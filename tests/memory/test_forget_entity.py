@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 import kgserve
-from kgserve.admin.composition import open_services
+from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput, NotFound
-from kgserve.graph.events import EventReader, EventSubscription
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.memory.api import AssociatedEntity
-from kgserve.memory.forget import forget
+from kgserve.graph.event_subscriptions import EventReader, EventSubscription
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.memory.api import MemoryEntityInput
+from kgserve.memory.forget import forget_memories
 from kgserve.memory.name_search import NameMatcher
-from kgserve.memory.retain import retain
-from kgserve.memory.retain_api import ForgetRequest, RetainRequest
-from kgserve.platform.access.authentication import Caller
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.events import FeedPosition
+from kgserve.memory.retain import retain_text_or_conversation
+from kgserve.memory.retain_forget_recall_api import ForgetRequest, RetainTextRequest
+from kgserve.platform.access.authentication import AuthenticatedCaller
+from kgserve.storage.model.change_feed_events import FeedPosition
+from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.stores.purge_record import read_purge_record
 from tests.cli.running import PythonProcess
 from tests.embedding.prepared import model_settings
@@ -379,16 +379,18 @@ def test_erasure_of_person_completes_after_kill(data: Path, seconds: float) -> N
 
 def test_listener_receives_deletion_or_reads_store_again(data: Path) -> None:
     with ExitStack() as stack:
-        everything = open_services(settings(data, embedding_provider="hashing"), stack)
-        graphs = StoreHandles(everything.pool, everything.indexer, everything.historian)
+        everything = open_data_folder_services(settings(data, embedding_provider="hashing"), stack)
+        graphs = CallerStoreHandles(everything.pool, everything.indexer, everything.historian)
         graph = graphs.graph(STORE)
-        about = [AssociatedEntity(name="Quixley")]
-        retain(graph, RetainRequest(content="Quixley prefers tea.", entities=about)).result(PATIENCE)
+        about = [MemoryEntityInput(name="Quixley")]
+        retain_text_or_conversation(graph, RetainTextRequest(content="Quixley prefers tea.", entities=about)).result(
+            PATIENCE
+        )
         request = ForgetRequest(entity="Quixley", erase=True, confirm="Quixley")
         for role in ("read", "write"):
             with pytest.raises(Forbidden, match="role admin"):
-                forget(graphs.for_caller(Caller("agent", role)).graph(STORE), request)
-        done = forget(graph, request).result(PATIENCE)
+                forget_memories(graphs.for_caller(AuthenticatedCaller("agent", role)).graph(STORE), request)
+        done = forget_memories(graph, request).result(PATIENCE)
         late = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
         with pytest.raises(Gone):
             late.open()

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.memory.api import ConsolidationRun, ConsolidationsQuery, UndoConsolidationRequest
+from kgserve.memory.api import ConsolidationRun, ConsolidationRunListQuery, UndoConsolidationRequest
 from kgserve.memory.consolidation import candidates
 from kgserve.memory.consolidation.operations import list_consolidations, undo_consolidation
-from kgserve.memory.consolidation.plan import RunRecord
+from kgserve.memory.consolidation.plan import ConsolidationRunRecord
 from kgserve.platform.timestamps import DAY_MICROSECONDS
-from kgserve.storage.model.batch import KIND_CONSOLIDATION, NodePut
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.write_batch import KIND_CONSOLIDATION, NodeUpsert
 from kgserve.stores.open_store import OpenStore
 from tests.memory.memory_stores import HOOKS, Place, memory, placed, put, row_of
 from tests.stores.writing import NAME, PATIENCE
@@ -40,7 +40,7 @@ def awaited(what: Callable[[], Any]) -> Any:
 
 
 def runs(place: Place) -> list[ConsolidationRun]:
-    return list_consolidations(place.graph(NAME), ConsolidationsQuery()).runs
+    return list_consolidations(place.graph(NAME), ConsolidationRunListQuery()).runs
 
 
 def finished_runs(store: OpenStore, node_id: str) -> str:
@@ -95,7 +95,7 @@ def test_due_maintenance_survives_restart(tmp_path: Path) -> None:
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
         update_settings(store, consolidation_interval=4)
         put(store, [memory(each, "Tea is hot") for each in "abc"])
-        broken = RunRecord(
+        broken = ConsolidationRunRecord(
             status="running",
             trigger="manual",
             similarity_threshold=0.85,
@@ -103,7 +103,7 @@ def test_due_maintenance_survives_restart(tmp_path: Path) -> None:
             through=1,
             started_at="2025-01-01T00:00:00Z",
         )
-        put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
+        put(store, [NodeUpsert(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
         assert runs(place)[0].state == "interrupted"
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: '"interrupted"' in row_of(store, "consolidation-0").attributes)
@@ -119,7 +119,7 @@ def test_interrupted_run_is_repeated(tmp_path: Path) -> None:
     with placed(tmp_path) as place, place.pool.lease(NAME, create=True) as store:
         update_settings(store, consolidation_interval=2)
         put(store, [memory(each, "Tea is hot") for each in "ab"])
-        broken = RunRecord(
+        broken = ConsolidationRunRecord(
             status="running",
             trigger="automatic",
             similarity_threshold=0.85,
@@ -127,7 +127,7 @@ def test_interrupted_run_is_repeated(tmp_path: Path) -> None:
             through=store.state.sequence,
             started_at="2025-01-01T00:00:00Z",
         )
-        put(store, [NodePut(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
+        put(store, [NodeUpsert(0, "consolidation-0", KIND_CONSOLIDATION, "", broken.text)])
     with placed(tmp_path, tick=TICK) as place, place.pool.lease(NAME) as store:
         awaited(lambda: finished_runs(store, "b") == "merged")
         assert {run.state for run in runs(place)} >= {"interrupted"}
@@ -143,7 +143,7 @@ def test_maintenance_prunes_and_flushes_accesses(tmp_path: Path) -> None:
         assert finished_runs(store, "new") == ""
         many = [f"m{at}" for at in range(1_000)]
         put(store, [memory(each, each) for each in many])
-        store.accesses.update(many, lambda node_id, _: AccessRecord(node_id, 1, now, 1.0))
+        store.accesses.update(many, lambda node_id, _: MemoryAccessRecord(node_id, 1, now, 1.0))
         awaited(lambda: len(store.accesses) == 0)
 
 

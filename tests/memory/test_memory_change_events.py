@@ -7,11 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS, EventSelection, StoreEvent, expand_events
-from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.plan import PlanningWorkspace, plan_batch
+from kgserve.storage.model.change_feed_events import (
+    MAX_SINGLE_EVENT_ROWS,
+    ChangeFeedEventFilter,
+    StoreEvent,
+    expand_change_set_into_events,
+)
+from kgserve.storage.model.change_set import ChangeSet, StoreState
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
+from kgserve.storage.write_planner import WritePlanningWorkspace, plan_write_batch
 
 OURS = ("sequence", "store", "time")
 
@@ -20,7 +25,7 @@ class Listener:
     """Plans batches in order, and returns the events of each after a journal round trip."""
 
     def __init__(self, *batches: WriteBatch) -> None:
-        self.workspace = PlanningWorkspace()
+        self.workspace = WritePlanningWorkspace()
         self.state = StoreState()
         self.told: list[StoreEvent] = []
         for batch in batches:
@@ -29,12 +34,12 @@ class Listener:
     def hears(self, batch: WriteBatch) -> list[tuple[str, dict[str, Any]]]:
         """Plan a batch; return its memory events, without row events."""
         self.workspace.incident = {node_id: set() for node_id in batch.delete_nodes}
-        planned, _ = plan_batch(batch, self.workspace, self.state, 1)
+        planned, _ = plan_write_batch(batch, self.workspace, self.state, 1)
         if planned is None:
             return []
         self.state = planned.state
         change = msgspec.msgpack.decode(msgspec.msgpack.encode(planned), type=ChangeSet)
-        self.told = expand_events("s", change)
+        self.told = expand_change_set_into_events("s", change)
         assert [event.index for event in self.told] == list(range(len(self.told)))
         rows = sum(event.kind.startswith(("node_", "edge_")) for event in self.told)
         assert not any(event.kind.startswith(("node_", "edge_")) for event in self.told[rows:])
@@ -46,8 +51,8 @@ def data(event: StoreEvent) -> dict[str, Any]:
 
 
 def put(node_id: str, type_: str | None = None, content: str | None = None, **extras: Any) -> WriteBatch:
-    some = NodeExtrasPut(**extras) if extras else None
-    return WriteBatch(nodes=[NodePut(0, node_id, type_, content, extras=some)])
+    some = NodeExtrasUpsert(**extras) if extras else None
+    return WriteBatch(nodes=[NodeUpsert(0, node_id, type_, content, extras=some)])
 
 
 MEMORY = put("m", "fact", "tea", confidence=0.5, tags=("x",))
@@ -86,10 +91,10 @@ def test_updated_memory_event_lists_changed_fields() -> None:
         )
     ]
     assert listener.hears(put("m", valid_to=None)) == [("memory_updated", {"id": "m", "changes": {"valid_to": None}})]
-    attributes = WriteBatch(nodes=[NodePut(0, "m", attributes='{"a":1}')])
+    attributes = WriteBatch(nodes=[NodeUpsert(0, "m", attributes='{"a":1}')])
     assert listener.hears(attributes) == [("memory_updated", {"id": "m", "changes": {"attributes": {"a": 1}}})]
     assert listener.hears(put("m", created_by="somebody")) == []
-    assert listener.hears(WriteBatch(nodes=[NodePut(0, "m", version=9, updated_at=5)])) == []
+    assert listener.hears(WriteBatch(nodes=[NodeUpsert(0, "m", version=9, updated_at=5)])) == []
 
 
 @pytest.mark.parametrize("ended", ["superseded", "merged", "forgotten", "pruned"])
@@ -120,7 +125,7 @@ def test_deleted_memory_event() -> None:
 
 def test_consolidation_event_is_emitted_once() -> None:
     def run(status: str, content: str = "") -> WriteBatch:
-        return WriteBatch(nodes=[NodePut(0, "run", "consolidation", content, RUN % status)])
+        return WriteBatch(nodes=[NodeUpsert(0, "run", "consolidation", content, RUN % status)])
 
     listener = Listener(run("running"))
     complete = ("consolidation_complete", {"id": "run", "merged": 3, "deleted": 2})
@@ -128,7 +133,7 @@ def test_consolidation_event_is_emitted_once() -> None:
     assert listener.hears(run("done", "said again")) == []
     assert listener.hears(run("undone")) == []
     assert Listener().hears(run("done")) == [complete]
-    odd = WriteBatch(nodes=[NodePut(0, "odd", "consolidation", "", '{"status":1,"merged":"many"}')])
+    odd = WriteBatch(nodes=[NodeUpsert(0, "odd", "consolidation", "", '{"status":1,"merged":"many"}')])
     assert Listener().hears(odd) == []
 
 
@@ -139,7 +144,7 @@ def test_event_order_and_filters() -> None:
             delete_nodes=["n"],
             nodes=[
                 *MEMORY.nodes,
-                NodePut(0, "m", content="new"),
+                NodeUpsert(0, "m", content="new"),
                 *ENTITY.nodes,
                 *put("o", "note", confidence=1.0).nodes,
             ],
@@ -149,20 +154,21 @@ def test_event_order_and_filters() -> None:
         "node_deleted", "node_created", "node_created", "node_updated",
         "memory_deleted", "entity_created", "memory_created", "memory_updated",
     ]  # fmt: skip
-    facts = EventSelection(types=frozenset({"fact"}))
+    facts = ChangeFeedEventFilter(types=frozenset({"fact"}))
     assert [event.kind for event in listener.told if facts.takes(event)] == [
         "node_deleted", "node_updated", "memory_deleted", "memory_updated",
     ]  # fmt: skip
-    kinds = EventSelection(kinds=frozenset({"memory_created", "entity_created"}))
+    kinds = ChangeFeedEventFilter(kinds=frozenset({"memory_created", "entity_created"}))
     assert [event.index for event in listener.told if kinds.takes(event)] == [5, 6]
     assert all(event.cost >= 100 for event in listener.told)
 
 
 def test_large_write_emits_counts() -> None:
     nodes = [
-        NodePut(n, f"m{n}", "fact", extras=NodeExtrasPut(confidence=1.0)) for n in range(MAX_SINGLE_EVENT_ROWS + 1)
+        NodeUpsert(n, f"m{n}", "fact", extras=NodeExtrasUpsert(confidence=1.0))
+        for n in range(MAX_SINGLE_EVENT_ROWS + 1)
     ]
-    run = NodePut(0, "run", "consolidation", "", RUN % "done")
+    run = NodeUpsert(0, "run", "consolidation", "", RUN % "done")
     listener = Listener()
     listener.hears(WriteBatch(nodes=[*nodes, *ENTITY.nodes, run]))
     assert [event.kind for event in listener.told] == ["bulk_changed", "consolidation_complete"]
@@ -171,7 +177,7 @@ def test_large_write_emits_counts() -> None:
     assert "memories_deleted" not in bulk
     listener.hears(WriteBatch(delete_nodes=[put.id for put in nodes]))
     assert data(listener.told[0])["memories_deleted"] == MAX_SINGLE_EVENT_ROWS + 1
-    plain = [NodePut(n, f"p{n}", "t") for n in range(MAX_SINGLE_EVENT_ROWS + 1)]
+    plain = [NodeUpsert(n, f"p{n}", "t") for n in range(MAX_SINGLE_EVENT_ROWS + 1)]
     listener.hears(WriteBatch(nodes=plain))
     assert data(listener.told[0]).keys() == {
         f"{rows}_{done}" for rows in ("nodes", "edges") for done in ("created", "updated", "deleted")
@@ -181,6 +187,8 @@ def test_large_write_emits_counts() -> None:
 def test_change_set_without_previous_rows() -> None:
     """A repaired or older change set without previous rows emits no invented values."""
     listener = Listener(MEMORY)
-    planned, _ = plan_batch(put("m", content="new"), listener.workspace, listener.state, 1)
+    planned, _ = plan_write_batch(put("m", content="new"), listener.workspace, listener.state, 1)
     assert planned is not None
-    assert [event.kind for event in expand_events("s", msgspec.structs.replace(planned, former=[]))] == ["node_updated"]
+    assert [
+        event.kind for event in expand_change_set_into_events("s", msgspec.structs.replace(planned, former=[]))
+    ] == ["node_updated"]

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
-from kgserve.memory.consolidation.operations import consolidate, prune_memories, undo_consolidation
+from kgserve.memory.consolidation.operations import consolidate_memories, prune_memories, undo_consolidation
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.changefeed import ChangeFeedReader
-from kgserve.storage.model.events import EventSelection, FeedPosition
+from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition
 from tests.memory.memory_stores import HOOKS, Place, memory, placed, put
 
 ROWS = ("node_", "edge_")
@@ -35,7 +35,7 @@ def events_after(place: Place, name: str, after: int) -> list[tuple[str, dict[st
     """Return the memory events after a commit, without row events."""
     with place.pool.lease(name) as store:
         reader = ChangeFeedReader(store.feed, FeedPosition.after(after), lambda: None)
-        entries = reader.take(EventSelection()) or []
+        entries = reader.take(ChangeFeedEventFilter()) or []
         reader.close()
     found = [(entry.event.kind, msgspec.json.decode(entry.data)) for entry in entries]
     return [each for each in found if not each[0].startswith(ROWS)]
@@ -43,7 +43,7 @@ def events_after(place: Place, name: str, after: int) -> list[tuple[str, dict[st
 
 def test_consolidation_and_undo_events_include_counts(place: Place, store: str) -> None:
     before = put_duplicates(place, store)
-    done = consolidate(place.graph(store), ConsolidateRequest())
+    done = consolidate_memories(place.graph(store), ConsolidateRequest())
     assert done.run is not None
     heard = events_after(place, store, before)
     assert sorted(data["id"] for kind, data in heard if kind == "memory_deleted") == ["m1", "m2", "m3", "m4"]

@@ -15,20 +15,20 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import graph_reader
-from kgserve.graph.graph_reader import read_graph
-from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.graph.graph_reader import open_graph_reader
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
+from kgserve.memory import memory_crud
 from kgserve.memory import recall as recaller
-from kgserve.memory import store_memory
-from kgserve.memory.api import MemoryRequest, RecallAnswer, RecallRequest
-from kgserve.memory.presentation import now_in_microseconds
+from kgserve.memory.api import ReadMemoryRequest, RecallAnswer, RecallRequest
+from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.memory.recall_scoring import MIN_TOP_KEYWORD_SCORE
-from kgserve.memory.recall_stores import recall
-from kgserve.platform.access.authentication import Caller
+from kgserve.memory.serialization import now_in_microseconds
+from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import NAME, PATIENCE, settings, write
@@ -53,7 +53,9 @@ class World:
         self.store: OpenStore = stack.enter_context(self.pool.lease(NAME, create=True))
 
     def graph(self, role: Any = "admin") -> StoreHandle:
-        return StoreHandles(self.pool, self.indexer, self.historian, Caller("tester", role)).graph(NAME)
+        return CallerStoreHandles(self.pool, self.indexer, self.historian, AuthenticatedCaller("tester", role)).graph(
+            NAME
+        )
 
     def write(self, *batches: WriteBatch) -> int:
         write(self.store, *batches)
@@ -61,7 +63,7 @@ class World:
         return self.store.state.sequence
 
     def recall(self, query: str = "fox", *, role: Any = "admin", touch: bool = False, **more: Any) -> RecallAnswer:
-        return recall(self.graph(role), RecallRequest(query=query, touch=touch, **more))
+        return recall_best_memories(self.graph(role), RecallRequest(query=query, touch=touch, **more))
 
     def found(self, query: str = "fox", **more: Any) -> list[str]:
         return [hit.id for hit in self.recall(query, **more).hits]
@@ -92,10 +94,10 @@ class ModelMemory(NamedTuple):
     def worth(self) -> float:
         return self.confidence * 0.5 ** (self.age / 30)
 
-    def put(self, now: int) -> NodePut:
+    def put(self, now: int) -> NodeUpsert:
         created = now - round(self.age * DAY_MICROSECONDS)
         bounds: dict[str, Any] = {"valid_from": created, "valid_to": created} if self.ended else {}
-        extras = NodeExtrasPut(
+        extras = NodeExtrasUpsert(
             tags=self.tags,
             confidence=self.confidence,
             source=self.source,
@@ -103,7 +105,7 @@ class ModelMemory(NamedTuple):
             ended=self.ended,
             **bounds,
         )
-        return NodePut(0, self.id, self.type, self.content, self.attributes, created_at=created, extras=extras)
+        return NodeUpsert(0, self.id, self.type, self.content, self.attributes, created_at=created, extras=extras)
 
 
 def some_memories(chance: random.Random) -> list[ModelMemory]:
@@ -142,11 +144,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     known = some_memories(chance)
     with ExitStack() as stack:
         world = World(tmp_path_factory.mktemp("whole"), stack)
-        named = [NodePut(0, key, "person", "", extras=NodeExtrasPut(name=f"Person {key[1]}")) for key in ENTITIES]
-        about = [EdgePut(0, (m.id, key, "is_about"), weight) for m in known for key, weight in m.about.items()]
+        named = [NodeUpsert(0, key, "person", "", extras=NodeExtrasUpsert(name=f"Person {key[1]}")) for key in ENTITIES]
+        about = [EdgeUpsert(0, (m.id, key, "is_about"), weight) for m in known for key, weight in m.about.items()]
         for one, other, strength, confidence in RELATED:
-            about.append(EdgePut(0, (one, other, "knows"), strength, extras=EdgeExtrasPut(confidence=confidence)))
-        others = [NodePut(0, f"n{word}", "fact", word) for word in WORDS]
+            about.append(EdgeUpsert(0, (one, other, "knows"), strength, extras=EdgeExtrasUpsert(confidence=confidence)))
+        others = [NodeUpsert(0, f"n{word}", "fact", word) for word in WORDS]
         first = [each._replace(content="fox yak", ended="").put(now) for each in known[::7]]
         world.write(WriteBatch(nodes=[*named, *others, *first]))
         world.write(WriteBatch(nodes=[each.put(now) for each in known], edges=about))
@@ -269,10 +271,10 @@ def test_withheld_counts(whole: Whole) -> None:
     assert answer.withheld == wanted
 
 
-def memory(key: str, content: str, **fields: Any) -> NodePut:
+def memory(key: str, content: str, **fields: Any) -> NodeUpsert:
     created = fields.pop("created_at", None)
-    extras = NodeExtrasPut(confidence=fields.pop("confidence", 1.0), **fields)
-    return NodePut(0, key, "fact", content, created_at=created, extras=extras)
+    extras = NodeExtrasUpsert(confidence=fields.pop("confidence", 1.0), **fields)
+    return NodeUpsert(0, key, "fact", content, created_at=created, extras=extras)
 
 
 def time_ago(days: float) -> int:
@@ -298,7 +300,7 @@ def test_only_returned_hits_count_as_used_once(world: World) -> None:
 
 
 def counted(world: World, key: str) -> int:
-    return store_memory.get_memory(world.graph(), MemoryRequest(memory_id=key, touch=False)).access_count
+    return memory_crud.get_memory(world.graph(), ReadMemoryRequest(memory_id=key, touch=False)).access_count
 
 
 def test_use_is_visible_to_next_recall_and_filters(world: World) -> None:
@@ -332,8 +334,8 @@ def test_confident_memories_among_many_decayed_are_found(world: World, monkeypat
 def test_as_of_recall_uses_past_confidence(world: World) -> None:
     world.write(WriteBatch(nodes=[memory("m1", "fox", created_at=time_ago(30))]))
     first = world.store.state.sequence
-    about = [EdgePut(0, ("m1", "Ann", "is_about"), 0.5)]
-    world.write(WriteBatch(nodes=[memory("m1", "hen"), NodePut(0, "Ann", "person", "")], edges=about))
+    about = [EdgeUpsert(0, ("m1", "Ann", "is_about"), 0.5)]
+    world.write(WriteBatch(nodes=[memory("m1", "hen"), NodeUpsert(0, "Ann", "person", "")], edges=about))
     assert world.historian.of(world.store).wait(world.store.state.sequence, PATIENCE)
     assert (world.found("fox", mode="keyword"), world.found("hen", mode="keyword")) == ([], ["m1"])
     [then] = world.recall("fox", mode="keyword", as_of=str(first), touch=True).hits
@@ -366,20 +368,20 @@ def test_valid_at_recall(world: World) -> None:
         assert len(world.found("where does the fox live", mode=mode, valid_at="any")) == 3
 
 
-def put_people(*names: str) -> list[NodePut]:
-    return [NodePut(0, f"p{at}", "person", "", extras=NodeExtrasPut(name=name)) for at, name in enumerate(names)]
+def put_people(*names: str) -> list[NodeUpsert]:
+    return [NodeUpsert(0, f"p{at}", "person", "", extras=NodeExtrasUpsert(name=name)) for at, name in enumerate(names)]
 
 
-def about(memory_id: str, entity: str, weight: float = 1.0) -> EdgePut:
-    return EdgePut(0, (memory_id, entity, "is_about"), weight)
+def about(memory_id: str, entity: str, weight: float = 1.0) -> EdgeUpsert:
+    return EdgeUpsert(0, (memory_id, entity, "is_about"), weight)
 
 
 def test_graph_mode_starting_points(world: World) -> None:
     """Graph mode starts at the given entity, else at named ones, else at entities of the best hits."""
     nodes = [*put_people("Ann Lee", "Bob", "Web Shop"), *(memory(f"m{at}", word) for at, word in enumerate(WORDS[:4]))]
     edges = [about("m0", "p0"), about("m1", "p1", 0.5), about("m2", "p2"), about("m3", "p0", 0.25)]
-    sure = EdgeExtrasPut(confidence=0.5)
-    edges += [EdgePut(0, ("p1", "p0", "knows"), 0.8), EdgePut(0, ("p1", "p2", "works_on"), 0.5, extras=sure)]
+    sure = EdgeExtrasUpsert(confidence=0.5)
+    edges += [EdgeUpsert(0, ("p1", "p0", "knows"), 0.8), EdgeUpsert(0, ("p1", "p2", "works_on"), 0.5, extras=sure)]
     world.write(WriteBatch(nodes=nodes, edges=edges))
     given: dict[str, Any] = {"mode": "graph", "entity": "ann lee"}
     answer = world.recall("anything", explain=True, **given)
@@ -453,8 +455,8 @@ def test_recall_from_empty_store(world: World) -> None:
         assert answer.index_sequence >= 0
 
 
-def below(child: str, parent: str) -> EdgePut:
-    return EdgePut(0, (child, parent, "child_of"), 1.0)
+def below(child: str, parent: str) -> EdgeUpsert:
+    return EdgeUpsert(0, (child, parent, "child_of"), 1.0)
 
 
 def test_expand_boosts_neighbours_of_best_hits(world: World) -> None:
@@ -478,7 +480,7 @@ def test_expand_boosts_neighbours_of_best_hits(world: World) -> None:
     ]
     tree = [("functional", "domain"), ("haskell", "functional"), ("talk", "haskell")]
     tree += [(child, "functional") for child in ("erlang", "faded", "void", "later")]
-    ways = [about("haskell", "p0"), about("other", "p0"), EdgePut(0, ("haskell", "erlang", "next"), 0.2)]
+    ways = [about("haskell", "p0"), about("other", "p0"), EdgeUpsert(0, ("haskell", "erlang", "next"), 0.2)]
     sequence = world.write(WriteBatch(nodes=nodes, edges=[*(below(*pair) for pair in tree), *ways]))
     asked: dict[str, Any] = {"query": "technical skills", "mode": "keyword"}
     assert world.found(**asked) == ["haskell", "again"]
@@ -519,7 +521,7 @@ SAID = {
 
 def put_conversation(**fields: dict[str, Any]) -> WriteBatch:
     nodes = [memory(key, said, layer=3, **fields.get(key, {})) for key, said in SAID.items()]
-    edges = [EdgePut(0, (*pair, "next"), 1.0) for pair in (("t1", "t2"), ("t2", "t3"), ("u1", "u2"))]
+    edges = [EdgeUpsert(0, (*pair, "next"), 1.0) for pair in (("t1", "t2"), ("t2", "t3"), ("u1", "u2"))]
     return WriteBatch(nodes=nodes, edges=edges)
 
 
@@ -537,12 +539,12 @@ def test_conversation_turns_are_found_by_context(world: World) -> None:
 
 def test_turns_around_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [memory(f"t{number}", f"fox {number}") for number in range(30)]
-    edges = [EdgePut(0, ("t0", put.id, "next"), 1.0) for put in nodes[1:]]
+    edges = [EdgeUpsert(0, ("t0", put.id, "next"), 1.0) for put in nodes[1:]]
     sequence = world.write(WriteBatch(nodes=nodes, edges=edges))
     for past in (None, world.graph().resolve_as_of(sequence)):
         for bound, expected in ((1_000, 30), (8, 8)):
             monkeypatch.setattr(graph_reader, "MAX_TURNS_AROUND", bound)
-            with read_graph(world.store, past, None) as reader:
+            with open_graph_reader(world.store, past, None) as reader:
                 around = reader.turns_around(["t0"])
             assert len(around) == expected
             assert {end for near in around.values() for end, _ in near} <= around.keys()
@@ -569,7 +571,9 @@ def test_filler_word_in_small_store_has_low_score(world: World) -> None:
 def test_hub_boosts_nothing_and_only_nearest_children_are_boosted(world: World) -> None:
     nodes = [memory("hub", "fox"), memory("one", "hen"), *(memory(f"m{at}", "cat") for at in range(40))]
     nodes += [memory(f"c{at}", "owl" if at % 4 else "fox owl") for at in range(20)]
-    edges = [EdgePut(0, ("hub", f"m{at}", "next"), 1.0) for at in range(40)] + [EdgePut(0, ("one", "m7", "next"), 1.0)]
+    edges = [EdgeUpsert(0, ("hub", f"m{at}", "next"), 1.0) for at in range(40)] + [
+        EdgeUpsert(0, ("one", "m7", "next"), 1.0)
+    ]
     world.write(WriteBatch(nodes=nodes, edges=[*edges, *(below(f"c{at}", "hub") for at in range(20))]))
     asked: dict[str, Any] = {"expand": True, "min_similarity": 0.5, "limit": 50}
     assert world.found("hen", mode="keyword", **asked) == ["one", "m7"]

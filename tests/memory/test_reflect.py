@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.memory.reflect import reflect
-from kgserve.memory.reflect_api import CONTRADICTS, ReflectAnswer, ReflectRequest
-from kgserve.storage.model.batch import EdgePut, NodePut
+from kgserve.memory.reflect import place_memories_under_concepts
+from kgserve.memory.reflect_api import CONTRADICTS, MemoryReflectionAnswer, MemoryReflectionRequest
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
-from kgserve.storage.model.parents import CHILD_OF_RELATION
-from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
 from tests.memory.memory_stores import Place, exported, memory, placed, put, row_of
 
 _BLOCKS = Path(__file__).with_name("topics.txt").read_text(encoding="utf-8").split("# ")[1:]
@@ -25,8 +25,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield opened
 
 
-def run(place: Place, name: str, **wanted: object) -> ReflectAnswer:
-    return reflect(place.graph(name), ReflectRequest(**wanted))  # type: ignore[arg-type]
+def run(place: Place, name: str, **wanted: object) -> MemoryReflectionAnswer:
+    return place_memories_under_concepts(place.graph(name), MemoryReflectionRequest(**wanted))  # type: ignore[arg-type]
 
 
 def put_topics(place: Place, name: str) -> None:
@@ -53,7 +53,7 @@ def test_certain_memories_are_placed_and_others_proposed(place: Place, store: st
     assert right > 32
     assert len(done.linked) - right < 4
     with place.pool.lease(store) as leased, leased.reading() as rows:
-        assert find_parents(rows, [link.id for link in done.linked]) == {
+        assert find_memory_parents(rows, [link.id for link in done.linked]) == {
             link.id: link.parent_id for link in done.linked
         }
         edge = rows.edge((done.linked[0].id, done.linked[0].parent_id, CHILD_OF_RELATION))
@@ -112,8 +112,8 @@ def test_proposal_is_decided_only_once(place: Place, store: str) -> None:
 def test_shared_entities_support_placement_and_contradiction(place: Place, store: str) -> None:
     ports = [memory(f"port{at}", f"The shop's database listens on port 543{at}.") for at in (2, 3)]
     with place.pool.lease(store, create=True) as leased:
-        put(leased, [NodePut(0, "Shop", "project", "")])
-        put(leased, ports, [EdgePut(0, (each.id, "Shop", IS_ABOUT_RELATION)) for each in ports])
+        put(leased, [NodeUpsert(0, "Shop", "project", "")])
+        put(leased, ports, [EdgeUpsert(0, (each.id, "Shop", IS_ABOUT_RELATION)) for each in ports])
     done = run(place, store)
     [proposal] = done.proposals
     assert (proposal.kind, sorted(proposal.ids), proposal.differs) == ("contradiction", ["port2", "port3"], "numbers")

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from kgserve.platform.codecs import convert, decode_json, json_decoder, locate_validation_error, msgpack_decoder
+from kgserve.platform.codecs import convert_to_type, decode_json, json_decoder, locate_validation_error, msgpack_decoder
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,16 +73,16 @@ def test_decoders_are_cached() -> None:
 
 
 def test_values_are_converted_to_their_type() -> None:
-    assert decode_json(b'{"count": 3}', Part) == convert({"count": 3}, Part) == Part(3)
+    assert decode_json(b'{"count": 3}', Part) == convert_to_type({"count": 3}, Part) == Part(3)
     assert decode_json("[1, null]") == [1, None]
-    assert convert({"count": "3"}, Part, strict=False) == Part(3)
+    assert convert_to_type({"count": "3"}, Part, strict=False) == Part(3)
 
 
 def test_values_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_json(b'{"count": "3"}', Part)
     with pytest.raises(msgspec.ValidationError):
-        convert({"count": "3"}, Part)
+        convert_to_type({"count": "3"}, Part)
     with pytest.raises(msgspec.DecodeError):
         decode_json(b"{")
 

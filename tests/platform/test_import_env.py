@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from kgserve.platform.import_environment import prepare_imports
+from kgserve.platform.startup_imports import prepare_imports
 prepare_imports()
 import numpy, structlog
 print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)

@@ -13,7 +13,7 @@ from tests.cli.running import log_as_before
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 OWN = re.compile(r"request_id\S{0,2}[ =]\S?own-|of these tests")
-WHO = structured_log.RequestIdentity('a key\'s "name"', "::1")
+WHO = structured_log.RequestCallerIdentity('a key\'s "name"', "::1")
 PATHS = ("/health", "/api/memory/a/nodes/b%20c", "/a=b", "/'\"\\", "/kgs_abcdefgh_…", "/{}@1{0}", "/%s")
 
 
@@ -65,7 +65,7 @@ def test_log_lines_keep_their_order_and_none_is_lost(capsys: pytest.CaptureFixtu
 
     structured_log.configure_logging("json", "info")
     asyncio.run(write())
-    structured_log.flush_log()
+    structured_log.flush_buffered_log_lines()
     found = [event["event"] + event.get("request_id", "") for event in map(json.loads, lines(capsys))]
     assert found == ["requestown-1", "requestown-2", "of these tests", "requestown-3"]
 
@@ -86,5 +86,5 @@ def test_log_lines_below_the_level_are_dropped(capsys: pytest.CaptureFixture[str
 
     structured_log.configure_logging("json", "warning")
     asyncio.run(write())
-    structured_log.flush_log()
+    structured_log.flush_buffered_log_lines()
     assert lines(capsys) == []

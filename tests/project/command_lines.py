@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import click
 
-from kgserve.cli.root import kgserve
+from kgserve.cli.root import kgserve_root_command
 
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
 def fault(words: list[str]) -> str | None:
     """Return the fault of ``kgserve``'s arguments, or None."""
-    command: click.Command = kgserve
+    command: click.Command = kgserve_root_command
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
@@ -23,7 +23,7 @@ def fault(words: list[str]) -> str | None:
             return None if command.invoke_without_command else f"there is no command {name!r}"
         command = command.commands[name]
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"-h", "--help"}
-    if command is kgserve:
+    if command is kgserve_root_command:
         known.add("--version")
     for word in rest:
         if word == "--":
@@ -33,7 +33,7 @@ def fault(words: list[str]) -> str | None:
     return None
 
 
-def all_options(command: click.Command = kgserve) -> set[str]:
+def all_options(command: click.Command = kgserve_root_command) -> set[str]:
     """The options of a command and of those below it."""
     found = {"--help"} | {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     below = command.commands.values() if isinstance(command, click.Group) else ()

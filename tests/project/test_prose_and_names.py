@@ -67,7 +67,7 @@ def test_exceptions_in_docstrings_exist(tmp_path: Path) -> None:
     ("place", "name", "is_allowed"),
     [
         ("kgserve/client/errors.py", "Interrupted", True),
-        ("kgserve/client/streams.py", "Interrupted", False),
+        ("kgserve/client/custom_request_builders.py", "Interrupted", False),
         ("kgserve/client/errors.py", "_Terminated", False),
         ("tests/bench/servers.py", "Launched", False),
         ("tests/bench/servers.py", "LaunchedServer", True),

@@ -138,7 +138,7 @@ def test_only_projections_follow_the_journal() -> None:
         for path, tree in following.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
-        and {alias.name for alias in node.names} & {"JournalTail", "read_net_change"}
+        and {alias.name for alias in node.names} & {"JournalReader", "read_net_change"}
     }
     assert tails == READERS_OF_THE_JOURNAL.keys()
     classes = [node for tree in following.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]

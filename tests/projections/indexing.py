@@ -16,7 +16,7 @@ from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import NAME, PATIENCE, settings
@@ -87,18 +87,22 @@ def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Gen
 
 
 @contextmanager
-def followed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[OpenStore, TextIndexes]]:
+def followed(
+    data: Path, embedder: Embedder | None = None, **options: Any
+) -> Generator[tuple[OpenStore, CurrentAndPastTextIndexes]]:
     """Yield one store and its indexes."""
     with indexed(data, embedder, **options) as (pool, indexer), pool.lease(NAME, create=True) as store:
         yield store, indexer.of(store)
 
 
-def caught_up(store: OpenStore, indexes: TextIndexes) -> None:
+def caught_up(store: OpenStore, indexes: CurrentAndPastTextIndexes) -> None:
     """Wait until both indexes have applied the newest commit."""
     assert indexes.wait(store.state.sequence, PATIENCE), (indexes.keyword.state(), indexes.vector.state())
 
 
-def contents(indexes: TextIndexes, embedder: Embedder, query: str) -> tuple[dict[str, float], dict[str, float]]:
+def contents(
+    indexes: CurrentAndPastTextIndexes, embedder: Embedder, query: str
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return everything that both indexes find for a query, with comparable scores."""
     words = {hit.id: round(hit.score, 4) for hit in indexes.keyword.search(KeywordQuery(query), 10_000)}
     near = indexes.vector.search(embedder.embed([query])[0], 10_000)

@@ -15,14 +15,14 @@ import numpy as np
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.graph.answers import SearchAnswer
 from kgserve.graph.request_bodies import SearchRequest
-from kgserve.graph.search.node_search import search
+from kgserve.graph.search.node_search import search_store_nodes
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeKey
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeKey
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -44,9 +44,9 @@ class ModelNodeState(msgspec.Struct, frozen=True):
     valid_to: int | None = None
     attributes: str = "{}"
 
-    def put(self, node_id: str) -> NodePut:
-        extras = NodeExtrasPut(self.summary, self.tags, None, "", self.valid_from, self.valid_to)
-        return NodePut(0, node_id, self.type, self.content, self.attributes, extras=extras)
+    def put(self, node_id: str) -> NodeUpsert:
+        extras = NodeExtrasUpsert(self.summary, self.tags, None, "", self.valid_from, self.valid_to)
+        return NodeUpsert(0, node_id, self.type, self.content, self.attributes, extras=extras)
 
     def holds(self, word: str, only: SearchRequest) -> bool:
         """Return whether a search for one word must find the node."""
@@ -98,7 +98,7 @@ class ModelCheckedStore:
         self.open()
 
     @property
-    def indexes(self) -> TextIndexes:
+    def indexes(self) -> CurrentAndPastTextIndexes:
         return self.indexer.of(self.store)
 
     def put(self, **nodes: ModelNodeState) -> None:
@@ -115,11 +115,11 @@ class ModelCheckedStore:
 
     def annotate(self, node_id: str, value: int) -> None:
         """Write a state of a node that differs only in its attributes."""
-        self._write(WriteBatch(nodes=[NodePut(0, node_id, attributes=f'{{"value":{value}}}')]), self.nodes)
+        self._write(WriteBatch(nodes=[NodeUpsert(0, node_id, attributes=f'{{"value":{value}}}')]), self.nodes)
 
     def relate(self, *keys: EdgeKey, valid_to: int | None = None) -> None:
-        extras = None if valid_to is None else EdgeExtrasPut(valid_to=valid_to)
-        self._write(WriteBatch(edges=[EdgePut(i, key, extras=extras) for i, key in enumerate(keys)]), self.nodes)
+        extras = None if valid_to is None else EdgeExtrasUpsert(valid_to=valid_to)
+        self._write(WriteBatch(edges=[EdgeUpsert(i, key, extras=extras) for i, key in enumerate(keys)]), self.nodes)
 
     def _write(self, batch: WriteBatch, nodes: dict[str, ModelNodeState]) -> None:
         write(self.store, batch)
@@ -138,7 +138,7 @@ class ModelCheckedStore:
             assert view.wait(sequence, PATIENCE), view.error
 
     def search(self, request: SearchRequest) -> SearchAnswer:
-        return search(graph_of(self.pool, NAME, self.indexer, self.historian), request)
+        return search_store_nodes(graph_of(self.pool, NAME, self.indexer, self.historian), request)
 
     def found(self, query: str, as_of: int | str | None = None, **wanted: Any) -> list[str]:
         """Return the ids of the hits, best first."""

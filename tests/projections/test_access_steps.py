@@ -11,12 +11,12 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.graph.answers import ChangesPage
 from kgserve.graph.history_queries import list_changes
-from kgserve.graph.query_parameters import ChangesQuery
+from kgserve.graph.query_parameters import StoreChangesParameters
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.server.mcp.notifications import CommitListener
 from kgserve.storage.changefeed import ChangeFeedReader
-from kgserve.storage.model.events import EventSelection, FeedPosition
+from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition
 from kgserve.stores.open_store import OpenStore
 from tests.graphs import graph_of
 from tests.projections.history.following import SMALL_JOURNAL
@@ -69,7 +69,7 @@ def test_indexes_survive_a_journal_truncated_after_the_last_row(tmp_path: Path) 
         assert min(_index_sequence(indexes, name) for name in ("keyword", "vector")) >= store.journal.oldest - 1
 
 
-def _index_sequence(indexes: TextIndexes, name: str) -> int:
+def _index_sequence(indexes: CurrentAndPastTextIndexes, name: str) -> int:
     """Return the commit that the files of an index contain."""
     follower = indexes.keyword if name == "keyword" else indexes.vector
     assert follower._index is not None
@@ -92,7 +92,7 @@ def test_the_history_records_nothing_for_accesses(tmp_path: Path) -> None:
             write(store, batch("b"))
             assert follower.wait(4, PATIENCE)
             assert follower.look(lambda of: of.sequence_at(store.state.time)) == 4
-            page = list_changes(graph_of(pool, NAME, indexer, historian), ChangesQuery())
+            page = list_changes(graph_of(pool, NAME, indexer, historian), StoreChangesParameters())
             assert _sequences_and_next(page) == ([1, 4], None)
 
 
@@ -110,12 +110,12 @@ def test_change_pages_skip_accesses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with pool.lease(NAME, create=True) as store:
             write(store, batch("a"), *(accessed("a", count=count) for count in range(1, 8)), batch("b"), accessed("b"))
         of = graph_of(pool, NAME)
-        assert _sequences_and_next(list_changes(of, ChangesQuery(limit=1))) == ([1], 1)
-        assert _sequences_and_next(list_changes(of, ChangesQuery(since=1, limit=1))) == ([9], 9)
-        assert _sequences_and_next(list_changes(of, ChangesQuery(since=9, limit=1))) == ([], None)
+        assert _sequences_and_next(list_changes(of, StoreChangesParameters(limit=1))) == ([1], 1)
+        assert _sequences_and_next(list_changes(of, StoreChangesParameters(since=1, limit=1))) == ([9], 9)
+        assert _sequences_and_next(list_changes(of, StoreChangesParameters(since=9, limit=1))) == ([], None)
         monkeypatch.setattr("kgserve.graph.history_queries.MAX_SCANNED_COMMITS", 4)
-        assert _sequences_and_next(list_changes(of, ChangesQuery(since=1))) == ([], 5)
-        assert _sequences_and_next(list_changes(of, ChangesQuery(since=5))) == ([9], 9)
+        assert _sequences_and_next(list_changes(of, StoreChangesParameters(since=1))) == ([], 5)
+        assert _sequences_and_next(list_changes(of, StoreChangesParameters(since=5))) == ([9], 9)
 
 
 def test_event_listeners_skip_accesses_and_keep_their_positions(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_event_listeners_skip_accesses_and_keep_their_positions(tmp_path: Path) 
         write(store, accessed("a"), batch("b", "c"), accessed("b"))
         replayed = ChangeFeedReader(store.feed, FeedPosition.after(0), nothing)
         for reader, expected in ((live, ["3-0", "3-1"]), (replayed, ["1-0", "3-0", "3-1"])):
-            entries = reader.take(EventSelection()) or []
+            entries = reader.take(ChangeFeedEventFilter()) or []
             assert [f"{entry.event.sequence}-{entry.event.index}" for entry in entries] == expected
             assert reader.is_caught_up()
             assert reader.position == FeedPosition.after(4)

@@ -14,11 +14,15 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.text_indexes import IndexSyncNotifier, KeywordProjection, VectorProjection
+from kgserve.projections.text_indexes import (
+    CurrentKeywordIndexProjection,
+    CurrentVectorIndexProjection,
+    IndexSyncNotifier,
+)
 from kgserve.storage.changefeed import ChangeFeedReader
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.events import EventSelection
+from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.captured_log import capture_log
 from tests.projections.indexing import (
     FailingEmbedder,
@@ -37,8 +41,8 @@ VIEWS = HashingEmbedder()
 
 def many(count: int, word: str = "fox", first: int = 0) -> WriteBatch:
     """Return an upsert of nodes with different texts that share a word."""
-    nodes = [NodePut(i, f"n{first + i}", "t", f"{word} number{first + i}") for i in range(count)]
-    return WriteBatch(nodes=nodes, edges=[EdgePut(0, ("n0", "n1", "next"))] if not first else [])
+    nodes = [NodeUpsert(i, f"n{first + i}", "t", f"{word} number{first + i}") for i in range(count)]
+    return WriteBatch(nodes=nodes, edges=[EdgeUpsert(0, ("n0", "n1", "next"))] if not first else [])
 
 
 def test_content_is_searchable_until_it_is_deleted(tmp_path: Path) -> None:
@@ -77,7 +81,7 @@ def test_waiting_for_a_new_store_returns(tmp_path: Path) -> None:
 
 def test_waiting_for_an_index_opens_it(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        for view in (KeywordProjection(store), VectorProjection(store, VIEWS)):
+        for view in (CurrentKeywordIndexProjection(store), CurrentVectorIndexProjection(store, VIEWS)):
             assert view.wait(0, PATIENCE), "no thread serves it"
             view.close()
 
@@ -175,7 +179,9 @@ def test_an_index_that_was_behind_publishes_index_ready(tmp_path: Path, monkeypa
         reader = ChangeFeedReader(store.feed, None, lambda: None)
 
         def has_received(kind: str, subject: object = None) -> bool:
-            heard.extend((entry.event.kind, entry.event.subject) for entry in reader.take(EventSelection()) or ())
+            heard.extend(
+                (entry.event.kind, entry.event.subject) for entry in reader.take(ChangeFeedEventFilter()) or ()
+            )
             return any(heard_kind == kind and subject in (None, about) for heard_kind, about in heard)
 
         embedder.broken = False
@@ -310,7 +316,7 @@ def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.Mon
                 write(store, batch)
             caught_up(store, indexes)
             sync.look()
-            only = EventSelection(kinds=frozenset({"sync_complete"}))
+            only = ChangeFeedEventFilter(kinds=frozenset({"sync_complete"}))
             found = [msgspec.json.decode(entry.data) for entry in reader.take(only) or reader.take(only) or ()]
             assert all(data["timestamp"] <= data["time"] for data in found)
             return [data["sequence"] for data in found]
@@ -321,7 +327,7 @@ def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr("kgserve.projections.text_indexes.MIN_SYNC_MARKER_INTERVAL_SECONDS", 0.0)
         assert published() == [2]
         assert published() == []
-        assert published(WriteBatch(accesses=[AccessRecord("n0", 1, 1, 1.0)])) == []
+        assert published(WriteBatch(accesses=[MemoryAccessRecord("n0", 1, 1, 1.0)])) == []
         assert published(many(1, "cat", 5)) == [4]
         reader.close()
 

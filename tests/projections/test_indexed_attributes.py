@@ -10,10 +10,10 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.projections.indexed_text import IndexedText, extract_attribute_words
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import NodeExtras
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.projections.indexing import FailingEmbedder
 from tests.projections.looking_back import ModelCheckedStore, ModelNodeState, watched
@@ -121,7 +121,7 @@ def test_conflicting_versions_are_found_by_attributes(tmp_path: Path) -> None:
         there.store.change_settings(lambda chosen: msgspec.structs.replace(chosen, conflict_policy="manual"))
         there.put(a=crying("hen", "cluck"))
         there.put(a=crying("hen", "crow"))
-        write(there.store, WriteBatch(nodes=[NodePut(0, "a", attributes='{"cry":"peep"}', based_on=1)]))
+        write(there.store, WriteBatch(nodes=[NodeUpsert(0, "a", attributes='{"cry":"peep"}', based_on=1)]))
         there.settle()
         assert there.found("peep") == []
         choose(there.store, "cry")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.indexed_text import EntityFacets, IndexedText, IndexFilter, MemoryFacets
-from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, IndexedText, MemoryFacets
+from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import NodeExtras
+from kgserve.storage.model.node_edge_rows import NodeRow
 
 WORDS = [f"word{number}" for number in range(40)]
 COUNT = 600
@@ -53,8 +53,8 @@ def index(tmp_path_factory: pytest.TempPathFactory, texts: list[IndexedText]) ->
     return made
 
 
-def filters(chance: random.Random) -> IndexFilter:
-    return IndexFilter(
+def filters(chance: random.Random) -> EntitySearchFilter:
+    return EntitySearchFilter(
         chance.choice([None, None, frozenset({"t4"}), frozenset({"t0", "t1", "t4"}), frozenset({"t2", "unknown"})]),
         chance.choice(["", "", "", "n1"]),
         chance.choice([frozenset[str](), frozenset({"usual"}), frozenset({"odd"}), frozenset({"usual", "odd"})]),

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput
-from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
-from kgserve.graph.search.node_search import build_context, search_batch
+from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
+from kgserve.graph.search.node_search import build_llm_context, search_query_variants
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.indexed_text import IndexedText, parse_past_text_key
 from tests.graphs import graph_of
@@ -160,13 +160,13 @@ def test_mostly_pruned_indexes_are_compacted(tmp_path: Path) -> None:
 def test_a_store_without_history_has_no_past_indexes(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
-        words = [SearchVariant(query="fox")]
+        words = [SearchQueryVariant(query="fox")]
         for work in (
             lambda: of.search(asked("fox", 1)),
-            lambda: search_batch(
+            lambda: search_query_variants(
                 graph_of(of.pool, NAME, of.indexer), MultiQuerySearchRequest(queries=words, as_of="1")
             ),
-            lambda: build_context(graph_of(of.pool, NAME, of.indexer), ContextRequest(query="fox", as_of="1")),
+            lambda: build_llm_context(graph_of(of.pool, NAME, of.indexer), LlmContextRequest(query="fox", as_of="1")),
         ):
             of.historian, kept = None, of.historian
             with pytest.raises(Conflict, match="histories are turned off"):
@@ -244,13 +244,13 @@ def test_batch_search_and_context_as_of_a_commit(tmp_path: Path) -> None:
         of.say(a="fox", b="hen")
         of.relate(("a", "b", "EATS"))
         of.delete("b")
-        variants = [SearchVariant(query=word, mode="keyword") for word in ("fox", "hen")]
+        variants = [SearchQueryVariant(query=word, mode="keyword") for word in ("fox", "hen")]
         request = MultiQuerySearchRequest(queries=variants, as_of="2")
-        found = search_batch(graph_of(of.pool, NAME, of.indexer, of.historian), request)
+        found = search_query_variants(graph_of(of.pool, NAME, of.indexer, of.historian), request)
         assert (sorted(hit.node.id for hit in found.hits), found.index_sequence) == (["a", "b"], 2)
         for at, edge in ((1, False), (2, True), (3, False)):
-            text = build_context(
-                graph_of(of.pool, NAME, of.indexer, of.historian), ContextRequest(query="fox", as_of=str(at))
+            text = build_llm_context(
+                graph_of(of.pool, NAME, of.indexer, of.historian), LlmContextRequest(query="fox", as_of=str(at))
             ).text
             assert ("EATS" in text, "hen" in text) == (edge, at < 3)
 

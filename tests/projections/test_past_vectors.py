@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.projections.indexed_text import EntityFacets, IndexedText, IndexFilter
-from kgserve.projections.vector.index import VectorHit
+from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, IndexedText
 from kgserve.projections.vector.past_vectors import UNUSED_ROWS_ALLOWANCE, PastTextVectorIndex
+from kgserve.projections.vector.vector_index import VectorHit
 from kgserve.projections.vector.vector_rows import VectorFile, dot_products
 from tests.cli.running import PythonProcess
 from tests.stores.writing import flip
@@ -65,7 +65,10 @@ def opened(folder: Path) -> closing[PastTextVectorIndex]:
 
 
 def everything(index: PastTextVectorIndex, last: int) -> list[list[VectorHit]]:
-    return [sorted(index.search(QUERY, 99, IndexFilter(as_of=at)), key=lambda hit: hit.id) for at in range(0, last, 7)]
+    return [
+        sorted(index.search(QUERY, 99, EntitySearchFilter(as_of=at)), key=lambda hit: hit.id)
+        for at in range(0, last, 7)
+    ]
 
 
 def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> None:
@@ -86,7 +89,7 @@ def test_past_vectors_are_searched_as_of_a_commit(tmp_path: Path) -> None:
     assert len(index) == 3, "consecutive equal texts are one, even if added twice"
 
     def found(at: int, limit: int = 9, **only: Any) -> list[str]:
-        hits = index.search(VECTORS[0] + VECTORS[1] * 0.5, limit, IndexFilter(as_of=at, **only))
+        hits = index.search(VECTORS[0] + VECTORS[1] * 0.5, limit, EntitySearchFilter(as_of=at, **only))
         return [hit.id for hit in hits]
 
     assert [found(at) for at in (0, 1, 2, 5, 6, 9)] == [[], ["a"], ["a", "b"], ["a", "b"], ["b"], []]
@@ -125,7 +128,7 @@ def test_past_filters_equal_current_filters(tmp_path: Path) -> None:
     with opened(tmp_path / "past") as index:
         fill(index, texts)
         for _ in range(300):
-            only = IndexFilter(
+            only = EntitySearchFilter(
                 source.choice([None, frozenset("t"), frozenset("x")]),
                 source.choice(["", "a", "b1", "c"]),
                 source.choice([frozenset[str](), frozenset({"red"}), frozenset({"blue", "red"}), frozenset({"x"})]),
@@ -173,7 +176,7 @@ def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
         assert len(index) == UNUSED_ROWS_ALLOWANCE
         late = 3 * UNUSED_ROWS_ALLOWANCE + 5
         for _ in range(2):
-            [hit] = index.search(QUERY, 9, IndexFilter(as_of=late))
+            [hit] = index.search(QUERY, 9, EntitySearchFilter(as_of=late))
             assert hit.similarity == pytest.approx(float(vector_of(f"text {late}") @ QUERY), rel=1e-4)
             fill(
                 index,
@@ -184,8 +187,8 @@ def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
             )
     with opened(folder) as index:
         assert len(index) == UNUSED_ROWS_ALLOWANCE + 2
-        [hit] = index.search(QUERY, 9, IndexFilter(as_of=late))
-        [new] = index.search(QUERY, 9, IndexFilter(as_of=4 * UNUSED_ROWS_ALLOWANCE))
+        [hit] = index.search(QUERY, 9, EntitySearchFilter(as_of=late))
+        [new] = index.search(QUERY, 9, EntitySearchFilter(as_of=4 * UNUSED_ROWS_ALLOWANCE))
         assert new.similarity == pytest.approx(float(vector_of("new") @ QUERY), rel=1e-4)
 
 
@@ -210,7 +213,7 @@ def test_a_damaged_file_is_replaced_by_an_empty_one(tmp_path: Path, harm: str) -
     with opened(folder) as index:
         assert (len(index), index.sequence) == (0, 0)
         fill(index, some_texts(random.Random(1), 300))
-        assert index.search(QUERY, 1, IndexFilter(as_of=99))
+        assert index.search(QUERY, 1, EntitySearchFilter(as_of=99))
 
 
 WRITER = """

@@ -11,7 +11,11 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.schedule import ProjectionSchedule, ScheduledProjection
-from kgserve.projections.text_indexes import EMBEDDING_BATCH_SIZE, KeywordProjection, VectorProjection
+from kgserve.projections.text_indexes import (
+    EMBEDDING_BATCH_SIZE,
+    CurrentKeywordIndexProjection,
+    CurrentVectorIndexProjection,
+)
 from tests.stores.writing import batch, opened, until, write
 
 Three = tuple[BackgroundProjection, BackgroundProjection, BackgroundProjection]
@@ -20,7 +24,11 @@ Three = tuple[BackgroundProjection, BackgroundProjection, BackgroundProjection]
 @pytest.fixture
 def three(tmp_path: Path) -> Generator[Three]:
     with opened(tmp_path) as store:
-        yield KeywordProjection(store), KeywordProjection(store), KeywordProjection(store)
+        yield (
+            CurrentKeywordIndexProjection(store),
+            CurrentKeywordIndexProjection(store),
+            CurrentKeywordIndexProjection(store),
+        )
 
 
 def taken(schedule: ProjectionSchedule) -> ScheduledProjection | None:
@@ -94,9 +102,9 @@ def test_awaited_projections_of_other_stores_run_within_a_long_step(tmp_path: Pa
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
         schedule, long, beside, other = (
             ProjectionSchedule(),
-            KeywordProjection(one),
-            KeywordProjection(one),
-            KeywordProjection(two),
+            CurrentKeywordIndexProjection(one),
+            CurrentKeywordIndexProjection(one),
+            CurrentKeywordIndexProjection(two),
         )
         for view in (long, beside, other):
             view.schedule = schedule
@@ -127,8 +135,8 @@ def test_building_a_vector_graph_does_not_delay_other_stores(tmp_path: Path) -> 
     with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
         schedule = ProjectionSchedule()
         large, small = (
-            VectorProjection(one, HashingEmbedder(), exact_up_to=200),
-            VectorProjection(two, HashingEmbedder()),
+            CurrentVectorIndexProjection(one, HashingEmbedder(), exact_up_to=200),
+            CurrentVectorIndexProjection(two, HashingEmbedder()),
         )
         write(one, batch(*(f"n{at}" for at in range(EMBEDDING_BATCH_SIZE)), content="words"))
         for view in (large, small):
@@ -151,7 +159,7 @@ def test_building_a_vector_graph_does_not_delay_other_stores(tmp_path: Path) -> 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_long_work_yields_to_requests_between_parts(tmp_path: Path, chunks: int) -> None:
     rests: list[int] = []
-    with opened(tmp_path) as store, closing(VectorProjection(store, HashingEmbedder())) as view:
+    with opened(tmp_path) as store, closing(CurrentVectorIndexProjection(store, HashingEmbedder())) as view:
         write(store, batch(*(f"n{at}" for at in range(chunks * EMBEDDING_BATCH_SIZE)), content="words"))
 
         def are_others_served() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgserve.projections.indexed_text import IndexedText
-from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 
 # Each text by the id of its node.
@@ -66,7 +66,7 @@ TEXTS = {
     "xhr": "an XMLHttpRequest failed",
     "server2": "HTTPServer2 started",
     "kebab": "the kebab-case style",
-    "path": "see src/kgserve/projections/keyword.py for more",
+    "path": "see src/kgserve/projections/keyword_index.py for more",
     "cpp": "written in C++17 by hand",
     "c": "written in C by hand",
     "csharp": "written in C# by hand",

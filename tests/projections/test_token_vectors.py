@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
-from kgserve.embedding.token_projection import TokenVectors
+from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.graph.answers import SearchHit
 from kgserve.graph.request_bodies import SearchRequest
-from kgserve.graph.search.node_search import search
-from kgserve.projections.base import EraseRequest
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.projections.token_vectors.table import TokenVectorTable
-from kgserve.projections.token_vectors.turn_tokens import TABLE_FOLDER
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.graph.search.node_search import search_store_nodes
+from kgserve.projections.base import ProjectionEraseRequest
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.token_vectors.conversation_turn_vectors import TABLE_FOLDER
+from kgserve.projections.token_vectors.token_vector_table import TokenVectorTable
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.embedding.prepared import model_settings
 from tests.graphs import graph_of
@@ -44,8 +44,8 @@ Ada: So you have money for dinner!
 Ben: Ha, yes. There is an Ethiopian place next to the library.""".splitlines()
 IDS = [f"t{place}" for place in range(len(TURNS))]
 QUESTION, ANSWER = "Which injury is Ada recovering from?", "t4"
-NODES = WriteBatch(nodes=[NodePut(place, IDS[place], "turn", text) for place, text in enumerate(TURNS)])
-EDGES = WriteBatch(edges=[EdgePut(place, (IDS[place], IDS[place + 1], "next")) for place in range(len(IDS) - 1)])
+NODES = WriteBatch(nodes=[NodeUpsert(place, IDS[place], "turn", text) for place, text in enumerate(TURNS)])
+EDGES = WriteBatch(edges=[EdgeUpsert(place, (IDS[place], IDS[place + 1], "next")) for place in range(len(IDS) - 1)])
 CONVERSATION = WriteBatch(nodes=NODES.nodes, edges=EDGES.edges)
 
 
@@ -69,14 +69,14 @@ class SharedEmbedder(HashingEmbedder):
 
 
 @contextmanager
-def opened(data: Path, embedder: Embedder) -> Generator[tuple[OpenStore, TextIndexes]]:
+def opened(data: Path, embedder: Embedder) -> Generator[tuple[OpenStore, CurrentAndPastTextIndexes]]:
     """Yield a store and its indexes, whose tokens are complete."""
     used = SharedEmbedder(embedder) if isinstance(embedder, LocalEmbedder) else embedder
     with indexed(data, used) as (pool, indexer), pool.lease(NAME, create=True) as store:
         yield store, indexer.of(store)
 
 
-def complete(store: OpenStore, indexes: TextIndexes) -> TokenVectorTable | None:
+def complete(store: OpenStore, indexes: CurrentAndPastTextIndexes) -> TokenVectorTable | None:
     """Return the table once it has caught up."""
     caught_up(store, indexes)
     until(lambda: not indexes.vector.tokens.is_behind)
@@ -134,7 +134,9 @@ def test_late_interaction_finds_the_answer(
         assert ids_of(complete(store, indexes)) == {*IDS}
 
         def found(**options: Any) -> list[SearchHit]:
-            return search(graph_of(pool, NAME, indexer), SearchRequest(query=QUESTION, explain=True, **options)).hits
+            return search_store_nodes(
+                graph_of(pool, NAME, indexer), SearchRequest(query=QUESTION, explain=True, **options)
+            ).hits
 
         first = found()[0]
         assert first.node.id == ANSWER
@@ -149,7 +151,7 @@ def test_late_interaction_finds_the_answer(
 
 
 def test_stores_without_turns_have_no_token_vectors(tmp_path: Path, embedder: LocalEmbedder) -> None:
-    written(tmp_path, embedder, NODES, WriteBatch(edges=[EdgePut(0, ("t0", "t1", "answers"))]))
+    written(tmp_path, embedder, NODES, WriteBatch(edges=[EdgeUpsert(0, ("t0", "t1", "answers"))]))
     assert not folder_of(tmp_path).exists()
 
 
@@ -188,7 +190,7 @@ def test_changed_and_deleted_turns(tmp_path: Path, embedder: LocalEmbedder) -> N
         table = complete(store, indexes)
         assert table is not None
         before = table.read(["t0", "t1"])
-        write(store, WriteBatch(nodes=[NodePut(0, "t0", "turn", "Ada: Hello!")]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "t0", "turn", "Ada: Hello!")]))
         complete(store, indexes)
         after = table.read(["t0", "t1", "missing"])
         assert after.counts.tolist() == [2, before.counts[1], 0]
@@ -199,7 +201,7 @@ def test_erased_turns_leave_no_tokens(tmp_path: Path, embedder: LocalEmbedder) -
     with opened(tmp_path, embedder) as (store, indexes):
         write(store, CONVERSATION)
         complete(store, indexes)
-        indexes.vector.erase(EraseRequest((ANSWER,), (), store.state.sequence))
+        indexes.vector.erase(ProjectionEraseRequest((ANSWER,), (), store.state.sequence))
         assert ids_of(indexes.vector.tokens.table) == {*IDS} - {ANSWER}
         files = [path.read_bytes() for path in folder_of(tmp_path).iterdir()]
         assert files
@@ -208,7 +210,7 @@ def test_erased_turns_leave_no_tokens(tmp_path: Path, embedder: LocalEmbedder) -
 
 def test_the_setting_decides_which_nodes_have_tokens(tmp_path: Path, embedder: LocalEmbedder) -> None:
     with opened(tmp_path, embedder) as (store, indexes):
-        write(store, CONVERSATION, WriteBatch(nodes=[NodePut(0, "other", "note", "A note about knees")]))
+        write(store, CONVERSATION, WriteBatch(nodes=[NodeUpsert(0, "other", "note", "A note about knees")]))
         assert ids_of(complete(store, indexes)) == {*IDS}
         for setting, wanted in (("all", {*IDS, "other"}), ("turns", {*IDS}), ("none", None)):
             store.change_settings(lambda old, setting=setting: msgspec.structs.replace(old, late_interaction=setting))
@@ -223,7 +225,7 @@ def test_other_models_have_no_tokens(tmp_path: Path, embedder: LocalEmbedder) ->
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME) as store:
         indexer.reindex(store)
         assert complete(store, indexer.of(store)) is None
-        hits = search(graph_of(pool, NAME, indexer), SearchRequest(query=QUESTION)).hits
+        hits = search_store_nodes(graph_of(pool, NAME, indexer), SearchRequest(query=QUESTION)).hits
         assert {hit.node.id for hit in hits} <= {*IDS}
     assert not folder_of(tmp_path).exists()
 

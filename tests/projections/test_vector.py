@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.projections.indexed_text import IndexFilter
-from kgserve.projections.manifest import INDEX_MANIFEST_FILE
-from kgserve.projections.vector.index import VectorIndex
+from kgserve.projections.folder_manifest import INDEX_MANIFEST_FILE
+from kgserve.projections.indexed_text import EntitySearchFilter
+from kgserve.projections.vector.vector_index import VectorIndex
 from tests.stores.writing import flip
 
 WIDTH = 16
@@ -34,8 +34,8 @@ def fill(index: VectorIndex, vectors: Vectors, kinds: int = 1) -> None:
     index.put(names(len(vectors)), [f"t{i % kinds}" for i in range(len(vectors))], vectors)
 
 
-def found(index: VectorIndex, query: Vectors, limit: int, only: IndexFilter | None = None) -> list[str]:
-    return [hit.id for hit in index.search(query, limit, only or IndexFilter())]
+def found(index: VectorIndex, query: Vectors, limit: int, only: EntitySearchFilter | None = None) -> list[str]:
+    return [hit.id for hit in index.search(query, limit, only or EntitySearchFilter())]
 
 
 def nearest(vectors: Vectors, query: Vectors, limit: int) -> list[str]:
@@ -95,9 +95,11 @@ def test_filters_return_all_matches(folder: Path, exact_up_to: int) -> None:
     fill(index, vectors, kinds=30)
     query = make(1, seed=3)[0]
     order = nearest(vectors, query, 300)
-    assert found(index, query, 10, IndexFilter(frozenset({"t4"}))) == [key for key in order if int(key[1:]) % 30 == 4]
-    assert found(index, query, 50, IndexFilter(None, "n29")) == [key for key in order if key.startswith("n29")]
-    assert found(index, query, 5, IndexFilter(frozenset())) == []
+    assert found(index, query, 10, EntitySearchFilter(frozenset({"t4"}))) == [
+        key for key in order if int(key[1:]) % 30 == 4
+    ]
+    assert found(index, query, 50, EntitySearchFilter(None, "n29")) == [key for key in order if key.startswith("n29")]
+    assert found(index, query, 5, EntitySearchFilter(frozenset())) == []
 
 
 def test_order_of_equal_similarities_is_independent_of_the_limit(folder: Path) -> None:
@@ -118,8 +120,8 @@ def test_save_and_load(folder: Path, exact_up_to: int) -> None:
     assert (again.fresh, again.sequence, len(again), again.is_approximate) == (False, 9, 50, exact_up_to == 10)
     for query in make(5, seed=4):
         assert found(again, query, 5) == found(index, query, 5)
-        assert found(again, query, 5, IndexFilter(frozenset({"t1"}))) == found(
-            index, query, 5, IndexFilter(frozenset({"t1"}))
+        assert found(again, query, 5, EntitySearchFilter(frozenset({"t1"}))) == found(
+            index, query, 5, EntitySearchFilter(frozenset({"t1"}))
         )
     again.put(["new"], ["t"], vectors[:1])
     assert found(again, vectors[0], 1) == ["new"]

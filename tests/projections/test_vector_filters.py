@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, IndexedText, IndexFilter, MemoryFacets
-from kgserve.projections.keyword import KeywordIndex
+from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, EntitySearchFilter, IndexedText, MemoryFacets
+from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.vector import index as vector_index
+from kgserve.projections.vector import vector_index
 from kgserve.projections.vector import vector_rows
-from kgserve.projections.vector.index import VectorIndex
+from kgserve.projections.vector.vector_index import VectorIndex
 from tests.fuzzing import examples
 
 WIDTH = 8
@@ -29,7 +29,7 @@ LAYERS, SOURCES = st.integers(0, 3), st.sampled_from(["", "chat", "mail"])
 MARKS = st.none() | st.builds(MemoryFacets, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
 FACETS = st.builds(lambda tags, *rest: EntityFacets(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS)
 FILTERS = st.builds(
-    IndexFilter,
+    EntitySearchFilter,
     st.none() | st.frozensets(TYPES | st.just("unknown"), max_size=3),
     st.just("") | IDS | st.just("unknown"),
     TAGS,
@@ -65,7 +65,7 @@ def vectors_of(count: int, seed: int = 0, width: int = WIDTH) -> Vectors:
 KNOWN = vectors_of(100)
 
 
-def passes(entity: Entity, only: IndexFilter) -> bool:
+def passes(entity: Entity, only: EntitySearchFilter) -> bool:
     held = only.as_of is None or entity.since <= only.as_of
     return held and only.passes(entity.id, entity.type, entity.facets)
 
@@ -108,7 +108,7 @@ def present(steps: list[list[Entity] | tuple[str, ...] | str]) -> dict[str, Enti
 @given(steps=STEPS, filters=st.lists(FILTERS, min_size=5, max_size=10), limit=st.integers(1, 40))
 @examples(25)
 def test_filters_equal_a_full_scan(
-    exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[IndexFilter], limit: int
+    exact_up_to: int, steps: list[list[Entity] | tuple[str, ...] | str], filters: list[EntitySearchFilter], limit: int
 ) -> None:
     query = vectors_of(1, seed=7)[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -141,15 +141,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vector
 @pytest.mark.parametrize(
     "only",
     [
-        IndexFilter(valid_at=9),
-        IndexFilter(frozenset(f"t{number}" for number in range(12))),
-        IndexFilter(frozenset({"t3"})),
-        IndexFilter(id_prefix="n5"),
+        EntitySearchFilter(valid_at=9),
+        EntitySearchFilter(frozenset(f"t{number}" for number in range(12))),
+        EntitySearchFilter(frozenset({"t3"})),
+        EntitySearchFilter(id_prefix="n5"),
     ],
 )
 @pytest.mark.parametrize("limit", [1, 10, 300, 6_000])
 def test_filters_on_a_large_graph_return_all_matches(
-    large: tuple[VectorIndex, Vectors], only: IndexFilter, limit: int
+    large: tuple[VectorIndex, Vectors], only: EntitySearchFilter, limit: int
 ) -> None:
     index, vectors = large
     numbers = [
@@ -178,7 +178,9 @@ def test_small_result_sets_are_exact_despite_a_graph(tmp_path: Path) -> None:
     ones = np.flatnonzero(np.arange(4_000) % 4 != 3)
     for query in queries:
         order = ones[np.argsort(-(vectors[ones] @ query), kind="stable")][:40]
-        assert [hit.id for hit in index.search(query, 40, IndexFilter(frozenset({"one"})))] == [f"n{n}" for n in order]
+        assert [hit.id for hit in index.search(query, 40, EntitySearchFilter(frozenset({"one"})))] == [
+            f"n{n}" for n in order
+        ]
 
 
 def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
@@ -190,7 +192,9 @@ def test_matches_far_from_the_query_are_found(tmp_path: Path) -> None:
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put([f"n{number}" for number in range(4_000)], ["far", "near"] * 2_000, vectors)
     order = np.argsort(-(vectors[::2] @ query), kind="stable")[:30] * 2
-    assert [hit.id for hit in index.search(query, 30, IndexFilter(frozenset({"far"})))] == [f"n{n}" for n in order]
+    assert [hit.id for hit in index.search(query, 30, EntitySearchFilter(frozenset({"far"})))] == [
+        f"n{n}" for n in order
+    ]
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
@@ -213,11 +217,11 @@ def test_filters_by_codes_find_nearly_all(
     many = np.flatnonzero(np.arange(3_000) % 3 != 0)
     found = 0
     for query in queries:
-        hits = index.search(query, 20, IndexFilter(frozenset({"many"})))
+        hits = index.search(query, 20, EntitySearchFilter(frozenset({"many"})))
         near = {f"n{number}": float(vectors[number] @ query) for number in many}
         assert [hit.similarity for hit in hits] == pytest.approx([near[hit.id] for hit in hits], abs=1e-5)
         found += len({hit.id for hit in hits} & set(sorted(near, key=lambda each: -near[each])[:20]))
-    assert index.search(queries[0], 1, IndexFilter(frozenset({"many"})))[0].id == "n1"
+    assert index.search(queries[0], 1, EntitySearchFilter(frozenset({"many"})))[0].id == "n1"
     assert found >= 0.95 * 200
 
 
@@ -273,7 +277,7 @@ def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:
     vectors.put(["m1"], ["fact"], KNOWN[:1], facets=[withdrawn])
     words.write([IndexedText("m1", "fact", "paris", facets=withdrawn)], (), 1)
     for moment in (-1, 4, 5, 6, 1 << 60):
-        only = IndexFilter(valid_at=moment, memories=True)
+        only = EntitySearchFilter(valid_at=moment, memories=True)
         assert (vectors.search(KNOWN[0], 5, only), words.search(KeywordQuery("paris"), 5, only)) == ([], [])
-    everything = IndexFilter(memories=True)
+    everything = EntitySearchFilter(memories=True)
     assert len(vectors.search(KNOWN[0], 5, everything)) == len(words.search(KeywordQuery("paris"), 5, everything)) == 1

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from kgserve.graph.query_parameters import NodesQuery
+from kgserve.graph.query_parameters import NodeListParameters
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut, TimestampPut
-from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert, TimestampPut
+from kgserve.storage.model.node_edge_rows import EdgeKey
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.property.graph import Graph
 
 Kind = Literal["inject", "update", "import", "delete nodes", "delete edges", "mixed"]
@@ -46,7 +46,7 @@ TAGS = ("red", "blue", "topic:ü", "topic:it's", "topic:", ":", "a,b", "[x]", "N
 _DIRECTIONS: tuple[TraversalDirection, ...] = ("outgoing", "incoming", "both")
 
 
-CLEARED = NodeExtrasPut("", (), None, "", None, None)
+CLEARED = NodeExtrasUpsert("", (), None, "", None, None)
 
 
 class Batches:
@@ -102,11 +102,13 @@ class Batches:
         date = self.random.choice((None, None, *DATES))
         return date and min(max(date + self.random.choice((-1, 0, 0, 1)), DATES[0]), DATES[-1])
 
-    def wanted(self, moment: int | None) -> NodesQuery:
+    def wanted(self, moment: int | None) -> NodeListParameters:
         """Return a random list request, for all types and tags or some."""
         choice = self.random.choice
         types, tags = choice(((), (), _TYPES[:1], _TYPES[1:])), choice(((), (), TAGS[:1], TAGS[2:4]))
-        return NodesQuery(type=list(types), tag=list(tags), valid_at="any" if moment is None else format_time(moment))
+        return NodeListParameters(
+            type=list(types), tag=list(tags), valid_at="any" if moment is None else format_time(moment)
+        )
 
     def _mixed(self, graph: Graph, size: int, *, touch: bool) -> WriteBatch:
         nodes, edges = self._nodes(size // 3 + 1), self._new_edges(size)
@@ -119,7 +121,7 @@ class Batches:
     def _import(self, graph: Graph, size: int) -> WriteBatch:
         choice = self.random.choice
         nodes = [
-            NodePut(
+            NodeUpsert(
                 put.index, put.id, choice((put.type, None)), put.content, put.attributes,
                 choice((None, 7)), choice((None, 0, 1_600_000_000_000_000)), choice((None, 1_700_000_000_000_001)),
                 put.extras,
@@ -129,53 +131,53 @@ class Batches:
         edges = [self._line(put) for put in (*self._new_edges(size), *self._stored_edges(graph, size // 3))]
         return WriteBatch(nodes=nodes, edges=edges, touch=False, partial=True)
 
-    def _line(self, put: EdgePut) -> EdgePut:
+    def _line(self, put: EdgeUpsert) -> EdgeUpsert:
         # Its times are among its attributes, partially or not at all.
         created, updated = (self.random.choice((None, *_MOMENTS)) if put.own else None for _ in range(2))
         version = self.random.choice((None, 5))
-        return EdgePut(put.index, put.key, put.weight, put.own, created, updated, version, put.extras)
+        return EdgeUpsert(put.index, put.key, put.weight, put.own, created, updated, version, put.extras)
 
-    def _nodes(self, count: int) -> list[NodePut]:
+    def _nodes(self, count: int) -> list[NodeUpsert]:
         return [self._node(index, self.some_id()) for index in range(count)]
 
-    def _stored_nodes(self, graph: Graph, count: int) -> list[NodePut]:
+    def _stored_nodes(self, graph: Graph, count: int) -> list[NodeUpsert]:
         stored = list(graph.nodes)
         found = [self.random.choice(stored) for _ in range(count)] if stored else []
         return [self._update(i, graph, node_id) for i, node_id in enumerate(found)]
 
-    def _update(self, index: int, graph: Graph, node_id: str) -> NodePut:
+    def _update(self, index: int, graph: Graph, node_id: str) -> NodeUpsert:
         if self.random.random() >= self._extended:
-            return NodePut(index, node_id, None, self._text())
+            return NodeUpsert(index, node_id, None, self._text())
         # Based on known heads or not; sometimes nothing else changes.
         based_on = self.random.choice((None, graph.nodes[node_id].version, 1, 2, 3))
         content = self.random.choice((None, None, self._text()))
-        extras = self.random.choice((None, NodeExtrasPut(created_by="eve"), self._node_extras()))
-        return NodePut(index, node_id, None, content, None, None, None, None, extras, based_on, self._rarely(3))
+        extras = self.random.choice((None, NodeExtrasUpsert(created_by="eve"), self._node_extras()))
+        return NodeUpsert(index, node_id, None, content, None, None, None, None, extras, based_on, self._rarely(3))
 
-    def _node(self, index: int, node_id: str) -> NodePut:
+    def _node(self, index: int, node_id: str) -> NodeUpsert:
         choice = self.random.choice
         # Sometimes without a type: valid for an existing node, otherwise a reason to reject the batch.
         node_type = None if self.random.random() < 0.002 else choice(_TYPES)
         content, attributes = choice((None, "", self._text())), choice(_ATTRIBUTES)
-        return NodePut(index, node_id, node_type, content, attributes, extras=self._node_extras())
+        return NodeUpsert(index, node_id, node_type, content, attributes, extras=self._node_extras())
 
     def _text(self) -> str:
         return choice_text(self.random)
 
-    def _new_edges(self, count: int) -> list[EdgePut]:
+    def _new_edges(self, count: int) -> list[EdgeUpsert]:
         choice = self.random.choice
         keys = [(self.some_id(), self.some_id(), choice(_RELATIONS)) for _ in range(count)]
         return [self._edge(index, key) for index, key in enumerate(keys)]
 
-    def _stored_edges(self, graph: Graph, count: int) -> list[EdgePut]:
+    def _stored_edges(self, graph: Graph, count: int) -> list[EdgeUpsert]:
         return [self._edge(index, key) for index, key in enumerate(self._stored_keys(graph, count))]
 
-    def _edge(self, index: int, key: EdgeKey) -> EdgePut:
+    def _edge(self, index: int, key: EdgeKey) -> EdgeUpsert:
         choice = self.random.choice
         weight = choice((None, 0.0, 0.25, 0.75, self.random.random()))
-        return EdgePut(index, key, weight, choice(_ATTRIBUTES), extras=self._edge_extras())
+        return EdgeUpsert(index, key, weight, choice(_ATTRIBUTES), extras=self._edge_extras())
 
-    def _node_extras(self) -> NodeExtrasPut | None:
+    def _node_extras(self) -> NodeExtrasUpsert | None:
         if self.random.random() >= self._extended:
             return None
         if self._rarely(6):
@@ -184,7 +186,7 @@ class Batches:
         summary = choice((None, None, "", self._text()))
         tags = choice((None, None, (), tuple(self.random.sample(TAGS, self.random.randrange(1, 4)))))
         memory = self._memory() if self._rarely(3) else {}
-        return NodeExtrasPut(summary, tags, self._date(), choice(_AUTHORS), valid_from, valid_to, **memory)
+        return NodeExtrasUpsert(summary, tags, self._date(), choice(_AUTHORS), valid_from, valid_to, **memory)
 
     def _memory(self) -> dict[str, Any]:
         choice, part = self.random.choice, (None, 0.0, 0.5, 1.0, UNSET)
@@ -192,13 +194,13 @@ class Batches:
         texts = {name: choice(("", self._text(), UNSET)) for name in ("name", "source", "context", "belongs_to")}
         return {**numbers, **texts, "confidence_at": self._date(), "ended": choice(("", "merged", UNSET))}
 
-    def _edge_extras(self) -> EdgeExtrasPut | None:
+    def _edge_extras(self) -> EdgeExtrasUpsert | None:
         if self.random.random() >= self._extended:
             return None
         valid_from, valid_to = self._interval()
         ordinal, author = self.random.choice((None, None, 0, -3, 1 << 62)), self.random.choice(_AUTHORS)
         confidence, context = self.random.choice(((UNSET, UNSET), (0.5, "x"), (None, "")))
-        return EdgeExtrasPut(ordinal, author, valid_from, valid_to, confidence, context)
+        return EdgeExtrasUpsert(ordinal, author, valid_from, valid_to, confidence, context)
 
     def _interval(self) -> tuple[TimestampPut, TimestampPut]:
         begins, ends = self._date(), self._date()

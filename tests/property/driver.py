@@ -16,20 +16,20 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound, Unavailable
-from kgserve.graph import row_conversion
-from kgserve.graph.query_parameters import NodesQuery
+from kgserve.graph import row_to_api_conversion
+from kgserve.graph.query_parameters import NodeListParameters
 from kgserve.platform.settings import Settings
 from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import list_segments, read_frame
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.filters import NodeFilter, PagePosition
-from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.storage.journal.journal import list_journal_segments, read_journal_frame
+from kgserve.storage.model.breadth_first_traversal import TraversalRequest
+from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.model.traversal import TraversalRequest
-from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.traversal import load_traversal_result, traverse_rows
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.rows.breadth_first_row_traversal import load_traversal_result, traverse_rows
+from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
@@ -186,11 +186,11 @@ class Driver:
 
     # Reads
 
-    def look(self, request: TraversalRequest, wanted: NodesQuery | None = None) -> None:
+    def look(self, request: TraversalRequest, wanted: NodeListParameters | None = None) -> None:
         """Traverse from a node, get it, and list all nodes in small pages; optionally at a valid time."""
         self._look_around(request)
         self._look_at(request.start, request.valid_at)
-        self._list(wanted or NodesQuery(), request.depth + 3)
+        self._list(wanted or NodeListParameters(), request.depth + 3)
 
     def _look_around(self, request: TraversalRequest) -> None:
         with self.store.reading() as rows:
@@ -213,19 +213,19 @@ class Driver:
         outgoing, incoming = (
             {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
         )
-        assert found.node == row_conversion.to_node(graph.nodes[node_id])
+        assert found.node == row_to_api_conversion.node_from_row(graph.nodes[node_id])
         if not found.edges_truncated:
             assert outgoing == {key for key in graph.edges if key[0] == node_id}
             assert incoming == {key for key in graph.edges if key[1] == node_id}
 
-    def _list(self, wanted: NodesQuery, pages: int) -> None:
+    def _list(self, wanted: NodeListParameters, pages: int) -> None:
         rows = listed(self.graph, wanted)
         limit = min(1000, len(rows) // pages + 1)
         cursor: str | None = None
         for start in range(0, pages * limit, limit):
             asked = msgspec.structs.replace(wanted, limit=limit, cursor=cursor)
             page = nodes_of(graph_of(self.pool, NAME), asked)
-            assert page.nodes == [row_conversion.to_node(row) for row in rows[start : start + limit]]
+            assert page.nodes == [row_to_api_conversion.node_from_row(row) for row in rows[start : start + limit]]
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -288,7 +288,7 @@ class Driver:
         while not stop.is_set():
             with self.store.engine.reading(timeout=0) as session:
                 state = session.dump(folder)
-            assert snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges), (
+            assert snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges), (
                 "a reader saw half a write"
             )
 
@@ -312,11 +312,11 @@ class Driver:
 
     def _tear(self, size: int) -> None:
         """Leave the beginning of a frame at the journal's end, never a complete one."""
-        newest = list_segments(self._layout().journal)[-1]
+        newest = list_journal_segments(self._layout().journal)[-1]
         if not size or not newest.size:
             return
         with newest.path.open("r+b") as file:
-            frame = read_frame(file, 0, newest.size)
+            frame = read_journal_frame(file, 0, newest.size)
             file.seek(0)
             part = file.read(min(size, frame.end - 1))
             file.seek(newest.size)
@@ -333,7 +333,7 @@ def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Seq
         raise AssertionError(f"lost {lost}, extra {extra}, other {other}; {len(held)} rows, {len(wanted)} wanted")
 
 
-def listed(graph: Graph, wanted: NodesQuery) -> list[NodeRow]:
+def listed(graph: Graph, wanted: NodeListParameters) -> list[NodeRow]:
     """Return the expected content of a list over all of its pages."""
     true = graph.true_at(None if wanted.valid_at in (None, "any") else parse_time(wanted.valid_at))
     return [
@@ -387,7 +387,7 @@ def _damage(layout: StoreLayout, damage: Damage) -> None:
             (layout.root / "store.json").unlink()
         case "snapshot flipped":
             # Only while the journal is complete from the start: otherwise the last copy could be damaged.
-            if list_segments(layout.journal)[0].first == 1:
+            if list_journal_segments(layout.journal)[0].first == 1:
                 for path in snapshot.list_snapshots(layout.journal)[:1]:
                     _flip(path / snapshot.NODES_FILE)
             layout.engine.unlink(missing_ok=True)

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.digest import row_hash
-from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.traversal import TraversalRequest
+from kgserve.storage.model.breadth_first_traversal import TraversalRequest
+from kgserve.storage.model.node_edge_fields import EdgeExtras, EdgeExtrasUpsert, NodeExtras, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.row_digest import row_hash
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 
-_Put = TypeVar("_Put", NodePut, EdgePut)
+_Put = TypeVar("_Put", NodeUpsert, EdgeUpsert)
 _Value = TypeVar("_Value")
 _Fields = dict[str, Any]
 _NOT_INHERITED = {"created_by": "", "conflicts": ()}
@@ -100,7 +100,7 @@ class Graph:
         outcome.sequence = self.sequence
         return outcome
 
-    def _refuse(self, batch: WriteBatch, nodes: Iterable[NodePut]) -> None:
+    def _refuse(self, batch: WriteBatch, nodes: Iterable[NodeUpsert]) -> None:
         if batch.partial:
             return
         left = self.copy()
@@ -110,7 +110,7 @@ class Graph:
         if any(_is_backwards(put, left.edges.get(put.key)) for put in merged(batch.edges, lambda put: put.key)):
             raise BatchRejection
 
-    def _is_wrong(self, put: NodePut) -> bool:
+    def _is_wrong(self, put: NodeUpsert) -> bool:
         old = self.nodes.get(put.id)
         unknown = put.type is not None and self.kinds != frozenset() and put.type not in self.kinds
         return unknown or (put.type is None and old is None) or _is_backwards(put, old)
@@ -127,7 +127,7 @@ class Graph:
         outcome.edges_deleted, outcome.nodes_deleted = len(edges), len(nodes)
         return len(edges) + len(nodes)
 
-    def _put_node(self, put: NodePut, sequence: int, now: int, outcome: Outcome) -> bool:
+    def _put_node(self, put: NodeUpsert, sequence: int, now: int, outcome: Outcome) -> bool:
         old = self.nodes.get(put.id)
         if self._is_wrong(put):
             outcome.rejected_count += 1
@@ -154,7 +154,7 @@ class Graph:
         outcome.nodes_updated += old is not None
         return True
 
-    def _note_author(self, put: NodePut, old: NodeRow, sequence: int) -> bool:
+    def _note_author(self, put: NodeUpsert, old: NodeRow, sequence: int) -> bool:
         """Record a second author of an identical version, which makes a commit."""
         author = put.extras.created_by if put.extras is not None and put.resolves else ""
         if author in {"", extras_of(old)["created_by"]}:
@@ -162,7 +162,7 @@ class Graph:
         self.said.setdefault((old.id, old.version, author), sequence)
         return True
 
-    def _node_extras(self, put: NodePut, old: NodeRow | None) -> NodeExtras | None:
+    def _node_extras(self, put: NodeUpsert, old: NodeRow | None) -> NodeExtras | None:
         fields = _written(put.extras, extras_of(old))
         if old is not None:
             others = extras_of(old)["conflicts"]
@@ -173,7 +173,7 @@ class Graph:
         held = old is not None and old.extras is not None
         return extras if held or extras != NodeExtras() else None
 
-    def _put_edge(self, put: EdgePut, sequence: int, now: int, outcome: Outcome, *, touch: bool) -> bool:
+    def _put_edge(self, put: EdgeUpsert, sequence: int, now: int, outcome: Outcome, *, touch: bool) -> bool:
         source, target, relation_type = put.key
         if source not in self.nodes or target not in self.nodes:
             outcome.skipped_count += 1
@@ -271,7 +271,7 @@ def edge_extras_of(row: EdgeRow | None) -> _Fields:
     return msgspec.structs.asdict((row and row.extras) or EdgeExtras())
 
 
-def _written(put: NodeExtrasPut | EdgeExtrasPut | None, held: _Fields) -> _Fields:
+def _written(put: NodeExtrasUpsert | EdgeExtrasUpsert | None, held: _Fields) -> _Fields:
     fields = held | {name: value for name, value in _NOT_INHERITED.items() if name in held}
     given = {} if put is None else msgspec.structs.asdict(put)
     return fields | {
@@ -281,7 +281,7 @@ def _written(put: NodeExtrasPut | EdgeExtrasPut | None, held: _Fields) -> _Field
     }
 
 
-def _is_backwards(put: NodePut | EdgePut, old: NodeRow | EdgeRow | None) -> bool:
+def _is_backwards(put: NodeUpsert | EdgeUpsert, old: NodeRow | EdgeRow | None) -> bool:
     if put.extras is None:
         return False
     fields = _written(put.extras, msgspec.structs.asdict((old and old.extras) or NodeExtras()))

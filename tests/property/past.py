@@ -15,22 +15,22 @@ from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import history_queries as history_ops
-from kgserve.graph import row_conversion
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import Edge, Node, NodePage
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.compat.versioned_nodes_api import RetireAnswer, RetireEdgeRequest, RetireRequest
 from kgserve.graph.mutations import retire_edge, retire_node
-from kgserve.graph.query_parameters import HistoryRequest, NodesQuery, RetireNodeRequest, RevertNodeRequest
-from kgserve.graph.request_bodies import RevertRequest, TraverseRequest
+from kgserve.graph.query_parameters import NodeHistoryRequest, NodeListParameters, RetireNodeRequest, RevertNodeRequest
+from kgserve.graph.request_bodies import RevertNodeBody, TraverseRequest
 from kgserve.graph.transfer.import_export import open_export
 from kgserve.platform.settings import Settings
 from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch, conflicting_versions
-from kgserve.storage.model.fields import NODE, TIMESTAMP_TYPE, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.traversal import TraversalRequest
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.model.breadth_first_traversal import TraversalRequest
+from kgserve.storage.model.node_edge_fields import NODE, TIMESTAMP_TYPE, EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch, get_conflicting_head_versions
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
@@ -59,7 +59,7 @@ class PastDriver(Driver):
         """Revert a node to one of its versions, or fail for a version that it never had."""
         rows = self._versions(node_id, self.oldest)
         version = source.choice([*rows, max(self._versions(node_id, 0), default=0) + 1])
-        request = RevertRequest(version=version)
+        request = RevertNodeBody(version=version)
         if version not in rows:
             with pytest.raises(NotFound):
                 history_ops.revert_node(
@@ -69,7 +69,7 @@ class PastDriver(Driver):
             return
         row = rows[version]
         was = {name: value for name, value in extras_of(row).items() if name not in ("created_by", "conflicts")}
-        put = NodePut(0, row.id, row.type, row.content, row.attributes, extras=NodeExtrasPut(**was))
+        put = NodeUpsert(0, row.id, row.type, row.content, row.attributes, extras=NodeExtrasUpsert(**was))
         answer = history_ops.revert_node(
             graph_of(self.pool, NAME, historian=self.historian),
             RevertNodeRequest(node_id=node_id, version=request.version),
@@ -95,12 +95,12 @@ class PastDriver(Driver):
         assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         graph = graph_of(self.pool, NAME, historian=self.historian)
         for row in self.graph.nodes.values():
-            for version in conflicting_versions(row):
+            for version in get_conflicting_head_versions(row):
                 found = history_ops.get_node_version(graph, row.id, version).node
-                was = row_conversion.to_node(self._versions(row.id, 0)[version])
+                was = row_to_api_conversion.node_from_row(self._versions(row.id, 0)[version])
                 assert found == msgspec.structs.replace(was, is_current=True)
         for node_id in {node_id for node_id, version, _ in self.graph.said if self._is_present(node_id, version)}:
-            states = history_ops.get_node_history(graph, HistoryRequest(node_id=node_id, limit=1)).states
+            states = history_ops.get_node_history(graph, NodeHistoryRequest(node_id=node_id, limit=1)).states
             assert {
                 (node_id, states[0].node.version, each.created_by): each.sequence for each in states[0].also_by or ()
             } == {key: at for key, at in self.graph.said.items() if self._is_present(*key[:2]) and key[0] == node_id}
@@ -123,7 +123,7 @@ class PastDriver(Driver):
             return
         end = _end(answer, date, extras_of(row)["valid_to"])
         told = _report(answer, lambda a: _told(a, "nodes_updated" if a.changed else "nodes_unchanged"))
-        put = NodePut(0, node_id, extras=NodeExtrasPut(created_by=author, valid_to=end))
+        put = NodeUpsert(0, node_id, extras=NodeExtrasUpsert(created_by=author, valid_to=end))
         self._settle([WriteBatch(nodes=[put])], [told])
 
     def retire_edge(self, source: Batches, key: EdgeKey) -> None:
@@ -144,7 +144,7 @@ class PastDriver(Driver):
             return
         end = _end(answer, date, edge_extras_of(row)["valid_to"])
         told = _report(answer, lambda a: _told(a, "edges_updated" if a.changed else "edges_unchanged"))
-        put = EdgePut(0, key, extras=EdgeExtrasPut(created_by=author, valid_to=end))
+        put = EdgeUpsert(0, key, extras=EdgeExtrasUpsert(created_by=author, valid_to=end))
         self._settle([WriteBatch(edges=[put], touch=False)], [told])
 
     @override
@@ -217,7 +217,7 @@ class PastDriver(Driver):
         true = graph.true_at(self._time_of(past))
         self._walk_then(past, true, wanted, None)
         rows = [row for _, row in sorted(true.nodes.items())][:1000]
-        assert self._page(NodesQuery(limit=1000), past).nodes == [self._shown(row, past) for row in rows]
+        assert self._page(NodeListParameters(limit=1000), past).nodes == [self._shown(row, past) for row in rows]
         self._get_then(past, graph, wanted.start, None)
         self._export_then(past, graph, None)
 
@@ -253,11 +253,11 @@ class PastDriver(Driver):
             assert _seen(found.outgoing) == _rows(e for e in graph.edges.values() if e.source == node_id)
             assert _seen(found.incoming) == _rows(e for e in graph.edges.values() if e.target == node_id)
 
-    def _page(self, wanted: NodesQuery, past: PastMoment | None) -> NodePage:
+    def _page(self, wanted: NodeListParameters, past: PastMoment | None) -> NodePage:
         asked = msgspec.structs.replace(wanted, as_of=_text(past))
         return nodes_of(graph_of(self.pool, NAME, historian=self.historian), asked)
 
-    def _list_then(self, past: PastMoment | None, graph: Graph, wanted: NodesQuery, pages: int) -> None:
+    def _list_then(self, past: PastMoment | None, graph: Graph, wanted: NodeListParameters, pages: int) -> None:
         rows = listed(graph, wanted)
         limit, cursor, found = min(1000, len(rows) // pages + 1), None, []
         while True:
@@ -269,7 +269,7 @@ class PastDriver(Driver):
         assert found == [self._shown(row, past) for row in rows]
 
     def _shown(self, row: NodeRow, past: PastMoment | None) -> Node:
-        return self._standing(row_conversion.to_node(row), row, past)
+        return self._standing(row_to_api_conversion.node_from_row(row), row, past)
 
     def _standing(self, node: N, row: NodeRow, past: PastMoment | None) -> N:
         """Return a node as it was, with its current status: conflicting until a state that does not name it."""
@@ -277,7 +277,9 @@ class PastDriver(Driver):
             return node
         for graph in self.past[row.sequence + 1 :]:
             later = graph.nodes.get(row.id)
-            if later is None or (later.version != row.version and row.version not in conflicting_versions(later)):
+            if later is None or (
+                later.version != row.version and row.version not in get_conflicting_head_versions(later)
+            ):
                 return msgspec.structs.replace(
                     node, is_current=False, superseded_by=msgspec.UNSET if later is None else later.version
                 )
@@ -298,7 +300,9 @@ class PastDriver(Driver):
         found = walked(graph_of(self.pool, NAME, historian=self.historian), request)
         depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
         assert found.nodes == [
-            self._standing(row_conversion.to_reached_node(graph.nodes[node_id], depth), graph.nodes[node_id], past)
+            self._standing(
+                row_to_api_conversion.traversal_node_from_row(graph.nodes[node_id], depth), graph.nodes[node_id], past
+            )
             for node_id, depth in depths.items()
         ]
         assert _seen(found.edges) == _rows(graph.edges[key] for key in edges)
@@ -328,7 +332,7 @@ class PastDriver(Driver):
                 assert line | {"kind": "node"} == _line(self._versions(line["id"], 0)[line["version"]])
                 before.append(line["version"])
             else:
-                named = conflicting_versions(graph.nodes[line["id"]])
+                named = get_conflicting_head_versions(graph.nodes[line["id"]])
                 assert (before == sorted(named)) if all_known else {*before} <= {*named}
 
 

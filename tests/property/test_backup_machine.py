@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from typing_extensions import override
 
-from kgserve.storage.model.batch import WriteBatch
 from kgserve.storage.model.store_settings import HistoryRetention
+from kgserve.storage.model.write_batch import WriteBatch
 from tests.fuzzing import examples
 from tests.property.batches import KINDS, Batches, Kind
 from tests.stores.backup.keeping import KeepingDriver

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.storage.changefeed import ChangeFeedReader
-from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS, EventSelection, FeedPosition
+from kgserve.storage.model.change_feed_events import MAX_SINGLE_EVENT_ROWS, ChangeFeedEventFilter, FeedPosition
 from kgserve.stores.open_store import OpenStore
 from tests.fuzzing import examples
 from tests.stores.writing import batch, opened, write
 
-EVERYTHING = EventSelection()
+EVERYTHING = ChangeFeedEventFilter()
 
 # Sizes of writes, pages read after each, and whether the listener leaves and resumes by its last id.
 STEPS = st.lists(

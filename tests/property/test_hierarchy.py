@@ -13,11 +13,11 @@ import pytest
 
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory import store_memory
+from kgserve.memory import memory_crud
 from kgserve.memory.api import MemoryIdRequest, StoreMemoryRequest, UpdateMemoryRequest
-from kgserve.memory.presentation import now_in_microseconds
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.soft_delete import restore, soft_delete
+from kgserve.memory.serialization import now_in_microseconds
+from kgserve.storage.model.soft_delete import build_memory_restore_upsert, build_memory_soft_delete_upsert
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import is_thorough
@@ -141,7 +141,7 @@ class RandomizedStore:
             case "withdraw" | "back" as what if memory in there and there[memory].withdrawn == (what == "back"):
                 self._withdraw(store, memory, back=what == "back")
             case "delete" if self.choice.random() < 0.3:
-                store_memory.delete_memory(graph, MemoryIdRequest(memory_id=memory)).result()
+                memory_crud.delete_memory(graph, MemoryIdRequest(memory_id=memory)).result()
                 there.pop(memory, None)
                 for said in there.values():
                     said.parent = "" if said.parent == memory else said.parent
@@ -154,14 +154,14 @@ class RandomizedStore:
         asked = StoreMemoryRequest(
             content=f"{memory} {now}", memory_id=memory, layer=layer, parent_id=below, dedup="off"
         )
-        if self._done(lambda: store_memory.store_memory(graph, asked).result(), fine=fine):
+        if self._done(lambda: memory_crud.store_memory(graph, asked).result(), fine=fine):
             there[memory] = MemoryState(layer, below, now)
 
     def _withdraw(self, store: OpenStore, memory: str, *, back: bool) -> None:
         with store.reading() as rows:
             row = rows.node(memory)
         assert row is not None
-        put = restore(row) if back else soft_delete(row, "forgotten")
+        put = build_memory_restore_upsert(row) if back else build_memory_soft_delete_upsert(row, "forgotten")
         store.submit(WriteBatch(nodes=[put])).result()
         self.model.there[memory].withdrawn = not back
 
@@ -169,7 +169,7 @@ class RandomizedStore:
         self, graph: StoreHandle, memory: str, *, fine: bool, parent_id: str | None = None, layer: int | None = None
     ) -> bool:
         asked = UpdateMemoryRequest(memory_id=memory, parent_id=parent_id, layer=layer)
-        return self._done(lambda: store_memory.update_memory(graph, asked).result(), fine=fine)
+        return self._done(lambda: memory_crud.update_memory(graph, asked).result(), fine=fine)
 
     def _done(self, do: object, *, fine: bool) -> bool:
         assert callable(do)

@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.answers import ImportAnswer
-from kgserve.graph.transfer.formats.exchange_lines import ImportConversion, InputPart
-from kgserve.graph.transfer.formats.files import open_parts, stream_part
-from kgserve.graph.transfer.formats.graphiti import read_graphiti
+from kgserve.graph.transfer.formats.graphiti_import import read_graphiti
+from kgserve.graph.transfer.formats.import_export_files import open_import_tables, read_stream_as_import_table
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
-from kgserve.storage.model.digest import shift_digest
-from kgserve.storage.rows.current_rows import MergeLimits
-from kgserve.storage.rows.encoding import encode_node
+from kgserve.storage.model.row_digest import update_digest_for_row_changes
+from kgserve.storage.rows.current_rows import DeltaMergeLimits
+from kgserve.storage.rows.row_json_encoding import encode_node_as_open_json
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of
@@ -58,7 +58,7 @@ node_records = st.builds(NodeRecord, ids, words, st.sampled_from((False, False, 
 edge_records = st.builds(EdgeRecord, ids, st.sampled_from((*IDS, "missing")), words)
 record_lists = st.lists(node_records | edge_records, max_size=12)
 Records = list[NodeRecord | EdgeRecord]
-Written = Callable[[Records, Path, ExitStack], Iterator[bytes] | list[InputPart]]
+Written = Callable[[Records, Path, ExitStack], Iterator[bytes] | list[ImportSourceTable]]
 
 
 def ndjson(records: Records, _folder: Path, _stack: ExitStack) -> Iterator[bytes]:
@@ -79,9 +79,9 @@ def memory_server(records: Records, _folder: Path, _stack: ExitStack) -> Iterato
             yield line({"type": "entity", "name": each.id, "entityType": "t", "observations": observations})
 
 
-def as_memories(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
+def as_memories(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTable]:
     body = b"".join(memory_server(records, folder, stack))
-    return [stream_part("memories", io.BytesIO(body), "memory.jsonl")]
+    return [read_stream_as_import_table("memories", io.BytesIO(body), "memory.jsonl")]
 
 
 def line(values: dict[str, Any]) -> bytes:
@@ -93,12 +93,12 @@ def separated(records: Records) -> tuple[list[NodeRecord], list[EdgeRecord]]:
     return nodes, [each for each in records if isinstance(each, EdgeRecord)]
 
 
-def csv_pair(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
+def csv_pair(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTable]:
     nodes, edges = separated(records)
     rows = [[each.id, "t", each.text, "{" if each.is_broken else ""] for each in nodes]
     table(folder / "nodes.csv", ["id", "type", "content", "attributes"], rows)
     table(folder / "edges.csv", ["from", "to", "relation_type"], edges)
-    return open_parts("csv", [folder / "nodes.csv", folder / "edges.csv"], stack)
+    return open_import_tables("csv", [folder / "nodes.csv", folder / "edges.csv"], stack)
 
 
 def table(path: Path, names: list[str], rows: Iterable[Iterable[str]]) -> None:
@@ -106,7 +106,7 @@ def table(path: Path, names: list[str], rows: Iterable[Iterable[str]]) -> None:
         csv.writer(file).writerows([names, *rows])
 
 
-def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
+def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTable]:
     nodes, edges = separated(records)
     table(folder / "people.csv", ["nr", "text", "age"], [[n.id, n.text, "?" if n.is_broken else "1"] for n in nodes])
     table(folder / "knows.csv", ["who", "whom", "how"], edges)
@@ -114,10 +114,10 @@ def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[InputPa
         '[[nodes]]\nfile = "people.csv"\nid = "{nr}"\ntype = "t"\ncontent = "{text}"\nattributes = { age = "int" }\n'
         '[[edges]]\nfile = "knows.csv"\nfrom = "{who}"\nto = "{whom}"\nrelation_type = "{how}"\n'
     )
-    return open_parts("csv", [], stack, folder / "map.toml")
+    return open_import_tables("csv", [], stack, folder / "map.toml")
 
 
-def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
+def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTable]:
     nodes, edges = separated(records)
     rows = [{"id": n.id, "type": "t", "content": n.text, "attributes": "{" if n.is_broken else "{}"} for n in nodes]
     links = [{"from": e.source, "to": e.target, "relation_type": e.kind} for e in edges]
@@ -125,10 +125,10 @@ def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[Input
     for name, values, columns in zip(("nodes", "edges"), (rows, links), names, strict=True):
         schema = pa.schema([(column, pa.string()) for column in columns])
         pq.write_table(pa.Table.from_pylist(values, schema), folder / f"{name}.parquet")
-    return open_parts("parquet", [folder / "nodes.parquet", folder / "edges.parquet"], stack)
+    return open_import_tables("parquet", [folder / "nodes.parquet", folder / "edges.parquet"], stack)
 
 
-def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[InputPart]:
+def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[ImportSourceTable]:
     parts = ['<graphml><key id="n" for="node" attr.name="n" attr.type="int"/><graph edgedefault="directed">']
     for each in records:
         if isinstance(each, EdgeRecord):
@@ -138,10 +138,10 @@ def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[InputPar
             number = '<data key="n">x</data>' if each.is_broken else ""
             parts.append(f'<node id={quoteattr(each.id)}><data key="content">{each.text}</data>{number}</node>')
     text = "".join([*parts, "</graph></graphml>"])
-    return [stream_part("graphml", io.BytesIO(text.encode()), "x.graphml")]
+    return [read_stream_as_import_table("graphml", io.BytesIO(text.encode()), "x.graphml")]
 
 
-def kb(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
+def kb(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTable]:
     nodes, edges = separated(records)
     path = folder / "kb.db"
     with closing(sqlite3.connect(path)) as connection:
@@ -150,10 +150,10 @@ def kb(records: Records, folder: Path, stack: ExitStack) -> list[InputPart]:
         rows += [(each.source, "", each.kind, "{", msgspec.json.encode([each.target]).decode()) for each in edges]
         connection.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?)", rows)
         connection.commit()
-    return open_parts("kb", [path], stack)
+    return open_import_tables("kb", [path], stack)
 
 
-def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[InputPart]:
+def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[ImportSourceTable]:
     nodes, edges = separated(records)
     entities = [
         {"uuid": n.id, "name": n.text, "labels": ["t"], "attributes": "{" if n.is_broken else "{}"} for n in nodes
@@ -198,9 +198,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
         yield opened
 
 
-def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[InputPart]) -> ImportAnswer:
+def imported(pool: StorePool, store: str, written: Iterator[bytes] | list[ImportSourceTable]) -> ImportAnswer:
     """Return the answer of an import in terms of its file; ``lines`` are the nodes, edges and faults that were read."""
-    conversion = ImportConversion(written) if isinstance(written, list) else None
+    conversion = ImportLinesWithSourceMap(written) if isinstance(written, list) else None
     blocks = conversion.blocks() if conversion else cast("Iterator[bytes]", written)
     importer = StreamingImport(graph_of(pool, store))
     try:
@@ -305,7 +305,7 @@ def imported_by(pool: StorePool, rows: int, blocks: list[list[Any]]) -> tuple[An
     store = f"store-{next(_numbers)}"
     pool.create(store)
     with pool.lease(store) as leased:
-        leased.rows.limits = MergeLimits(rows=rows)
+        leased.rows.limits = DeltaMergeLimits(rows=rows)
         importer = StreamingImport(graph_of(pool, store))
         for block in blocks:
             importer.feed(b"".join(each + b"\n" if isinstance(each, bytes) else line(each) for each in block))
@@ -314,9 +314,12 @@ def imported_by(pool: StorePool, rows: int, blocks: list[list[Any]]) -> tuple[An
         with leased.reading() as read:
             nodes = sorted(read.all_nodes(), key=lambda row: row.id)
             edges = sorted(read.all_edges(), key=lambda row: row.key)
-            assert shift_digest(shift_digest(0, nodes, ()), edges, ()) == leased.state.digest
+            assert (
+                update_digest_for_row_changes(update_digest_for_row_changes(0, nodes, ()), edges, ())
+                == leased.state.digest
+            )
             for row in nodes:
-                assert read.node_text(read.number(row.id), 0) == encode_node(row) + b"}"
+                assert read.node_text(read.number(row.id), 0) == encode_node_as_open_json(row) + b"}"
         changes = [change for frame in leased.journal.frames(0) for change in frame.changes()]
         assert changes[-1].state == leased.state if changes else not leased.state.sequence
         found = (without_times(each) for each in (nodes, edges, changes))

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 import kgserve
 from kgserve.errors import Conflict, NotFound
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from tests.fuzzing import examples
 
 IDS = [f"n{number}" for number in range(7)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from typing_extensions import override
 
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from tests.fuzzing import examples
 from tests.property.batches import KINDS, SIZES, Batches, Kind
 from tests.property.driver import DAMAGES, Damage, Driver

@@ -19,8 +19,8 @@ from kgserve.server.admission import (
     MAX_LOOP_READ_SECONDS,
     ActiveCallers,
     CallerQuota,
+    EventLoopReadScheduler,
     FairThreadPool,
-    LoopReadTurns,
     WriteThrottle,
 )
 from tests.stores.writing import PATIENCE
@@ -280,14 +280,14 @@ def test_waiting_writes_count_to_the_queue_quota() -> None:
 def test_long_reads_on_the_event_loop_take_turns_between_other_work() -> None:
     done: list[str] = []
 
-    async def read(turns: LoopReadTurns, caller: str) -> None:
+    async def read(turns: EventLoopReadScheduler, caller: str) -> None:
         current_caller.set(caller)
         async with turns.one():
             time.sleep(MAX_LOOP_READ_SECONDS)  # noqa: ASYNC251 - a read occupies the event loop
             done.append(caller)
 
     async def run() -> None:
-        turns = LoopReadTurns()
+        turns = EventLoopReadScheduler()
         reads = [asyncio.create_task(read(turns, caller)) for caller in ("greedy",) * 5 + ("modest",)]
         await asyncio.sleep(0)
         assert done == ["greedy"]

@@ -8,9 +8,9 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.replay import read_all_accesses
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.journal.replay import read_node_accesses_as_of
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import back_up, faults, restored
@@ -30,12 +30,16 @@ from tests.stores.writing import (
 
 def accessed(*ids: str, count: int = 1) -> WriteBatch:
     """Return a batch that records ``count`` accesses of each node."""
-    return WriteBatch(accesses=[AccessRecord(node_id, count, count, 0.5) for node_id in ids])
+    return WriteBatch(accesses=[MemoryAccessRecord(node_id, count, count, 0.5) for node_id in ids])
 
 
 def kept(store: OpenStore) -> dict[str, int]:
     """Return the access count of each node, from snapshot and journal."""
-    found = [access for some in read_all_accesses(store.layout, store.journal, store.state.sequence) for access in some]
+    found = [
+        access
+        for some in read_node_accesses_as_of(store.layout, store.journal, store.state.sequence)
+        for access in some
+    ]
     counts = {access.id: access.count for access in found}
     assert len(counts) == len(found)
     return counts
@@ -43,7 +47,7 @@ def kept(store: OpenStore) -> dict[str, int]:
 
 def in_snapshot(store: OpenStore) -> dict[str, int]:
     newest = snapshot.list_snapshots(store.layout.journal)[0]
-    return {access.id: access.count for some in snapshot.read_accesses(newest) for access in some}
+    return {access.id: access.count for some in snapshot.read_snapshot_access_records(newest) for access in some}
 
 
 def test_access_commits_advance_the_sequence_without_changing_rows(tmp_path: Path) -> None:

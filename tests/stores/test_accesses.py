@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.admin import backup as ops
-from kgserve.storage.journal.tail import read_latest_access_records
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.journal.journal_reader import read_latest_access_records
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores import access_buffer
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.open_store import OpenStore
@@ -25,10 +25,10 @@ from tests.stores.writing import NAME, PATIENCE, batch, held, ids, opened, setti
 READERS = 4
 
 
-def once_more(node_id: str, before: AccessRecord | None) -> AccessRecord:
+def once_more(node_id: str, before: MemoryAccessRecord | None) -> MemoryAccessRecord:
     """Return the next access record, with a time that grows with the count."""
     count = before.count + 1 if before else 1
-    return AccessRecord(node_id, count, count, 1 / count)
+    return MemoryAccessRecord(node_id, count, count, 1 / count)
 
 
 def read(store: OpenStore, *names: str) -> dict[str, int]:
@@ -39,7 +39,7 @@ def read(store: OpenStore, *names: str) -> dict[str, int]:
 def journaled(store: OpenStore) -> None:
     """Make the buffer look up journaled accesses in the journal, since this store has no other index of them."""
 
-    def known(wanted: Collection[str]) -> dict[str, AccessRecord]:
+    def known(wanted: Collection[str]) -> dict[str, MemoryAccessRecord]:
         found = read_latest_access_records(store.journal.frames(0), 0, store.state.sequence)
         return {node_id: access for node_id in wanted if (access := found.get(node_id)) is not None}
 
@@ -52,11 +52,17 @@ def test_buffered_accesses_are_visible_at_once_and_flushed_as_one_commit(tmp_pat
         journaled(store)
         assert read(store, "a", "b", "a") == {"a": 1, "b": 1}
         assert read(store, "a") == {"a": 2}
-        assert store.accesses.pending("abc") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 1, 1, 1.0)}
+        assert store.accesses.pending("abc") == {
+            "a": MemoryAccessRecord("a", 2, 2, 0.5),
+            "b": MemoryAccessRecord("b", 1, 1, 1.0),
+        }
         assert store.state.sequence == 1
         assert store.accesses.flush_and_wait()
         assert (store.state.sequence, len(store.accesses), kept(store)) == (2, 0, {"a": 2, "b": 1})
-        assert store.accesses.of("abc") == {"a": AccessRecord("a", 2, 2, 0.5), "b": AccessRecord("b", 1, 1, 1.0)}
+        assert store.accesses.of("abc") == {
+            "a": MemoryAccessRecord("a", 2, 2, 0.5),
+            "b": MemoryAccessRecord("b", 1, 1, 1.0),
+        }
         assert store.accesses.flush_and_wait()
         assert store.accesses.flush() is None
         assert store.state.sequence == 2
@@ -122,7 +128,7 @@ def test_deleting_a_node_drops_its_buffered_accesses(tmp_path: Path) -> None:
         write(store, batch(*"abc"))
         journaled(store)
         read(store, *"abc")
-        write(store, WriteBatch(delete_nodes=["a"]), WriteBatch(delete_nodes=["b"], nodes=[NodePut(0, "b", "t")]))
+        write(store, WriteBatch(delete_nodes=["a"]), WriteBatch(delete_nodes=["b"], nodes=[NodeUpsert(0, "b", "t")]))
         assert store.accesses.pending("abc").keys() == {"c"}
         assert read(store, "b") == {"b": 1}
         with held(store):
@@ -209,7 +215,7 @@ def test_a_backup_includes_earlier_accesses(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.write_batch import NodePut, WriteBatch
 from tests.stores.test_accesses import journaled, once_more
 from tests.stores.writing import opened
 with opened(Path(sys.argv[1])) as store:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import JournalDamaged, KgserveError
-from kgserve.graph.query_parameters import NodesQuery
+from kgserve.graph.query_parameters import NodeListParameters
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.journal import journal
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, nodes_of
 from tests.stores.writing import (
@@ -79,7 +79,7 @@ def test_salvage_of_a_journal_before_a_snapshot_continues_after_the_snapshot(tmp
     found = frames(tmp_path)
     flip(newest_segment(tmp_path), found[4].end - 1)
     forget_close(tmp_path)
-    assert list(journal.salvage_segments(layout(tmp_path).journal))
+    assert list(journal.truncate_damaged_journal(layout(tmp_path).journal))
     with opened(tmp_path) as store:
         assert store.state.sequence == store.journal.last == 10
         write(store, batch("after"))
@@ -120,11 +120,11 @@ def test_an_unreadable_catalog_is_rebuilt(tmp_path: Path) -> None:
     catalog.write_bytes(content[:head] + bytes(len(content) - head))
     with StorePool(settings(tmp_path)) as pool:
         with contextlib.suppress(KgserveError):
-            nodes_of(graph_of(pool, NAME), NodesQuery(limit=1000))
+            nodes_of(graph_of(pool, NAME), NodeListParameters(limit=1000))
         found: list[str] = []
-        page = nodes_of(graph_of(pool, NAME), NodesQuery(limit=1000))
+        page = nodes_of(graph_of(pool, NAME), NodeListParameters(limit=1000))
         found += [node.id for node in page.nodes]
         while page.next_cursor is not None:
-            page = nodes_of(graph_of(pool, NAME), NodesQuery(limit=1000, cursor=page.next_cursor))
+            page = nodes_of(graph_of(pool, NAME), NodeListParameters(limit=1000, cursor=page.next_cursor))
             found += [node.id for node in page.nodes]
     assert found == wanted

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.admin.stamp_repair import find_future_stamps, repair_stamps
+from kgserve.admin.future_timestamp_repair import count_future_timestamps, repair_future_timestamps
 from kgserve.errors import Conflict
 from kgserve.platform.codecs import decode_json
 from kgserve.storage.commit_clock import (
@@ -20,10 +20,10 @@ from kgserve.storage.commit_clock import (
     RetentionClock,
     wall_time,
 )
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS, choose_commit_time
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS, choose_commit_time
 from tests.cli.running import environment, kgserve
 from tests.project.reading import TOP
 from tests.stores.writing import opened, write
@@ -35,8 +35,8 @@ WRITER = """
 import json, struct, sys, time
 from pathlib import Path
 from structlog.testing import capture_logs
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
+from kgserve.storage.model.write_batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.change_set import AccessRecord
 from kgserve.platform.timestamps import format_time
 from kgserve.graph.as_of_graph import PastMoment
 from tests.projections.history.following import kept
@@ -61,7 +61,7 @@ import json, struct, sys, time
 from pathlib import Path
 import msgspec
 from kgserve.errors import Conflict
-from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.write_batch import NodePut, WriteBatch
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from tests.projections.history.following import kept
 
@@ -166,18 +166,18 @@ def test_commits_with_future_timestamps_are_part_of_the_current_state(shifted_cl
 
 def test_repair_ends_what_a_clock_ahead_ended_and_keeps_the_bounds_of_callers(tmp_path: Path) -> None:
     ahead = wall_time() + 2 * YEAR * 1_000_000
-    ended, given = NodeExtrasPut(valid_to=ahead - 20), NodeExtrasPut(valid_to=ahead + YEAR * 1_000_000)
+    ended, given = NodeExtrasUpsert(valid_to=ahead - 20), NodeExtrasUpsert(valid_to=ahead + YEAR * 1_000_000)
     with opened(tmp_path, check_interval=0) as store:
         store.clock = CommitClock("s", 0, lambda: ahead)
-        nodes = [NodePut(0, "ended", "t", extras=ended), NodePut(1, "given", "t", extras=given)]
-        edge = EdgePut(0, ("ended", "given", "r"), extras=EdgeExtrasPut(valid_from=ahead - 20))
-        write(store, WriteBatch(nodes=nodes, edges=[edge], links=[LinkPut("other", edge)]))
+        nodes = [NodeUpsert(0, "ended", "t", extras=ended), NodeUpsert(1, "given", "t", extras=given)]
+        edge = EdgeUpsert(0, ("ended", "given", "r"), extras=EdgeExtrasUpsert(valid_from=ahead - 20))
+        write(store, WriteBatch(nodes=nodes, edges=[edge], links=[CrossStoreLinkUpsert("other", edge)]))
         # The stamp of the commit that ended it is then only in the history.
-        write(store, WriteBatch(nodes=[NodePut(0, "ended", "t", "changed")]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "ended", "t", "changed")]))
         store.clock = CommitClock("s", 0)
-        assert find_future_stamps(store).count == 4
-        assert repair_stamps(store) == 4
-        assert find_future_stamps(store).count == 0
+        assert count_future_timestamps(store).count == 4
+        assert repair_future_timestamps(store) == 4
+        assert count_future_timestamps(store).count == 0
         assert store.check_rows()
         assert store.links.check()
         with store.reading_links() as (rows, links):

@@ -75,7 +75,7 @@ def test_compaction_removes_old_snapshots_and_segments(tmp_path: Path) -> None:
         for number in range(4):
             write(store, batch(f"n{number}", content="x" * MEBIBYTE), batch(f"m{number}"))
             store.compactor.run()
-        kept = [snapshot.snapshot_sequence_of(path) for path in snapshot.list_snapshots(store.layout.journal)]
+        kept = [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_snapshots(store.layout.journal)]
         assert kept == [8, 6]
         assert 1 < store.journal.oldest <= 7
         assert list(store.layout.scratch.iterdir()) == []

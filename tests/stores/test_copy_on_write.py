@@ -8,12 +8,12 @@ from typing import LiteralString
 import msgspec
 import pytest
 
-from kgserve.cypher.write_analysis import WriteScope
+from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver.dry_run_row_diff import EDGE_LOOKUP, NODE_LOOKUP
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.scratch_database import ScratchStatement, build_scratch_copy
+from kgserve.stores.scratch_database import ScratchStatement, build_scratch_engine_file
 from tests.stores.writing import batch, opened, write
 
 NOWHERE = Path("/dev/null/scratch")
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[OpenStore]:
 def copy_of(store: OpenStore) -> Generator[ScratchStatement]:
     size = sum(store.engine.bytes())
     folder = store.layout.scratch / "statement"
-    copy = build_scratch_copy(store.engine.reading(timeout=0), folder, store.engine.options, size)
+    copy = build_scratch_engine_file(store.engine.reading(timeout=0), folder, store.engine.options, size)
     try:
         with copy.run_statement(store.rows.rows()) as trial:
             yield trial
@@ -46,7 +46,7 @@ def after(store: OpenStore, *statements: LiteralString) -> RowChanges:
             trial.session.run(text)
         found = trial.difference()
         # Compares fingerprints only; the result is the same, except for statements that are refused anyway.
-        looked = trial.difference(WriteScope(names=NAMES))
+        looked = trial.difference(StatementWriteBounds(names=NAMES))
         assert looked.doubled == found.doubled
         assert found.doubled or shown(looked) == shown(found)
         return found
@@ -154,8 +154,8 @@ def test_closing_removes_all_scratch_files(store: OpenStore) -> None:
 def test_a_full_disk_refuses_a_scratch_copy(store: OpenStore) -> None:
     options = store.engine.options
     with pytest.raises(StorageFull, match="MiB are left"):
-        build_scratch_copy(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)
+        build_scratch_engine_file(store.engine.reading(), store.layout.scratch / "statement", options, 1 << 60)
     with pytest.raises(Unavailable, match="copying a store"):
-        build_scratch_copy(store.engine.reading(), NOWHERE, options, 0)
+        build_scratch_engine_file(store.engine.reading(), NOWHERE, options, 0)
     assert list(store.layout.scratch.iterdir()) == []
     assert after(store).nodes == []

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Gone, JournalDamaged, NotFound
-from kgserve.graph.events import EventReader, EventSubscription
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.storage.changefeed import ChangeFeed, ChangeFeedReader, FeedPageLimits
-from kgserve.storage.journal.tail import JournalTail, oldest_sequence
-from kgserve.storage.model.events import EventSelection, FeedPosition
+from kgserve.graph.event_subscriptions import EventReader, EventSubscription
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.storage.changefeed import ChangeFeed, ChangeFeedPageLimits, ChangeFeedReader
+from kgserve.storage.journal.journal_reader import JournalReader, find_oldest_journal_sequence
+from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import NAME, PATIENCE, batch, flip, layout, newest_segment, opened, settings, write
 
-EVERYTHING = EventSelection()
+EVERYTHING = ChangeFeedEventFilter()
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def nothing() -> None:
     """Wake callback that does nothing."""
 
 
-def reader(store: OpenStore, after: int | None = None, limits: FeedPageLimits | None = None) -> ChangeFeedReader:
+def reader(store: OpenStore, after: int | None = None, limits: ChangeFeedPageLimits | None = None) -> ChangeFeedReader:
     position = None if after is None else FeedPosition.after(after)
-    return ChangeFeedReader(store.feed, position, nothing, limits or FeedPageLimits())
+    return ChangeFeedReader(store.feed, position, nothing, limits or ChangeFeedPageLimits())
 
 
 def take_all(reader: ChangeFeedReader, *, may_block: bool = True) -> list[str]:
@@ -81,18 +81,18 @@ def test_without_listeners_no_change_is_buffered(store: OpenStore) -> None:
 
 def test_feed_pages_are_bounded(store: OpenStore) -> None:
     write(store, batch(*(f"n{n}" for n in range(7))))
-    listener = reader(store, 0, FeedPageLimits(events=3))
+    listener = reader(store, 0, ChangeFeedPageLimits(events=3))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(4)] == [3, 3, 1, 0]
-    listener = reader(store, 0, FeedPageLimits(bytes=10))
+    listener = reader(store, 0, ChangeFeedPageLimits(bytes=10))
     assert [len(listener.take(EVERYTHING) or ()) for _ in range(8)] == [1] * 7 + [0]
 
 
 def test_a_narrow_selection_still_advances(store: OpenStore) -> None:
     write(store, *(batch(f"n{n}", "x", content=str(n)) for n in range(9)))
-    listener = reader(store, 0, FeedPageLimits(scanned=4))
+    listener = reader(store, 0, ChangeFeedPageLimits(scanned=4))
     pages = 0
     while not listener.is_caught_up():
-        assert listener.take(EventSelection(kinds=frozenset({"edge_deleted"}))) == []
+        assert listener.take(ChangeFeedEventFilter(kinds=frozenset({"edge_deleted"}))) == []
         pages += 1
     assert pages == 5  # two commits each, with two events that count as one more
 
@@ -121,7 +121,7 @@ def test_markers_reach_all_listeners(store: OpenStore) -> None:
 def test_a_tail_reads_across_segments_and_keeps_its_position(tmp_path: Path) -> None:
     with opened(tmp_path / "data", journal_segment_mb=1) as store:
         folder = store.layout.journal
-        tail = JournalTail(folder)
+        tail = JournalReader(folder)
         expected = 1
         for _ in range(8):
             text = "x" * 400_000
@@ -131,7 +131,7 @@ def test_a_tail_reads_across_segments_and_keeps_its_position(tmp_path: Path) -> 
                 expected += 1
         assert expected == 17
         assert len(store.journal.segments) > 2
-        assert [change.sequence for change in JournalTail(folder).read(5, 9)] == [5, 6, 7, 8, 9]
+        assert [change.sequence for change in JournalReader(folder).read(5, 9)] == [5, 6, 7, 8, 9]
         assert [change.sequence for change in tail.read(2, 3)] == [2, 3]
 
 
@@ -139,10 +139,10 @@ def test_reading_a_dropped_part_of_the_journal_raises_gone(tmp_path: Path) -> No
     with opened(tmp_path / "data", journal_segment_mb=1) as store:
         write(store, *(batch("a", content=f"{n}" * 600_000) for n in range(6)))
         store.journal.remove_segments_before(4, 0)
-        oldest = oldest_sequence(store.layout.journal)
+        oldest = find_oldest_journal_sequence(store.layout.journal)
         assert oldest > 1
         with pytest.raises(Gone) as caught:
-            list(JournalTail(store.layout.journal).read(1, 6))
+            list(JournalReader(store.layout.journal).read(1, 6))
         assert caught.value.oldest == oldest
         with pytest.raises(Gone):
             reader(store, 0).take(EVERYTHING)
@@ -189,7 +189,7 @@ def test_the_feed_of_a_missing_store(tmp_path: Path) -> None:
 def test_following_all_stores_includes_created_and_dropped_ones(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
-        listener = EventReader(StoreHandles(pool), EventSubscription(None), nothing)
+        listener = EventReader(CallerStoreHandles(pool), EventSubscription(None), nothing)
         listener.open()
         assert listener.place == "a:0,*:0"
         with pool.lease("b", create=True) as store:
@@ -209,7 +209,7 @@ def test_resuming_a_feed_of_all_stores(tmp_path: Path) -> None:
             with pool.lease(name, create=True) as store:
                 write(store, batch("x"), batch("y"))
         listener = EventReader(
-            StoreHandles(pool),
+            CallerStoreHandles(pool),
             EventSubscription(None, {"a": FeedPosition(2), "gone": FeedPosition(9), "*": FeedPosition(1)}),
             nothing,
         )
@@ -225,7 +225,7 @@ def test_a_feed_of_named_stores_ends_when_all_are_dropped(tmp_path: Path) -> Non
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         pool.create("b")
-        listener = EventReader(StoreHandles(pool), EventSubscription(("a", "b")), nothing)
+        listener = EventReader(CallerStoreHandles(pool), EventSubscription(("a", "b")), nothing)
         listener.open()
         pool.drop("a")
         assert read_events(listener) == [("store_dropped", "b:0")]
@@ -241,7 +241,7 @@ def test_a_position_ahead_of_the_store_raises_gone(tmp_path: Path, position: Fee
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
-        listener = EventReader(StoreHandles(pool), EventSubscription(("a",), {"a": position}), nothing)
+        listener = EventReader(CallerStoreHandles(pool), EventSubscription(("a",), {"a": position}), nothing)
         with pytest.raises(Gone, match="ends at sequence 1") as caught:
             listener.open()
         listener.close()

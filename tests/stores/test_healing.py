@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Unavailable
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import (
     PATIENCE,

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.links.links import InboundLinkTable, LinkReader, LinksPosition, OutboundLinkCount
+from kgserve.projections.links.cross_store_link_index import (
+    CrossStoreLinkReader,
+    CrossStoreLinksPosition,
+    InboundLinkTable,
+    OutboundLinkCount,
+)
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.batch import EdgePut, LinkPut, WriteBatch
-from kgserve.storage.model.digest import link_hash
-from kgserve.storage.model.rows import LinkKey, LinkRow
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
+from kgserve.storage.model.row_digest import hash_cross_store_link
+from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
@@ -31,21 +36,26 @@ from tests.stores.writing import (
 STORES = ("other", "third", "s")
 
 
-def link(source: str, store: str, target: str, weight: float | None = None, kind: str = "knows") -> LinkPut:
-    return LinkPut(store, EdgePut(0, (source, target, kind), weight))
+def link(
+    source: str, store: str, target: str, weight: float | None = None, kind: str = "knows"
+) -> CrossStoreLinkUpsert:
+    return CrossStoreLinkUpsert(store, EdgeUpsert(0, (source, target, kind), weight))
 
 
-def links(*puts: LinkPut) -> WriteBatch:
+def links(*puts: CrossStoreLinkUpsert) -> WriteBatch:
     return WriteBatch(links=[*puts])
 
 
-def everything(store: OpenStore) -> dict[LinkKey, LinkRow]:
+def everything(store: OpenStore) -> dict[CrossStoreLinkKey, CrossStoreLinkRow]:
     with store.links.reading() as (reader, _):
         if reader is None:
             return {}
         found = [row for some in reader.iterate_links() for row in some]
         state = reader.state
-    assert (state.count, int.from_bytes(state.digest)) == (len(found), sum(map(link_hash, found)) % (1 << 128))
+    assert (state.count, int.from_bytes(state.digest)) == (
+        len(found),
+        sum(map(hash_cross_store_link, found)) % (1 << 128),
+    )
     return {row.key: row for row in found}
 
 
@@ -61,9 +71,9 @@ def test_a_link_is_created_changed_and_deleted_like_an_edge(tmp_path: Path) -> N
         assert (same.edges_unchanged, same.sequence) == (1, 2)
         [changed] = write(store, links(link("a", "other", "x", 0.5)))
         assert (changed.edges_updated, changed.sequence) == (1, 3)
-        row = everything(store)[LinkKey("other", ("a", "x", "knows"))]
+        row = everything(store)[CrossStoreLinkKey("other", ("a", "x", "knows"))]
         assert (row.edge.weight, row.edge.version, row.edge.sequence) == (0.5, 2, 3)
-        [gone] = write(store, WriteBatch(delete_links=[LinkKey("other", ("a", "y", "knows")), row.key]))
+        [gone] = write(store, WriteBatch(delete_links=[CrossStoreLinkKey("other", ("a", "y", "knows")), row.key]))
         assert (gone.edges_deleted, weights(store)) == (2, {})
         assert_whole(store)
 
@@ -123,7 +133,7 @@ class _Model:
 
     def delete_link(self, store: OpenStore, node: str) -> None:
         for source, into, target in [key for key in self.links if key[0] == node][:1]:
-            write(store, WriteBatch(delete_links=[LinkKey(into, (source, target, "knows"))]))
+            write(store, WriteBatch(delete_links=[CrossStoreLinkKey(into, (source, target, "knows"))]))
             del self.links[source, into, target]
 
     def put_link(self, store: OpenStore, node: str) -> None:
@@ -160,7 +170,7 @@ def test_a_snapshot_includes_links_older_than_the_journal(tmp_path: Path) -> Non
         assert store.journal.oldest > 3
         newest = snapshot.list_snapshots(store.layout.journal)[0]
         before = everything(store)
-        assert {row.key: row for some in snapshot.read_links(newest) for row in some} == before
+        assert {row.key: row for some in snapshot.read_snapshot_links(newest) for row in some} == before
     shutil.rmtree(layout(tmp_path).views)
     with opened(tmp_path) as store:
         assert everything(store) == before
@@ -172,7 +182,9 @@ def test_queries_of_links(tmp_path: Path) -> None:
         write(store, links(*(link("a", "other", f"{at:02d}") for at in range(20)), link("b", "third", "x")))
         write(store, links(link("b", "other", "05", 0.5, "likes")))
 
-        def ask(reader: LinkReader, rows: RowsSnapshot) -> tuple[list[str], list[str], list[OutboundLinkCount], int]:
+        def ask(
+            reader: CrossStoreLinkReader, rows: RowsSnapshot
+        ) -> tuple[list[str], list[str], list[OutboundLinkCount], int]:
             out = [row.edge.target for row in reader.outgoing("a", 3)]
             to = [row.edge.source for row in reader.to("other", "05", 10)]
             return out, to, reader.outbound("", 10), rows.at
@@ -198,7 +210,7 @@ def test_link_ids_may_contain_nul(tmp_path: Path) -> None:
         assert weights(store) == {("a", "other", "x"): 1.0}
         assert_whole(store)
     inbound = InboundLinkTable(tmp_path / "inbound.sqlite")
-    inbound.follow("s", rows.values(), (), LinksPosition(1, 1))
+    inbound.follow("s", rows.values(), (), CrossStoreLinksPosition(1, 1))
     for targets, count in (({"x"}, 2), ({odd}, 1), ({odd, "x"}, 3), ({"x\0"}, 0)):
         assert len([*inbound.to("other", targets)]) == count
     inbound.close()

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.cypher.guard import guard_statement
+from kgserve.cypher.guard import guard_cypher_statement
 from kgserve.projections.cypher_engine import rebuild
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import LinkKey
+from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.stores.test_links import link, links, weights
 from tests.stores.writing import assert_whole, batch, flip, forget_close, layout, opened, tamper, write
@@ -23,7 +23,7 @@ ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
 
 
 def rows(store: OpenStore, query: str) -> list[list[Any]]:
-    statement = guard_statement(query, {}, writable=False)
+    statement = guard_cypher_statement(query, {}, writable=False)
     with store.engine.reading(width=ColumnSet.LINKS) as session, session.reading(statement) as cursor:
         return [msgspec.json.decode(line) for line in cursor.lines()]
 
@@ -40,7 +40,7 @@ def assert_same(store: OpenStore) -> None:
 def some_batch(rng: random.Random) -> WriteBatch:
     keys = [(rng.choice("abcdef"), rng.choice("xy"), rng.choice("12345")) for _ in range(rng.randrange(60))]
     puts = [link(*key, rng.random()) for key in keys]
-    gone = [LinkKey(name, (source, target, "knows")) for source, name, target in keys[:9]]
+    gone = [CrossStoreLinkKey(name, (source, target, "knows")) for source, name, target in keys[:9]]
     match rng.randrange(4):
         case 0:
             return WriteBatch(delete_nodes=[rng.choice("abcdef")])

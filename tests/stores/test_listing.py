@@ -9,9 +9,9 @@ import pytest
 
 from kgserve.admin.stores import list_stores
 from kgserve.errors import InvalidInput
-from kgserve.graph.query_parameters import NodesQuery
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.graph.query_parameters import NodeListParameters
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, nodes_of
 from tests.stores.writing import NAME, PATIENCE, batch, settings
@@ -22,7 +22,7 @@ def listed(pool: StorePool, limit: int, type_: str | None = None) -> list[str]:
     cursor: str | None = None
     while True:
         page = nodes_of(
-            graph_of(pool, NAME), NodesQuery(type=[] if type_ is None else [type_], limit=limit, cursor=cursor)
+            graph_of(pool, NAME), NodeListParameters(type=[] if type_ is None else [type_], limit=limit, cursor=cursor)
         )
         assert len(page.nodes) <= limit
         found += [node.id for node in page.nodes]
@@ -66,9 +66,9 @@ def test_lists_are_ordered_by_code_point(tmp_path: Path) -> None:
 
 def test_lists_filtered_by_type(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
-        puts = [NodePut(number, f"n{number}", "even" if number % 2 == 0 else "odd") for number in range(10)]
+        puts = [NodeUpsert(number, f"n{number}", "even" if number % 2 == 0 else "odd") for number in range(10)]
         store.submit(WriteBatch(nodes=puts)).result(PATIENCE)
-        store.submit(WriteBatch(nodes=[NodePut(0, "n0", "odd")])).result(PATIENCE)
+        store.submit(WriteBatch(nodes=[NodeUpsert(0, "n0", "odd")])).result(PATIENCE)
         assert listed(pool, 2, "even") == ["n2", "n4", "n6", "n8"]
         assert listed(pool, 2, "odd") == ["n0", "n1", "n3", "n5", "n7", "n9"]
         assert listed(pool, 2, "other") == []
@@ -77,7 +77,7 @@ def test_lists_filtered_by_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cursor", ["!", "ü", "a", "_w", "\ud800"])
 def test_pagination_rejects_invalid_cursors(tmp_path: Path, cursor: str) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True), pytest.raises(InvalidInput):
-        nodes_of(graph_of(pool, NAME), NodesQuery(limit=10, cursor=cursor))
+        nodes_of(graph_of(pool, NAME), NodeListParameters(limit=10, cursor=cursor))
 
 
 def test_a_store_with_unreadable_settings_does_not_hide_others(tmp_path: Path) -> None:
@@ -88,5 +88,5 @@ def test_a_store_with_unreadable_settings_does_not_hide_others(tmp_path: Path) -
     description.unlink()
     description.mkdir()
     with StorePool(settings(tmp_path)) as pool:
-        assert [store.name for store in list_stores(StoreHandles(pool)).stores] == ["broken", "whole"]
+        assert [store.name for store in list_stores(CallerStoreHandles(pool)).stores] == ["broken", "whole"]
         assert pool.create("whole") is False

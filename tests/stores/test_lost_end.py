@@ -12,10 +12,10 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.storage.journal.journal import list_segments
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.layout import StoreLayout, read_witnesses
-from kgserve.storage.model.batch import EdgePut, WriteBatch
+from kgserve.storage.journal.journal import list_journal_segments
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.write_batch import EdgeUpsert, WriteBatch
+from kgserve.storage.store_folder_layout import StoreLayout, read_projection_sequences
 from kgserve.stores.recovery import salvage_damaged_store
 from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept
 from tests.stores.test_links import everything, link, links
@@ -27,10 +27,10 @@ EDGES = [("a", "b", "r"), ("b", "c", "r"), ("c", "d", "r")]
 def fill(of: StoreWithHistory, data: Path) -> int:
     """Write commits 1 to 9 into several segments, the last with every kind of change. Return the store's digest."""
     write(of.store, batch(*"abcd", edges=EDGES, content="x" * MEBIBYTE), batch(*"ef", content="y" * MEBIBYTE))
-    assert len(list_segments(layout(data).journal)) == 2
+    assert len(list_journal_segments(layout(data).journal)) == 2
     write(of.store, batch("g"), batch("a", content="new"), batch("h", edges=[("h", "a", "s")]))
-    write(of.store, WriteBatch(edges=[EdgePut(0, EDGES[0], 0.5)]), WriteBatch(delete_nodes=["c"]))
-    write(of.store, WriteBatch(edges=[EdgePut(0, EDGES[0])]), batch("h", content="again"))
+    write(of.store, WriteBatch(edges=[EdgeUpsert(0, EDGES[0], 0.5)]), WriteBatch(delete_nodes=["c"]))
+    write(of.store, WriteBatch(edges=[EdgeUpsert(0, EDGES[0])]), batch("h", content="again"))
     of.caught_up()
     return of.store.state.digest
 
@@ -93,7 +93,7 @@ def test_lost_commits_are_detected_and_salvaged(
         of.caught_up()
         # The history still has the older versions, and continues from them.
         assert of.versions("a") == [(3, 10, None), (2, 4, 10), (1, 1, 4)]
-        read = [change.sequence for change in JournalTail(files.journal).read(1, 10)]
+        read = [change.sequence for change in JournalReader(files.journal).read(1, 10)]
         assert read == list(range(1, 11))
 
 
@@ -158,7 +158,7 @@ def test_an_unacknowledged_write_is_truncated_silently(tmp_path: Path, digest: i
     path = newest_segment(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:100])
-    assert {each.sequence for each in read_witnesses(layout(tmp_path))} == {0, 9}
+    assert {each.sequence for each in read_projection_sequences(layout(tmp_path))} == {0, 9}
     with opened(tmp_path) as store:
         assert store.state.digest == digest
     assert path.read_bytes() == whole
@@ -169,7 +169,7 @@ def test_salvage_restores_links(tmp_path: Path) -> None:
         write(of.store, batch(*"abcd", content="x" * MEBIBYTE), links(link("a", "o", "1"), link("b", "o", "1")))
         write(of.store, links(link("c", "o", "1"), link("d", "o", "1")), batch(content="y" * MEBIBYTE))
         write(of.store, batch(*"ef", content="y" * MEBIBYTE))
-        assert len(list_segments(layout(tmp_path).journal)) == 2
+        assert len(list_journal_segments(layout(tmp_path).journal)) == 2
         write(of.store, links(link("e", "o", "2"), link("a", "o", "1", 0.5)), WriteBatch(delete_nodes=["b"]))
         write(of.store, WriteBatch(delete_links=[link("c", "o", "1").key]), links(link("c", "o", "1", 3.0)))
         write(of.store, WriteBatch(links=[link("d", "o", "1")]))

@@ -9,14 +9,14 @@ import pytest
 
 from kgserve.platform.settings import Settings, load_settings
 from kgserve.platform.timestamps import DAY_MICROSECONDS
-from kgserve.projections.memory_index.decay import half_lives_of
-from kgserve.storage.layout import StoreDescription
+from kgserve.projections.memory_index.confidence_decay import memory_half_lives_from_settings
 from kgserve.storage.model.store_settings import (
     MemorySettings,
     MemorySettingsChange,
     StoreSettings,
     default_store_settings,
 )
+from kgserve.storage.store_folder_layout import StoreDescription
 from tests.stores.writing import layout, opened
 
 NAMES = MemorySettings.__struct_fields__
@@ -35,8 +35,8 @@ def test_a_settings_change_is_merged_by_field() -> None:
     change = msgspec.convert({"half_life_days": None, "alpha": None, "dedup": "off"}, MemorySettingsChange)
     after = change.applied_to(before)
     assert (after.half_life_days, after.alpha, after.dedup) == (None, 0.7, "off")
-    assert half_lives_of(after).of("fact") == 90 * DAY_MICROSECONDS
-    assert half_lives_of(after).of("preference") is None
+    assert memory_half_lives_from_settings(after).of("fact") == 90 * DAY_MICROSECONDS
+    assert memory_half_lives_from_settings(after).of("preference") is None
 
 
 def test_environment_variables_apply_to_new_stores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import assert_whole, batch, hurt, layout, opened, write, write_together
 
@@ -85,7 +85,10 @@ def test_a_snapshot_includes_versions_of_deleted_nodes(tmp_path: Path) -> None:
             store.compactor.run()
         assert store.journal.oldest > 5
         newest = snapshot.list_snapshots(store.layout.journal)[0]
-        assert dict(pair for some in snapshot.read_last_versions(newest) for pair in some) == {"a": 1, "b": 2}
+        assert dict(pair for some in snapshot.read_deleted_node_last_versions(newest) for pair in some) == {
+            "a": 1,
+            "b": 2,
+        }
     shutil.rmtree(layout(tmp_path).views)
     with opened(tmp_path) as store:
         write(store, batch("a", "b", "c"))
@@ -120,7 +123,7 @@ def test_a_purge_removes_tombstones(tmp_path: Path) -> None:
         before = store.end_segment()
         store.erase(before, ["secret"])
         [kept] = snapshot.list_snapshots(store.layout.journal)
-        assert [pair for some in snapshot.read_last_versions(kept) for pair in some] == [("other", 1)]
+        assert [pair for some in snapshot.read_deleted_node_last_versions(kept) for pair in some] == [("other", 1)]
     for path in layout(tmp_path).root.rglob("*"):
         assert not path.is_file() or b"secret" not in path.read_bytes(), path
     with opened(tmp_path) as store:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kgserve
 from kgserve.client.embedded import Store
-from kgserve.graph.request_bodies import NodeLine
+from kgserve.graph.request_bodies import NodeNdjsonLine
 from tests.power_loss_recording import RecordedPrograms, needs_compiler
 
 COMMITS = 8
@@ -59,7 +59,7 @@ def test_acknowledged_writes_and_drops_survive_a_power_loss(tmp_path: Path) -> N
 
 
 def check(store: Store, least: int) -> None:
-    nodes = {line.id for line in store.export() if isinstance(line, NodeLine)}
+    nodes = {line.id for line in store.export() if isinstance(line, NodeNdjsonLine)}
     assert nodes >= {"all", *(f"n{number:02}" for number in range(least))}
     assert {node.id for node in store.nodes()} == nodes
     assert store.cypher("MATCH (n:Entity) RETURN count(n)").rows == [[len(nodes)]]

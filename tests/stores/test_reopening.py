@@ -11,8 +11,8 @@ import pytest
 from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal import snapshot
-from kgserve.storage.layout import StoreLayout, wal_path
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.store_folder_layout import StoreLayout, wal_path
 from tests.captured_log import capture_log
 from tests.stores.writing import (
     NAME,

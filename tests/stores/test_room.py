@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import StorageFull
-from kgserve.storage.layout import MIN_REBUILD_ROOM_BYTES, require_rebuild_room
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.fields import ColumnSet, NodeExtrasPut
+from kgserve.storage.model.node_edge_fields import ColumnSet, NodeExtrasUpsert
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
+from kgserve.storage.store_folder_layout import MIN_REBUILD_ROOM_BYTES, require_disk_space_for_rebuild
 from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import ask, assert_whole, batch, ids, opened, write
 
-TAGGED = WriteBatch(nodes=[NodePut(0, "tagged", "t", extras=NodeExtrasPut(tags=("x",)))])
+TAGGED = WriteBatch(nodes=[NodeUpsert(0, "tagged", "t", extras=NodeExtrasUpsert(tags=("x",)))])
 
 
 @contextmanager
@@ -34,10 +34,10 @@ def too_large(store: OpenStore) -> Generator[None]:
 
 def test_disk_space_checks(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    require_rebuild_room(tmp_path, 0)
+    require_disk_space_for_rebuild(tmp_path, 0)
     with pytest.raises(StorageFull, match="MiB of disk space"):
-        require_rebuild_room(tmp_path, free)
-    require_rebuild_room(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
+        require_disk_space_for_rebuild(tmp_path, free)
+    require_disk_space_for_rebuild(tmp_path, (free - MIN_REBUILD_ROOM_BYTES) // 4)
 
 
 def test_a_full_disk_for_the_engine_does_not_reject_writes(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_reading_columns_without_disk_space_is_refused(tmp_path: Path) -> None:
 
 
 def test_empty_extras_need_no_columns(tmp_path: Path) -> None:
-    nothing = NodeExtrasPut(summary="", tags=(), freshness_at=None, valid_from=None, valid_to=None)
+    nothing = NodeExtrasUpsert(summary="", tags=(), freshness_at=None, valid_from=None, valid_to=None)
     with opened(tmp_path) as store:
-        write(store, WriteBatch(nodes=[NodePut(0, "a", "t", extras=nothing)]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "a", "t", extras=nothing)]))
         ask(store)
         assert store.engine.width is ColumnSet.PLAIN
-        write(store, WriteBatch(nodes=[NodePut(0, "a", "t", content="x", extras=nothing, based_on=0)]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "a", "t", content="x", extras=nothing, based_on=0)]))
         assert ids(store) == ["a"]

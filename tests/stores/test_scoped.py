@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import NotFound
-from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
+from kgserve.platform.access.authentication import LOCAL_CALLER, AuthenticatedCaller
 from kgserve.stores.pool import StorePool
-from kgserve.stores.scoped_stores import scope_stores
+from kgserve.stores.scoped_stores import scope_stores_to_caller
 from tests.stores.writing import settings
 
 
@@ -21,7 +21,7 @@ def pool(tmp_path: Path) -> Iterator[StorePool]:
 
 
 def test_hidden_stores_look_missing(pool: StorePool) -> None:
-    view = scope_stores(pool, Caller("n", "admin", ("a", "team-*")))
+    view = scope_stores_to_caller(pool, AuthenticatedCaller("n", "admin", ("a", "team-*")))
     assert view.names() == ["a", "team-1"]
     assert set(view.open_stores()) == {"a", "team-1"}
     for attempt in (
@@ -46,19 +46,19 @@ def test_hidden_stores_look_missing(pool: StorePool) -> None:
 
 
 def test_a_caller_can_discard_only_visible_stores(pool: StorePool) -> None:
-    view = scope_stores(pool, Caller("n", "write", ("team-*",)))
+    view = scope_stores_to_caller(pool, AuthenticatedCaller("n", "write", ("team-*",)))
     store = view.acquire("team-2", create=True)
     assert view.release_or_discard(store)
     assert "team-2" not in pool.names()
 
 
 def test_a_caller_with_access_to_all_stores_gets_the_pool(pool: StorePool) -> None:
-    assert scope_stores(pool, LOCAL_CALLER) is pool
+    assert scope_stores_to_caller(pool, LOCAL_CALLER) is pool
 
 
 def test_named_change_notifications_are_filtered(pool: StorePool) -> None:
     told: list[str] = []
-    view = scope_stores(pool, Caller("n", "read", ("team-*",)))
+    view = scope_stores_to_caller(pool, AuthenticatedCaller("n", "read", ("team-*",)))
     unlisten = view.feeds.listen_by_name(told.append)
     pool.create("team-3")
     pool.create("zebra")

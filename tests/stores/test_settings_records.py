@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.admin.doctor import RepairOptions, StoreReport, check_stores
+from kgserve.admin.doctor import StoreCheckReport, StoreRepairOptions, repair_and_check_stores
 from kgserve.errors import Conflict, Unavailable
-from kgserve.storage.layout import (
+from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.storage.store_folder_layout import (
     PLAIN_STORE_FORMAT,
     STORE_FORMAT,
     StoreDescription,
     StoreLayout,
     read_settings_records,
 )
-from kgserve.storage.model.store_settings import StoreSettings
 from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
 
 CHOSEN = StoreSettings(name="Team", conflict_policy="manual", kind_whitelist=("t",), metadata={"a": True}, history=7)
@@ -44,7 +44,7 @@ def test_a_store_of_a_newer_format_is_refused_unchanged(files: StoreLayout, tmp_
     before = {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
     with pytest.raises(Conflict, match="newer version"), opened(tmp_path):
         pass
-    [report] = check_stores(settings(tmp_path), NAME, RepairOptions())
+    [report] = repair_and_check_stores(settings(tmp_path), NAME, StoreRepairOptions())
     assert not report.ok
     assert "newer version" in report.findings[0].detail
     assert before == {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()}
@@ -107,8 +107,8 @@ def test_if_both_copies_are_damaged_earlier_settings_are_used(files: StoreLayout
         assert store.description.settings == StoreSettings(name="second")
 
 
-def look(files: StoreLayout) -> StoreReport:
-    return next(check_stores(settings(files.root.parent), NAME, RepairOptions()))
+def look(files: StoreLayout) -> StoreCheckReport:
+    return next(repair_and_check_stores(settings(files.root.parent), NAME, StoreRepairOptions()))
 
 
 @pytest.mark.parametrize(("damage", "said"), [(rubbish, "store.json is damaged"), (record_flipped, "in the journal")])

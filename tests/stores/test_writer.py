@@ -11,8 +11,8 @@ import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
 from kgserve.platform.metrics.telemetry import StoreWriteCounters
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores import writer
 from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, write, write_together
 
@@ -65,7 +65,7 @@ def test_a_full_queue_rejects_or_waits_as_requested(tmp_path: Path) -> None:
 
 def test_the_queue_is_bounded_in_bytes_but_accepts_one_write_of_any_size(tmp_path: Path) -> None:
     with opened(tmp_path) as store, held(store):
-        big = WriteBatch(nodes=[NodePut(0, "big", "t")], cost=writer.MAX_WRITE_QUEUE_BYTES + 1)
+        big = WriteBatch(nodes=[NodeUpsert(0, "big", "t")], cost=writer.MAX_WRITE_QUEUE_BYTES + 1)
         store.submit(big)
         with pytest.raises(Unavailable):
             store.submit(batch("small"))
@@ -74,7 +74,9 @@ def test_the_queue_is_bounded_in_bytes_but_accepts_one_write_of_any_size(tmp_pat
 def test_commit_groups_are_bounded_in_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         rows = writer.MAX_COMMIT_GROUP_ROWS // 2 + 1
-        halves = [WriteBatch(delete_nodes=["x"] * rows, nodes=[NodePut(0, f"n{number}", "t")]) for number in range(3)]
+        halves = [
+            WriteBatch(delete_nodes=["x"] * rows, nodes=[NodeUpsert(0, f"n{number}", "t")]) for number in range(3)
+        ]
         for future in write_together(store, *halves):
             future.result(PATIENCE)
     assert [frame.count for frame in frames(tmp_path)] == [1, 1, 1]
@@ -129,7 +131,7 @@ def test_a_rejected_batch_does_not_affect_its_group(tmp_path: Path) -> None:
         good, bad, dependent = write_together(
             store,
             batch("a"),
-            WriteBatch(nodes=[NodePut(0, "b", "t"), NodePut(1, "typeless")]),
+            WriteBatch(nodes=[NodeUpsert(0, "b", "t"), NodeUpsert(1, "typeless")]),
             batch("c", edges=[("a", "c", "r"), ("b", "c", "r")]),
         )
         assert good.result(PATIENCE).sequence == 1

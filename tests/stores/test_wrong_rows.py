@@ -7,7 +7,7 @@ from typing import LiteralString
 
 import pytest
 
-from kgserve.storage.model.batch import NodePut, WriteBatch
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from tests.stores.writing import ask, batch, forget_close, opened, tamper, write
 
 ALTERED = "MATCH (e:Entity {id: 'a'}) SET e.content = 'rogue'"
@@ -21,7 +21,7 @@ CREATE (e:Entity {id: 'z', type: 't', content: '', attributes: '{}', version: 1,
 @pytest.mark.parametrize(
     ("wrong", "then", "nodes", "edges"),
     [
-        (ALTERED, WriteBatch(nodes=[NodePut(0, "a", "u")]), 2, 1),
+        (ALTERED, WriteBatch(nodes=[NodeUpsert(0, "a", "u")]), 2, 1),
         (ALTERED, WriteBatch(delete_nodes=["a"]), 1, 0),
         (LOST, batch(edges=[("a", "b", "r")]), 2, 1),
         (LOST, WriteBatch(delete_nodes=["a"]), 1, 0),

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kgserve.cypher.write_analysis import WriteScope
+from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES
-from kgserve.storage.current_rows_rebuild import create_empty_folder
+from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import JournalFrame, list_segments, read_segment
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.filters import NodeFilter, PagePosition
-from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.journal.journal import JournalFrame, list_journal_segments, read_journal_segment_frames
+from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition
+from kgserve.storage.model.node_edge_rows import EdgeKey
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from kgserve.stores.scratch_database import ScratchStatement
@@ -34,7 +34,7 @@ PATIENCE = 120
 SYNC_SECONDS = 0.003
 """Pause of concurrent writers, like a disk sync; without it they would outrun the code under test."""
 NAME = "s"
-UNTOUCHED = WriteScope(creates=False, deletes=False, sets=False)
+UNTOUCHED = StatementWriteBounds(creates=False, deletes=False, sets=False)
 
 
 def settings(data: Path, **options: Any) -> Settings:
@@ -53,8 +53,8 @@ def opened(data: Path, name: str = NAME, **options: Any) -> Generator[OpenStore]
 
 def batch(*ids: str, edges: Iterable[EdgeKey] = (), content: str | None = None, **fields: Any) -> WriteBatch:
     """Return an upsert of nodes of one type, and of edges."""
-    nodes = [NodePut(index, node_id, "t", content) for index, node_id in enumerate(ids)]
-    return WriteBatch(nodes=nodes, edges=[EdgePut(i, key) for i, key in enumerate(edges)], **fields)
+    nodes = [NodeUpsert(index, node_id, "t", content) for index, node_id in enumerate(ids)]
+    return WriteBatch(nodes=nodes, edges=[EdgeUpsert(i, key) for i, key in enumerate(edges)], **fields)
 
 
 def write(store: OpenStore, *batches: WriteBatch) -> list[WriteReport]:
@@ -122,12 +122,12 @@ def forget_close(data: Path, name: str = NAME) -> None:
 
 def frames(data: Path, name: str = NAME) -> list[JournalFrame]:
     """Return all frames of a store's journal."""
-    segments = list_segments(layout(data, name).journal)
-    return [frame for segment in segments for frame in read_segment(segment, None)]
+    segments = list_journal_segments(layout(data, name).journal)
+    return [frame for segment in segments for frame in read_journal_segment_frames(segment, None)]
 
 
 def newest_segment(data: Path, name: str = NAME) -> Path:
-    return list_segments(layout(data, name).journal)[-1].path
+    return list_journal_segments(layout(data, name).journal)[-1].path
 
 
 def flip(path: Path, offset: int) -> None:
@@ -189,7 +189,7 @@ def assert_copy_right(store: OpenStore) -> None:
     made = store.copy.made
 
     def look(trial: ScratchStatement) -> None:
-        trial.session.dump(create_empty_folder(folder))
+        trial.session.dump(recreate_empty_folder(folder))
         assert trial.difference(UNTOUCHED) == NO_ROW_CHANGES
 
     is_warm = store.copy.is_warm
@@ -198,6 +198,6 @@ def assert_copy_right(store: OpenStore) -> None:
             store.copy.run(look, UNTOUCHED)
         assert store.copy.made == made
         state = store.state
-        assert snapshot.measure_row_files(folder) == (state.digest, state.nodes, state.edges)
+        assert snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges)
         shutil.rmtree(folder)
     assert [path.name for path in store.layout.scratch.glob("*")] == ["statement"] * is_warm

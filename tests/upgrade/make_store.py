@@ -26,8 +26,8 @@ from kgserve.admin import stores
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph import history_queries
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.mutations import delete_edge, delete_node, inject_batch
-from kgserve.graph.query_parameters import ChangesQuery, HistoryRequest, NodeIdRequest, NodesQuery
+from kgserve.graph.mutations import delete_edge, delete_node, upsert_nodes_and_edges
+from kgserve.graph.query_parameters import NodeHistoryRequest, NodeIdRequest, NodeListParameters, StoreChangesParameters
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
 from kgserve.platform.settings import Settings
@@ -130,7 +130,9 @@ def _extend(pool: StorePool) -> None:
 
 
 def _inject(pool: StorePool, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
-    inject_batch(graph_of(pool, STORE), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)).result()
+    upsert_nodes_and_edges(
+        graph_of(pool, STORE), msgspec.convert({"nodes": nodes, "edges": edges}, InjectRequest)
+    ).result()
 
 
 def _edge(source: str, target: str, relation_type: str, weight: float) -> dict[str, Any]:
@@ -150,14 +152,14 @@ def _tell(pool: StorePool, historian: HistoryWorker, path: Path) -> None:
     """Record the answers of this version."""
     with pool.lease(STORE) as leased:
         state = leased.state
-    ids = [node.id for node in nodes_of(graph_of(pool, STORE), NodesQuery(limit=1000)).nodes]
+    ids = [node.id for node in nodes_of(graph_of(pool, STORE), NodeListParameters(limit=1000)).nodes]
     gone = ["plant-5"]
     told = {
         "sequence": state.sequence,
         "digest": f"{state.digest:032x}",
         "stats": {
-            "nodes": stores.store_stats(graph_of(pool, STORE)).nodes,
-            "edges": stores.store_stats(graph_of(pool, STORE)).edges,
+            "nodes": stores.get_store_stats(graph_of(pool, STORE)).nodes,
+            "edges": stores.get_store_stats(graph_of(pool, STORE)).edges,
         },
         "nodes": {node_id: node_of(graph_of(pool, STORE), node_id) for node_id in ids},
         "export": _lines(open_export(graph_of(pool, STORE))),
@@ -167,11 +169,11 @@ def _tell(pool: StorePool, historian: HistoryWorker, path: Path) -> None:
         },
         "history": {
             node_id: history_queries.get_node_history(
-                graph_of(pool, STORE, historian=historian), HistoryRequest(node_id=node_id, limit=50, before=None)
+                graph_of(pool, STORE, historian=historian), NodeHistoryRequest(node_id=node_id, limit=50, before=None)
             )
             for node_id in [*(node_id for node_id in ids if not node_id.startswith("leaf")), *gone]
         },
-        "changes": history_queries.list_changes(graph_of(pool, STORE), ChangesQuery(since=0, limit=200)),
+        "changes": history_queries.list_changes(graph_of(pool, STORE), StoreChangesParameters(since=0, limit=200)),
     }
     path.write_bytes(msgspec.json.encode(told))
 

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.platform.permissions import restrict_data_folder
+from kgserve.platform.file_permissions import restrict_data_folder_permissions
 from tests.cli.running import kgserve, serving
 from tests.server.http.serving import accepted
 
@@ -59,7 +59,7 @@ def unpacked(left: str, folder: Path) -> Path:
             if name not in mark:
                 continue
             os.utime(root / file, ns=(mark[name]["changed"], mark[name]["changed"]))
-    restrict_data_folder(data, whole=True)
+    restrict_data_folder_permissions(data, whole=True)
     return data
 
 

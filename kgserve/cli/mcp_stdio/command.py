@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from kgserve.cli.exit_codes import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
 from kgserve.cli.mcp_stdio.connection import ServerLocator
-from kgserve.cli.mcp_stdio.forwarder import MessageForwarder, ProtocolOutput, log_to_editor
+from kgserve.cli.mcp_stdio.forwarder import McpMessageForwarder, ThreadSafeLineWriter, log_to_editor
 from kgserve.platform.server_discovery import (
-    editor_headers,
+    build_editor_preference_headers,
     parse_seconds,
     resolve_call_timeout,
-    resolve_client_key,
+    resolve_client_api_key,
     resolve_data_folder,
 )
 
@@ -54,17 +54,17 @@ class _UsageError(Exception):
     """Wrong command line; the message is a full sentence."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def run_mcp_command(arguments: Sequence[str]) -> int:
     """Run ``kgserve mcp`` and return its exit code."""
     try:
-        given = parse_bridge_options(arguments)
+        given = parse_mcp_bridge_options(arguments)
     except _UsageError as error:
         log_to_editor(str(error))
         return EXIT_WRONG_USAGE
-    return run(**dict.fromkeys(BRIDGE_OPTIONS.values()) | given)
+    return run_mcp_bridge(**dict.fromkeys(BRIDGE_OPTIONS.values()) | given)
 
 
-def parse_bridge_options(arguments: Sequence[str]) -> dict[str, str]:
+def parse_mcp_bridge_options(arguments: Sequence[str]) -> dict[str, str]:
     """Parse a command line into parameters of `run`. The last occurrence of a repeated option wins."""
     rest, given = [*arguments], dict[str, str]()
     while rest:
@@ -77,7 +77,7 @@ def parse_bridge_options(arguments: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def run(
+def run_mcp_bridge(
     data_dir: str | None,
     url: str | None,
     store: str | None,
@@ -90,8 +90,8 @@ def run(
 
     ``tools`` and ``answers`` are passed on as headers: the tools to list, and the format of answers.
     """
-    asked = editor_headers(store, tools, answers)
-    for fault in [*validate_bridge_options(url, store, key, call_timeout), *_invalid_headers(asked)]:
+    asked = build_editor_preference_headers(store, tools, answers)
+    for fault in [*find_mcp_bridge_option_errors(url, store, key, call_timeout), *_invalid_headers(asked)]:
         log_to_editor(fault)
         return EXIT_WRONG_USAGE
     if sys.stdin.isatty():
@@ -99,9 +99,9 @@ def run(
             "this command speaks MCP over standard input and output; run `kgserve mcp config` to configure an editor"
         )
     signal.signal(signal.SIGTERM, _on_signal)
-    output = ProtocolOutput(_protocol_output(), _interrupt)
-    servers = ServerLocator(resolve_data_folder(data_dir), url, resolve_client_key(key), log_to_editor)
-    forwarder = MessageForwarder(servers, output, asked, resolve_call_timeout(call_timeout))
+    output = ThreadSafeLineWriter(_protocol_output(), _interrupt)
+    servers = ServerLocator(resolve_data_folder(data_dir), url, resolve_client_api_key(key), log_to_editor)
+    forwarder = McpMessageForwarder(servers, output, asked, resolve_call_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:
@@ -116,7 +116,7 @@ def run(
     return 0
 
 
-def validate_bridge_options(
+def find_mcp_bridge_option_errors(
     url: str | None, store: str | None, key: str | None = None, call_timeout: float | str | None = None
 ) -> list[str]:
     """Return the faults of the options, each as a message."""

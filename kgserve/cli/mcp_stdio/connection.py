@@ -15,7 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from kgserve.cli.mcp_stdio.message import INITIALIZE, as_answer_line, negotiated_version, parse_message
+from kgserve.cli.mcp_stdio.json_rpc_messages import (
+    INITIALIZE,
+    parse_json_rpc_message,
+    parse_negotiated_mcp_version,
+    to_json_rpc_answer_line,
+)
 from kgserve.cli.mcp_stdio.tool_hints import is_long_running_tool
 from kgserve.platform import server_discovery
 from kgserve.platform.http_client import HttpClientConnection, HttpResponseHead
@@ -36,7 +41,7 @@ class ServerUnresponsive(Exception):
 
 
 class LivenessCheck:
-    """Liveness check, shared by all calls that wait for the server."""
+    """Liveness check of the server, shared by all calls that wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,7 +96,7 @@ class AnswerDeadline:
         return min(LIVENESS_CHECK_SECONDS, self.remaining_seconds or left)
 
 
-def call_timeout_of(tool: str | None, usual: float) -> float:
+def choose_tool_call_timeout(tool: str | None, usual: float) -> float:
     """Return the timeout in seconds of a request that calls ``tool``; ``usual`` is the configured timeout."""
     return usual * LONG_CALL_TIMEOUT_FACTOR if is_long_running_tool(tool) else usual
 
@@ -249,7 +254,9 @@ class ServerLocator:
     @property
     def is_absent(self) -> bool:
         """True if no server runs and one will be started on demand. Does not block."""
-        return self._url is None and self._known is None and server_discovery.find_server(self._data_dir) is None
+        return (
+            self._url is None and self._known is None and server_discovery.find_running_server(self._data_dir) is None
+        )
 
     @property
     def is_ours(self) -> bool:
@@ -260,10 +267,10 @@ class ServerLocator:
     def get_or_start_server(
         self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS
     ) -> server_discovery.DiscoveredServer:
-        """Return a server for a request. Raises LaunchFailed when none is available within ``patience`` seconds."""
+        """Return a server for a request. Raises ServerLaunchFailed when none is available within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
-            raise server_discovery.LaunchFailed(
+            raise server_discovery.ServerLaunchFailed(
                 f"no server was available within {patience:.0f} s; one is still starting"
             )
         try:
@@ -280,9 +287,9 @@ class ServerLocator:
         with self._lock:
             if self._known is None:
                 found = (
-                    server_discovery.server_at(self._url, self._data_dir)
+                    server_discovery.resolve_server_at_url(self._url, self._data_dir)
                     if self._url
-                    else server_discovery.find_server(self._data_dir)
+                    else server_discovery.find_running_server(self._data_dir)
                 )
                 self._known = (
                     found.with_key(self._key) if found is not None and server_discovery.is_server_ready(found) else None
@@ -297,19 +304,19 @@ class ServerLocator:
                 self._known, self._doubtful = None, True
 
     def _ensured(self, patience: float) -> server_discovery.DiscoveredServer:
-        found = None if self._doubtful else server_discovery.find_server(self._data_dir)
+        found = None if self._doubtful else server_discovery.find_running_server(self._data_dir)
         if found is not None and (notice := server_discovery.replace_older_server(self._data_dir, found)):
             if self._say is not None:
                 self._say(notice)
-            found = server_discovery.find_server(self._data_dir)
-        return (found or server_discovery.ensure_server(self._data_dir, patience)).with_key(self._key)
+            found = server_discovery.find_running_server(self._data_dir)
+        return (found or server_discovery.ensure_server_running(self._data_dir, patience)).with_key(self._key)
 
     def _awaited(self, url: str) -> server_discovery.DiscoveredServer:
         server = self._named(url)
         deadline = time.monotonic() + (SERVER_RETURN_TIMEOUT_SECONDS if self._reached else 0)
         while not server_discovery.is_server_ready(server):
             if time.monotonic() > deadline:
-                raise server_discovery.LaunchFailed(
+                raise server_discovery.ServerLaunchFailed(
                     f"no server answers at {url}. Start it, or omit --url to start one automatically"
                 )
             time.sleep(_SERVER_RETURN_POLL_SECONDS)
@@ -318,7 +325,7 @@ class ServerLocator:
         return server
 
     def _named(self, url: str) -> server_discovery.DiscoveredServer:
-        return server_discovery.server_at(url, self._data_dir).with_key(self._key)
+        return server_discovery.resolve_server_at_url(url, self._data_dir).with_key(self._key)
 
 
 class McpSession(NamedTuple):
@@ -339,7 +346,7 @@ class HandshakeRefused(Exception):
     """The server rejected the replayed handshake."""
 
 
-class SessionHandshake:
+class McpSessionHandshake:
     """The editor's handshake and the session that it created."""
 
     def __init__(self, connections: ConnectionPool) -> None:
@@ -365,7 +372,7 @@ class SessionHandshake:
         self, server: server_discovery.DiscoveredServer, line: bytes, exchange: McpExchange, answer: bytes
     ) -> None:
         """Record the server's answer to the editor's ``initialize``."""
-        version = negotiated_version(answer)
+        version = parse_negotiated_mcp_version(answer)
         if version is None:
             return
         with self._lock:
@@ -414,10 +421,10 @@ class SessionHandshake:
         with self._exchange(server) as exchange:
             exchange.send("POST", {}, line)
             text = exchange.first()
-            answer = as_answer_line(text, parse_message(line).id)
-            version = negotiated_version(answer) if answer is not None else None
+            answer = to_json_rpc_answer_line(text, parse_json_rpc_message(line).id)
+            version = parse_negotiated_mcp_version(answer) if answer is not None else None
             if version is None:
-                raise HandshakeRefused(f"{explain_http_answer(server, exchange.answer, text)} to {INITIALIZE}")
+                raise HandshakeRefused(f"{describe_non_mcp_response(server, exchange.answer, text)} to {INITIALIZE}")
             session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
         if self._initialized is not None:
             with self._exchange(server) as exchange:
@@ -431,7 +438,7 @@ class SessionHandshake:
         return McpExchange(self._connections, server, AnswerDeadline(self._connections.pulse, limit))
 
 
-def explain_http_answer(server: server_discovery.DiscoveredServer, answer: HttpResponseHead, body: bytes) -> str:
+def describe_non_mcp_response(server: server_discovery.DiscoveredServer, answer: HttpResponseHead, body: bytes) -> str:
     """Return a message for the user about an answer that is not an MCP message."""
     reason = f"the server at {server.url} answered {answer.status} {answer.reason}".rstrip()
     with suppress(ValueError, RecursionError):

@@ -24,13 +24,13 @@ from kgserve.cli.mcp_stdio.connection import (
     HandshakeRefused,
     McpExchange,
     McpSession,
+    McpSessionHandshake,
     ServerLocator,
     ServerUnresponsive,
-    SessionHandshake,
-    call_timeout_of,
-    explain_http_answer,
+    choose_tool_call_timeout,
+    describe_non_mcp_response,
 )
-from kgserve.cli.mcp_stdio.message import (
+from kgserve.cli.mcp_stdio.json_rpc_messages import (
     ACKNOWLEDGED,
     CALL,
     CANCELLED,
@@ -39,21 +39,21 @@ from kgserve.cli.mcp_stdio.message import (
     LISTEN,
     NO_SERVER_ERROR,
     EditorMessage,
-    MalformedMessage,
-    MessageKind,
-    as_answer_line,
-    encode_error_answer,
-    is_result,
-    message_method,
-    parse_message,
+    JsonRpcMessageKind,
+    MalformedJsonRpcMessage,
+    encode_json_rpc_error,
+    is_json_rpc_result,
+    parse_json_rpc_message,
+    parse_json_rpc_method,
+    to_json_rpc_answer_line,
 )
-from kgserve.cli.mcp_stdio.tool_hints import get_outcome_check_hint
+from kgserve.cli.mcp_stdio.tool_hints import get_call_outcome_check_hint
 from kgserve.platform.http_client import InvalidHttpResponse
 from kgserve.platform.server_discovery import (
     LAUNCH_TIMEOUT_SECONDS,
     TOOL_CALL_TIMEOUT_SECONDS,
     DiscoveredServer,
-    LaunchFailed,
+    ServerLaunchFailed,
 )
 
 MAX_REQUEST_ATTEMPTS = 4
@@ -85,13 +85,13 @@ class TemporarilyRefused(Exception):
     """The server did not execute a request for a temporary reason: it is stopping, or was replaced."""
 
 
-class MessageForwarder:
+class McpMessageForwarder:
     """Forwarder of messages between the editor and the server."""
 
     def __init__(
         self,
         servers: ServerLocator,
-        output: ProtocolOutput,
+        output: ThreadSafeLineWriter,
         wishes: Mapping[str, str] | None = None,
         limit: float = TOOL_CALL_TIMEOUT_SECONDS,
     ) -> None:
@@ -100,9 +100,9 @@ class MessageForwarder:
         self._servers = servers
         self._output = output
         self._connections = ConnectionPool(wishes or {})
-        self._handshake = SessionHandshake(self._connections)
-        self._threads = BridgeThreadPool()
-        self._pending = PendingRequests()
+        self._handshake = McpSessionHandshake(self._connections)
+        self._threads = ElasticThreadPool()
+        self._pending = PendingRequestRegistry()
         self._closing = threading.Event()
         self._early = False
         self._listening: threading.Thread | None = None
@@ -110,16 +110,16 @@ class MessageForwarder:
     def forward(self, line: bytes) -> None:
         """Forward a line from the editor. Returns after any step on which later messages depend."""
         try:
-            message = parse_message(line)
-        except MalformedMessage as error:
-            self._output.write(encode_error_answer(None, error.code, str(error)))
+            message = parse_json_rpc_message(line)
+        except MalformedJsonRpcMessage as error:
+            self._output.write(encode_json_rpc_error(None, error.code, str(error)))
             return
         match message.kind:
-            case MessageKind.REQUEST:
+            case JsonRpcMessageKind.REQUEST:
                 self._forward_request(message)
-            case MessageKind.NOTIFICATION if message.method == CANCELLED:
+            case JsonRpcMessageKind.NOTIFICATION if message.method == CANCELLED:
                 self._cancel(message)
-            case MessageKind.NOTIFICATION if message.method == INITIALIZED:
+            case JsonRpcMessageKind.NOTIFICATION if message.method == INITIALIZED:
                 self._handshake.record_initialized(message.line)
                 if not self._early:  # a server started later receives it with the handshake
                     self._pass_on(message)
@@ -154,8 +154,12 @@ class MessageForwarder:
         tools = self._connections.tools
         if message.method not in SESSION_START_METHODS:
             version = message.version or self._handshake.version
-            return cached_answer(message, version, tools) if self._servers.is_ours else None
-        answer = cached_answer(message, requested_protocol_version(message), tools) if self._servers.is_absent else None
+            return load_cached_mcp_answer(message, version, tools) if self._servers.is_ours else None
+        answer = (
+            load_cached_mcp_answer(message, requested_protocol_version(message), tools)
+            if self._servers.is_absent
+            else None
+        )
         if answer is not None:
             self._early = True
             if message.method == INITIALIZE:
@@ -167,14 +171,14 @@ class MessageForwarder:
         """Start a server. A failure is reported here, and again in the answer to each call."""
         try:
             self._servers.get_or_start_server()
-        except LaunchFailed as error:
+        except ServerLaunchFailed as error:
             log_to_editor(str(error))
 
     def _answer(self, request: PendingRequest) -> None:
         """Answer a request with the server's answer, or with the reason for its failure."""
         try:
             self._try_to_answer(request)
-        except (LaunchFailed, HandshakeRefused) as error:
+        except (ServerLaunchFailed, HandshakeRefused) as error:
             self._report(request, str(error))
         except Exception as error:  # noqa: BLE001 - outermost frame of a thread: the editor must get an answer
             self._report(request, f"internal error of the bridge: {type(error).__name__}: {error}")
@@ -211,7 +215,7 @@ class MessageForwarder:
         """Return the deadline of a message's answer; None for a listener, which has no time limit."""
         if message.method == LISTEN:
             return None
-        return AnswerDeadline(self._connections.pulse, call_timeout_of(message.tool, self._limit))
+        return AnswerDeadline(self._connections.pulse, choose_tool_call_timeout(message.tool, self._limit))
 
     def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: AnswerDeadline | None) -> None:
         """Send a request and write its answer, and the notifications before it.
@@ -243,10 +247,10 @@ class MessageForwarder:
         """Return the answer from an event stream; pass on the messages before it."""
         message = request.message
         for text in exchange.events():
-            answer = as_answer_line(text, message.id)
+            answer = to_json_rpc_answer_line(text, message.id)
             if answer is None:
                 self._pass_back(request, text)
-            elif message.method == LISTEN and is_result(answer):
+            elif message.method == LISTEN and is_json_rpc_result(answer):
                 raise TemporarilyRefused("it is stopping")
             else:
                 return answer
@@ -254,7 +258,7 @@ class MessageForwarder:
 
     def _pass_back(self, request: PendingRequest, text: bytes) -> None:
         """Write a message that precedes an answer. The acknowledgement of a listener is written only once."""
-        if message_method(text) == ACKNOWLEDGED:
+        if parse_json_rpc_method(text) == ACKNOWLEDGED:
             if request.acknowledged:
                 return
             request.acknowledged = True
@@ -265,10 +269,10 @@ class MessageForwarder:
     ) -> bytes:
         """Return the answer from a document."""
         text = exchange.body()
-        answer = as_answer_line(text, message.id)
+        answer = to_json_rpc_answer_line(text, message.id)
         self._check_done(exchange.answer.status, session, is_answer=answer is not None)
-        return answer or encode_error_answer(
-            message.id, NO_SERVER_ERROR, explain_http_answer(server, exchange.answer, text)
+        return answer or encode_json_rpc_error(
+            message.id, NO_SERVER_ERROR, describe_non_mcp_response(server, exchange.answer, text)
         )
 
     def _check_done(self, status: int, session: McpSession | None, *, is_answer: bool) -> None:
@@ -351,7 +355,7 @@ class MessageForwarder:
     def _report(self, request: PendingRequest, reason: str) -> None:
         if not request.cancelled:
             log_to_editor(reason)
-            self._output.write(encode_error_answer(request.message.id, NO_SERVER_ERROR, reason))
+            self._output.write(encode_json_rpc_error(request.message.id, NO_SERVER_ERROR, reason))
 
 
 def _launching(patience: AnswerDeadline | None) -> float:
@@ -393,7 +397,7 @@ class PendingRequest:
     @property
     def retry_advice(self) -> str:
         """Second half of an error message: how to check whether the call was executed after all."""
-        look = get_outcome_check_hint(self.message.tool)
+        look = get_call_outcome_check_hint(self.message.tool)
         if self._first_sent is None or look is None:
             return ""
         return f". It is unknown whether {self.message.tool} was executed. Before you call it again, check: {look}"
@@ -405,7 +409,7 @@ class PendingRequest:
             self._exchange.abort()
 
 
-class PendingRequests:
+class PendingRequestRegistry:
     """Unanswered requests by their id."""
 
     def __init__(self) -> None:
@@ -440,7 +444,7 @@ class PendingRequests:
         return all(request.message.method == LISTEN for request in self._requests.values())
 
 
-class BridgeThreadPool:
+class ElasticThreadPool:
     """Thread pool that grows on demand and shrinks when idle."""
 
     def __init__(self) -> None:
@@ -478,7 +482,7 @@ class BridgeThreadPool:
             return None
 
 
-class ProtocolOutput:
+class ThreadSafeLineWriter:
     """Thread-safe writer of whole lines. ``on_end`` is called when the reader has closed its end."""
 
     def __init__(self, descriptor: int, on_end: Callable[[], None]) -> None:
@@ -527,7 +531,7 @@ CACHED_TOOLSETS = ("", "memory")
 SESSION_START_METHODS = frozenset({INITIALIZE, "server/discover"})
 
 
-def cached_answer(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
+def load_cached_mcp_answer(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
     """Return the cached answer to a request, or None.
 
     ``version`` is the editor's protocol version; ``tools`` is the tool set that it requested.
@@ -540,7 +544,7 @@ def cached_answer(message: EditorMessage, version: str | None, tools: str = "") 
         return None
     with CACHED_ANSWERS_FILE.open("rb") as lines:
         contents: dict[str, dict[str, int]] = json.loads(next(lines))
-        number = contents.get(version or "", {}).get(cache_key_of(message.method, tools))
+        number = contents.get(version or "", {}).get(build_mcp_answer_cache_key(message.method, tools))
         if number is None:
             return None
         # Not decoded: the decoded tool list would take a megabyte.
@@ -548,7 +552,7 @@ def cached_answer(message: EditorMessage, version: str | None, tools: str = "") 
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (json.dumps(message.id).encode(), result)
 
 
-def cache_key_of(method: str, tools: str) -> str:
+def build_mcp_answer_cache_key(method: str, tools: str) -> str:
     """Return the cache key of a method's answer; only the tool list depends on ``tools``."""
     return f"{method} {tools}" if method == TOOLS_LIST_METHOD and tools else method
 

@@ -15,7 +15,7 @@ def is_long_running_tool(tool: str | None) -> bool:
     return tool in _read()["long"]
 
 
-def get_outcome_check_hint(tool: str | None) -> str | None:
+def get_call_outcome_check_hint(tool: str | None) -> str | None:
     """Return how to check whether a call was executed; None for a tool that is safe to call again."""
     return _read()["retry"].get(tool or "")
 

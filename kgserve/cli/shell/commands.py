@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_NO_SERVER
+from kgserve.cli.shell.cypher_script_splitter import StatementOrCommand, split_cypher_script
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.shell.script import ScriptEntry, split_script
 from kgserve.cli.shell.session import NoServerAvailable, ShellSession
 from kgserve.cypher.completion import PROPERTIES_BY_LABEL
 from kgserve.errors import InvalidInput, KgserveError
@@ -42,7 +42,7 @@ class ShellExit(Exception):
     """The user left the shell."""
 
 
-class CommandStopped(Exception):
+class ShellCommandFailed(Exception):
     """A statement or command failed and was reported. ``code`` is the exit code of a script."""
 
     def __init__(self, code: int) -> None:
@@ -53,21 +53,21 @@ class CommandStopped(Exception):
 SHELL_COMMANDS: dict[str, ShellCommand] = {}
 
 
-def run_script(session: ShellSession, text: str, source: str | None = None) -> None:
+def run_cypher_script(session: ShellSession, text: str, source: str | None = None) -> None:
     """Execute all statements and commands of a text.
 
-    Raises CommandStopped after reporting the first failure, and ShellExit when the user leaves.
+    Raises ShellCommandFailed after reporting the first failure, and ShellExit when the user leaves.
     """
-    for entry in split_script(text):
+    for entry in split_cypher_script(text):
         try:
-            execute_entry(session, entry)
+            execute_statement_or_command(session, entry)
         except KgserveError as error:
             session.screen.fail(error, entry, source)
-            raise CommandStopped(EXIT_NO_SERVER if isinstance(error, NoServerAvailable) else EXIT_FAILED) from error
+            raise ShellCommandFailed(EXIT_NO_SERVER if isinstance(error, NoServerAvailable) else EXIT_FAILED) from error
 
 
-def execute_entry(session: ShellSession, entry: ScriptEntry) -> None:
-    """Execute one statement or command. Raises KgserveError, ShellExit, and CommandStopped from a sourced file."""
+def execute_statement_or_command(session: ShellSession, entry: StatementOrCommand) -> None:
+    """Execute one statement or command. Raises KgserveError, ShellExit, and ShellCommandFailed from a sourced file."""
     if not entry.text.startswith(":"):
         session.statement(entry.text)
         return
@@ -191,10 +191,10 @@ def _source(session: ShellSession, rest: str) -> None:
         raise InvalidInput("`:source` requires a file name")
     if session.depth >= MAX_SOURCE_DEPTH:
         raise InvalidInput(f"{rest}: sourced files are nested more than {MAX_SOURCE_DEPTH} deep")
-    text = read_file(Path(rest).expanduser())
+    text = read_script_file(Path(rest).expanduser())
     session.depth += 1
     try:
-        run_script(session, text, rest)
+        run_cypher_script(session, text, rest)
     finally:
         session.depth -= 1
 
@@ -221,7 +221,7 @@ def _quit(_: ShellSession, __: str) -> None:
     raise ShellExit
 
 
-def read_file(path: Path) -> str:
+def read_script_file(path: Path) -> str:
     """Return the text of a script; ``-`` is standard input. Raises InvalidInput when it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

@@ -61,7 +61,7 @@ WRITERS: dict[Mode, Callable[[CypherAnswer], Iterator[str]]] = {
 SUFFIXES: dict[str, Mode] = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-def writer_for_file(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
+def select_row_writer_by_extension(file: Path) -> Callable[[CypherAnswer], Iterator[str]]:
     """Return the writer for a file name's extension. Raises InvalidInput when the extension is unknown."""
     try:
         return WRITERS[SUFFIXES[file.suffix.lower()]]
@@ -95,21 +95,21 @@ def format_cell(value: Any) -> str:
     return value if isinstance(value, str) else _inner(value)
 
 
-def is_node(value: Any) -> bool:
+def is_graph_node_value(value: Any) -> bool:
     """Return True if a value is a node, judged by the keys of the server's JSON."""
     return isinstance(value, dict) and "_label" in value and "id" in value and "_from" not in value
 
 
-def is_relation(value: Any) -> bool:
+def is_graph_relation_value(value: Any) -> bool:
     """Return True if a value is a relation."""
     return isinstance(value, dict) and "_label" in value and "_from" in value and "_to" in value
 
 
-def is_path(value: Any) -> bool:
+def is_graph_path_value(value: Any) -> bool:
     """Return True if a value is a path of nodes and relations."""
     match value:
         case {"nodes": list(nodes), "relations": list(relations), **others}:
-            return not others and all(map(is_node, nodes)) and all(map(is_relation, relations))
+            return not others and all(map(is_graph_node_value, nodes)) and all(map(is_graph_relation_value, relations))
         case _:
             return False
 
@@ -131,11 +131,11 @@ def _json(value: Any) -> str:
 
 
 def _inner(value: Any) -> str:
-    if is_relation(value):
+    if is_graph_relation_value(value):
         return f"({value['_from']})-{_arrow_text(value)}->({value['_to']})"
-    if is_node(value):
+    if is_graph_node_value(value):
         return _node(value)
-    if is_path(value):
+    if is_graph_path_value(value):
         return _path(value)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_inner(each)}" for key, each in value.items()) + "}"

@@ -13,8 +13,15 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kgserve.cli.shell.formats import WRITERS, Mode, format_cell, is_node, is_path, is_relation
-from kgserve.cli.shell.script import ScriptEntry
+from kgserve.cli.shell.cypher_script_splitter import StatementOrCommand
+from kgserve.cli.shell.formats import (
+    WRITERS,
+    Mode,
+    format_cell,
+    is_graph_node_value,
+    is_graph_path_value,
+    is_graph_relation_value,
+)
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer
 
@@ -27,8 +34,8 @@ ERROR_CONTEXT_CHARS = 60
 """Characters of a long line that are shown on either side of an error."""
 
 
-class ShellScreen:
-    """Standard output and standard error. ``terminal`` is True if standard output is a terminal."""
+class ShellOutput:
+    """Output of the shell. ``terminal`` is True if standard output is a terminal."""
 
     def __init__(self) -> None:
         self.terminal = sys.stdout.isatty()
@@ -37,7 +44,7 @@ class ShellScreen:
     def show(self, answer: CypherAnswer, mode: Mode) -> None:
         """Write rows to standard output in the given mode."""
         if mode == "table" and self.terminal:
-            draw_rows(answer, Console(highlight=False))
+            print_rows_as_table(answer, Console(highlight=False))
         else:
             self._write(answer, mode)
         sys.stdout.flush()  # a program may read concurrently
@@ -56,17 +63,19 @@ class ShellScreen:
         sys.stdout.flush()
         self._coloured(sys.stderr, "yellow", message)
 
-    def fail(self, error: KgserveError, entry: ScriptEntry | None = None, source: str | None = None) -> None:
+    def fail(self, error: KgserveError, entry: StatementOrCommand | None = None, source: str | None = None) -> None:
         """Write an error with its position in ``source``, and mark the position within the statement."""
         sys.stdout.flush()
-        first, *rest = (escape_unprintable(line) for sentence in error_messages(error) for line in sentence.split("\n"))
+        first, *rest = (
+            escape_unprintable(line) for sentence in list_error_messages(error) for line in sentence.split("\n")
+        )
         where = f"{source}:{entry.line}: " if source and entry else ""
         self._coloured(sys.stderr, "bold red", f"{where}{first}")
         for line in rest:
             self._coloured(sys.stderr, "red", f"  {line}")
-        found = error_position(error)
+        found = find_statement_error_position(error)
         if found and entry:
-            for line in mark_error_position(entry.text, *found):
+            for line in format_error_caret_lines(entry.text, *found):
                 sys.stderr.write(f"{escape_unprintable(line)}\n")
 
     def _write(self, answer: CypherAnswer, mode: Mode) -> None:
@@ -83,7 +92,7 @@ class ShellScreen:
         console.print(Text(message, style=style))
 
 
-def draw_rows(answer: CypherAnswer, console: Console) -> None:
+def print_rows_as_table(answer: CypherAnswer, console: Console) -> None:
     """Print rows as a table with shortened values, or as one list per row if the columns do not fit."""
     if not answer.columns:
         return
@@ -108,20 +117,20 @@ def escape_unprintable(text: str) -> str:
     return "".join(each if each.isprintable() else _visible(each) for each in text)
 
 
-def error_messages(error: KgserveError) -> list[str]:
+def list_error_messages(error: KgserveError) -> list[str]:
     """Return the messages of an error without repetitions."""
     faults = [fault.message for fault in error.errors] if isinstance(error, InvalidInput) else []
     message = error.message.removeprefix("query: ")
     return list(dict.fromkeys([message, *(fault for fault in faults if fault not in error.message)]))
 
 
-def error_position(error: KgserveError) -> tuple[int, int] | None:
+def find_statement_error_position(error: KgserveError) -> tuple[int, int] | None:
     """Return line and column of an error in its statement, both from 1; None if the error names none."""
-    found = next((found for sentence in error_messages(error) if (found := ERROR_POSITION.search(sentence))), None)
+    found = next((found for sentence in list_error_messages(error) if (found := ERROR_POSITION.search(sentence))), None)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def mark_error_position(text: str, line: int, column: int) -> list[str]:
+def format_error_caret_lines(text: str, line: int, column: int) -> list[str]:
     """Return the line of an error, and below it a caret at the column; nothing when the text has no such line."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
@@ -183,7 +192,7 @@ def _visible(character: str) -> str:
 def _style(value: Any) -> str:
     if value is None:
         return "dim"
-    if is_node(value) or is_relation(value) or is_path(value):
+    if is_graph_node_value(value) or is_graph_relation_value(value) or is_graph_path_value(value):
         return "cyan"
     return "magenta" if isinstance(value, int | float) else ""
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kgserve.admin.api import StoreStats, StoreSummary
-from kgserve.cli.shell.formats import Mode, writer_for_file
-from kgserve.cli.shell.screen import ShellScreen
+from kgserve.cli.shell.formats import Mode, select_row_writer_by_extension
+from kgserve.cli.shell.screen import ShellOutput
 from kgserve.client import Client, Interrupted, Unreachable
-from kgserve.client.lines import write_atomically
+from kgserve.client.json_lines_streaming import write_atomically
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer, CypherChanges, StoreCypherVocabulary
 from kgserve.graph.request_bodies import MAX_CYPHER_ROWS
@@ -119,11 +119,11 @@ class ServerConnection:
 
     def _ensured(self) -> str:
         """Return the address of the data folder's server; start the server if none runs."""
-        if server_discovery.find_server(self._data_dir) is None:
+        if server_discovery.find_running_server(self._data_dir) is None:
             self._starting(f"starting a server for {self._data_dir}")
         try:
-            return server_discovery.ensure_server(self._data_dir).url
-        except server_discovery.LaunchFailed as error:
+            return server_discovery.ensure_server_running(self._data_dir).url
+        except server_discovery.ServerLaunchFailed as error:
             raise NoServerAvailable(str(error)) from error
 
 
@@ -131,7 +131,7 @@ class ShellSession:
     """A shell's store, mode, parameters and settings, with its server and screen."""
 
     def __init__(
-        self, server: ServerConnection, screen: ShellScreen, store: str | None, mode: Mode, *, write: bool
+        self, server: ServerConnection, screen: ShellOutput, store: str | None, mode: Mode, *, write: bool
     ) -> None:
         self.server = server
         self.screen = screen
@@ -154,7 +154,7 @@ class ShellSession:
         limit = MAX_TERMINAL_ROWS if self.screen.terminal else MAX_CYPHER_ROWS
         answer, seconds = self._ask(text, limit)
         self.screen.show(answer, self.mode)
-        self.screen.note(summarize_answer(answer))
+        self.screen.note(summarize_cypher_answer(answer))
         if answer.truncated:
             self.screen.warn(f"only the first {answer.row_count:,} rows are shown{self._export_hint()}")
         if self.timing:
@@ -162,7 +162,7 @@ class ShellSession:
 
     def export(self, text: str, file: Path) -> None:
         """Send one statement and write its rows to a file, in the format of the file name's extension."""
-        writer = writer_for_file(file)
+        writer = select_row_writer_by_extension(file)
         answer, seconds = self._ask(text, MAX_CYPHER_ROWS)
         with write_atomically(file) as out:
             out.writelines(text.encode() for text in writer(answer))
@@ -186,15 +186,15 @@ class ShellSession:
         (self.screen.note if self.screen.terminal else self.screen.warn)(message)
 
 
-def summarize_answer(answer: CypherAnswer) -> str:
+def summarize_cypher_answer(answer: CypherAnswer) -> str:
     """Return the number of rows, and the changes of a statement in write mode."""
     parts = [pluralize(answer.row_count, "row")] if answer.columns else []
     if answer.changes:
-        parts.append(describe_changes(answer.changes))
+        parts.append(describe_cypher_changes(answer.changes))
     return " · ".join(parts) or "done"
 
 
-def describe_changes(changes: CypherChanges) -> str:
+def describe_cypher_changes(changes: CypherChanges) -> str:
     """Return the changes of a statement as text."""
     counts = (
         ("created", pluralize(changes.nodes_created, "node"), changes.nodes_created),

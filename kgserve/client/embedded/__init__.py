@@ -3,7 +3,7 @@
 The use cases answer calls directly, without a wire format. Requests are decoded as the server decodes them, so that the
 same requests are rejected with the same messages.
 
-A process opens a data folder only once. Further `FolderHandle` objects, such as from a notebook cell that runs again,
+A process opens a data folder only once. Further `DataFolderHandle` objects, such as from a notebook cell that runs again,
 share the open folder. A folder closes with its last handle, at the latest when the interpreter exits. Garbage-collected
 handles do not count and close nothing, because closing blocks, which a garbage collector must not.
 """
@@ -26,46 +26,46 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.admin.composition import open_services
+from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.api.table import USE_CASES
 from kgserve.client.clients import Store
 from kgserve.client.errors import Retries, RetryState
-from kgserve.client.event_stream import Event, EventStreamState
-from kgserve.client.lines import Upload, json_body, write_atomically
-from kgserve.client.methods import StoresMethods
-from kgserve.client.synchronous import CallTransport, Stream
-from kgserve.client.wire import ClientRequest, StreamedRequest
+from kgserve.client.event_stream import Event, ResumableEventStreamState
+from kgserve.client.json_lines_streaming import ImportUpload, encode_json_body, write_atomically
+from kgserve.client.methods import AllStoresClientMethods
+from kgserve.client.synchronous import ClientTransport, Stream
+from kgserve.client.wire import ClientRequest, StreamedAnswerRequest
 from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpening
 from kgserve.graph import answers
 from kgserve.graph import history_queries as history
 from kgserve.graph.cypher import statement_execution
-from kgserve.graph.cypher.result_streams import ResultTextStream, stream_statement
-from kgserve.graph.events import EventDelivery, EventReader, EventSubscription
+from kgserve.graph.cypher.result_streams import ResultTextStream, stream_statement_result
+from kgserve.graph.event_subscriptions import EventDelivery, EventReader, EventSubscription
 from kgserve.graph.query_parameters import EntityHistoryRequest
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import (
     MAX_OPENING_POLL_SECONDS,
     MIN_OPENING_POLL_SECONDS,
     OPENING_TIMEOUT_SECONDS,
+    CallerStoreHandles,
     StoreHandle,
-    StoreHandles,
 )
 from kgserve.graph.transfer import import_export
 from kgserve.graph.transfer.import_export import StreamingImport
 from kgserve.memory import hierarchy
-from kgserve.memory.hierarchy_api import AncestorsRequest, DescendantsRequest
+from kgserve.memory.hierarchy_api import AncestorMemoriesRequest, DescendantMemoriesRequest
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import decode_json, json_decoder, locate_validation_error
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import find_lock_holder, find_server
+from kgserve.platform.server_discovery import find_lock_holder, find_running_server
 from kgserve.platform.settings import IndexedContent, Settings, load_settings
-from kgserve.storage.model.events import (
+from kgserve.storage.model.change_feed_events import (
     EVERY_OTHER_STORE,
-    EventSelection,
+    ChangeFeedEventFilter,
     FeedPosition,
-    parse_kinds,
-    parse_position,
-    parse_positions,
+    parse_event_kinds,
+    parse_feed_position,
+    parse_feed_positions,
 )
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.syncing import BatchSyncer, VectorSyncer
@@ -80,7 +80,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
 
 _RETRIES = Retries()
-_HIERARCHY_READS = {"children": hierarchy.list_children, "descendants": hierarchy.list_descendants}
+_HIERARCHY_READS = {"children": hierarchy.list_child_memories, "descendants": hierarchy.list_descendant_memories}
 _USE_CASES_BY_NAME = {case.name: case for case in USE_CASES}
 
 
@@ -94,17 +94,17 @@ class _Folder:
     def __init__(self, settings: Settings, syncers: Mapping[str, SinkImplementation] | None) -> None:
         self.settings = settings
         self.syncers = syncers
-        self.handles: WeakSet[FolderHandle] = WeakSet()
+        self.handles: WeakSet[DataFolderHandle] = WeakSet()
         self.closed = False
         self._changed = threading.Condition()
         self._calls = 0
         with ExitStack() as undo:
             _lock_folder(settings.data_dir, undo)
-            self._graphs = open_services(settings, undo, syncers).graphs(confined=False)
+            self._graphs = open_data_folder_services(settings, undo, syncers).graphs(confined=False)
             self._stack = undo.pop_all()
 
     @contextmanager
-    def use(self) -> Generator[StoreHandles]:
+    def use(self) -> Generator[CallerStoreHandles]:
         with self._changed:
             if self.closed:
                 raise _closed(self.settings.data_dir)
@@ -123,7 +123,7 @@ class _Folder:
         self._stack.close()
 
 
-class FolderHandle:
+class DataFolderHandle:
     """One use of an open data folder, for any number of threads, but not for forked processes."""
 
     def __init__(self, settings: Settings, syncers: Mapping[str, SinkImplementation] | None = None) -> None:
@@ -139,7 +139,7 @@ class FolderHandle:
         return self._closed or self._folder.closed
 
     @contextmanager
-    def use(self) -> Generator[StoreHandles]:
+    def use(self) -> Generator[CallerStoreHandles]:
         """Yield the open stores for the duration of a block. Raises Conflict when the handle is closed."""
         if self._process != os.getpid():
             raise Conflict(
@@ -167,7 +167,7 @@ class _OpenFolders:
         self._inherited: list[dict[Path, _Folder]] = []
 
     def join(
-        self, handle: FolderHandle, settings: Settings, syncers: Mapping[str, SinkImplementation] | None
+        self, handle: DataFolderHandle, settings: Settings, syncers: Mapping[str, SinkImplementation] | None
     ) -> _Folder:
         with self._lock:
             folder = self._open.get(settings.data_dir)
@@ -178,7 +178,7 @@ class _OpenFolders:
             folder.handles.add(handle)
             return folder
 
-    def leave(self, handle: FolderHandle, folder: _Folder) -> None:
+    def leave(self, handle: DataFolderHandle, folder: _Folder) -> None:
         with self._lock:
             folder.handles.discard(handle)
             if not folder.handles and not folder.closed:
@@ -206,7 +206,7 @@ def _lock_folder(data_dir: Path, stack: ExitStack) -> None:
 
 
 def _in_use_message(data_dir: Path) -> str:
-    server = find_server(data_dir)
+    server = find_running_server(data_dir)
     if server is not None:
         return (
             f"{data_dir} is served by process {server.pid} at {server.url}; "
@@ -228,10 +228,10 @@ atexit.register(_folders.close_all)
 os.register_at_fork(after_in_child=_folders.forget)
 
 
-class LocalConnection(CallTransport):
+class InProcessConnection(ClientTransport):
     """Connection to the stores of a folder opened in this process."""
 
-    def __init__(self, handle: FolderHandle) -> None:
+    def __init__(self, handle: DataFolderHandle) -> None:
         self._handle = handle
 
     @override
@@ -244,7 +244,7 @@ class LocalConnection(CallTransport):
         return _as_answer(found, call.route.answer)
 
     @override
-    def stream(self, streamed: StreamedRequest[T]) -> Stream[T]:
+    def stream(self, streamed: StreamedAnswerRequest[T]) -> Stream[T]:
         decoder = streamed.decoder()
 
         def items() -> Generator[T]:
@@ -256,8 +256,8 @@ class LocalConnection(CallTransport):
         return Stream(items(), decoder.about)
 
     @override
-    def events(self, listener: EventStreamState) -> Stream[Event]:
-        return Stream(listen_to_events(self._handle, listener), {})
+    def events(self, listener: ResumableEventStreamState) -> Stream[Event]:
+        return Stream(stream_store_events(self._handle, listener), {})
 
     @override
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
@@ -275,7 +275,7 @@ class LocalConnection(CallTransport):
             yield getattr(blocks, "sequence", 0), _iterate_blocks(self._handle, blocks)
 
 
-def _with_retries(handle: FolderHandle, call: ClientRequest[Any], do: Callable[[StoreHandles], T]) -> T:
+def _with_retries(handle: DataFolderHandle, call: ClientRequest[Any], do: Callable[[CallerStoreHandles], T]) -> T:
     """Return the result of ``do``, with the client's retries of temporary errors."""
     attempts = RetryState(_RETRIES)
     while True:
@@ -287,7 +287,7 @@ def _with_retries(handle: FolderHandle, call: ClientRequest[Any], do: Callable[[
             time.sleep(attempts.pause_after(error, idempotent=call.idempotent))
 
 
-def _iterate_blocks(handle: FolderHandle, blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _iterate_blocks(handle: DataFolderHandle, blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks; the library may close between them."""
     rest = iter(blocks)
     while True:
@@ -298,7 +298,7 @@ def _iterate_blocks(handle: FolderHandle, blocks: Iterable[bytes]) -> Iterator[b
         yield block
 
 
-def _after_opening(handle: FolderHandle, do: Callable[[StoreHandles], T]) -> T:
+def _after_opening(handle: DataFolderHandle, do: Callable[[CallerStoreHandles], T]) -> T:
     """Return the result of ``do`` after waiting for a store that another caller is opening, as a server does."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
     pause = MIN_OPENING_POLL_SECONDS
@@ -313,10 +313,10 @@ def _after_opening(handle: FolderHandle, do: Callable[[StoreHandles], T]) -> T:
         pause = min(2 * pause, MAX_OPENING_POLL_SECONDS)
 
 
-def _execute(graphs: StoreHandles, call: ClientRequest[Any]) -> Any:
+def _execute(graphs: CallerStoreHandles, call: ClientRequest[Any]) -> Any:
     """Execute a call's operation. Returns a Struct, JSON, or a Future."""
     name = call.route.name
-    if isinstance(call.body, Upload):
+    if isinstance(call.body, ImportUpload):
         return _import(graphs.graph(call.store or ""), call.body)
     if name == "cypher":
         return statement_execution.run_cypher_request(
@@ -328,23 +328,25 @@ def _execute(graphs: StoreHandles, call: ClientRequest[Any]) -> Any:
         ).versions
     if name in _HIERARCHY_READS:
         return _HIERARCHY_READS[name](
-            graphs.graph(call.store or ""), _decode_request(call.asked, DescendantsRequest)
+            graphs.graph(call.store or ""), _decode_request(call.asked, DescendantMemoriesRequest)
         ).memories
     if name == "ancestors":
-        return hierarchy.list_ancestors(graphs.graph(call.store or ""), _decode_request(call.asked, AncestorsRequest))
+        return hierarchy.list_ancestor_memories(
+            graphs.graph(call.store or ""), _decode_request(call.asked, AncestorMemoriesRequest)
+        )
     case = _USE_CASES_BY_NAME[name]
     target = graphs if call.store is None else graphs.graph(call.store)
     return case.ask(target, None if case.request is None else _decode_request(call.asked, case.request))
 
 
-def _open_stream(graphs: StoreHandles, call: ClientRequest[Any]) -> ResultTextStream | import_export.ExportStream:
+def _open_stream(graphs: CallerStoreHandles, call: ClientRequest[Any]) -> ResultTextStream | import_export.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
         return import_export.open_export(graph, call.asked["valid_at"], graph.resolve_as_of(call.asked["as_of"]))
-    return stream_statement(graph, _decode_request(call.asked, CypherRequest), "ndjson")
+    return stream_statement_result(graph, _decode_request(call.asked, CypherRequest), "ndjson")
 
 
-def _import(graph: StoreHandle, upload: Upload) -> answers.ImportAnswer:
+def _import(graph: StoreHandle, upload: ImportUpload) -> answers.ImportAnswer:
     importer = StreamingImport(graph)
     try:
         for block in upload.blocks():
@@ -358,7 +360,7 @@ def _import(graph: StoreHandle, upload: Upload) -> answers.ImportAnswer:
 def _decode_request(asked: Any, kind: type[R]) -> R:
     """Decode a request as the server would."""
     try:
-        return decode_json(json_body({} if asked is None else asked), kind)
+        return decode_json(encode_json_body({} if asked is None else asked), kind)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
@@ -385,20 +387,22 @@ LISTENER_POLL_SECONDS = 0.5
 _decode = json_decoder(dict[str, Any]).decode
 
 
-def listen_to_events(handle: FolderHandle, listener: EventStreamState) -> Generator[Event]:
+def stream_store_events(handle: DataFolderHandle, listener: ResumableEventStreamState) -> Generator[Event]:
     """Return the events of one store, of several, or of all current and future stores."""
     query, last = listener.query, listener.last_id
     selection = _selection(_names(query["kinds"]), _names(query["types"]))
     if listener.store is not None:
         store = check_store_name(listener.store)
-        at = {store: parse_position(last, "last_event_id")} if last else _after(listener.since)
+        at = {store: parse_feed_position(last, "last_event_id")} if last else _after(listener.since)
         return _start_listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
     names = tuple(check_store_name(name) for name in _names(query["store"])) or None
-    at = parse_positions(last, "last_event_id") if last else _after(listener.since)
+    at = parse_feed_positions(last, "last_event_id") if last else _after(listener.since)
     return _start_listening(handle, EventSubscription(names, at, selection), listener)
 
 
-def _start_listening(handle: FolderHandle, wanted: EventSubscription, listener: EventStreamState) -> Generator[Event]:
+def _start_listening(
+    handle: DataFolderHandle, wanted: EventSubscription, listener: ResumableEventStreamState
+) -> Generator[Event]:
     """Start listening immediately rather than at the first iteration."""
     news = threading.Event()
     with handle.use() as graphs:
@@ -414,7 +418,7 @@ def _start_listening(handle: FolderHandle, wanted: EventSubscription, listener: 
 
 
 def _listen(
-    handle: FolderHandle, reader: EventReader, news: threading.Event, listener: EventStreamState
+    handle: DataFolderHandle, reader: EventReader, news: threading.Event, listener: ResumableEventStreamState
 ) -> Generator[Event | None]:
     try:
         yield None
@@ -446,8 +450,8 @@ def _event(delivery: EventDelivery, place: str) -> Event:
     )
 
 
-def _selection(kinds: list[str], types: list[str]) -> EventSelection:
-    return EventSelection(parse_kinds(kinds) if kinds else None, frozenset(types) if types else None)
+def _selection(kinds: list[str], types: list[str]) -> ChangeFeedEventFilter:
+    return ChangeFeedEventFilter(parse_event_kinds(kinds) if kinds else None, frozenset(types) if types else None)
 
 
 def _names(given: str | None) -> list[str]:
@@ -459,7 +463,7 @@ def _after(since: int | None) -> dict[str, FeedPosition]:
     return {} if since is None else {EVERY_OTHER_STORE: FeedPosition.after(since)}
 
 
-class Library(StoresMethods, ClosableContext):
+class Library(AllStoresClientMethods, ClosableContext):
     """The stores of a data folder opened in this process: the methods of `kgserve.client.Client` without a server.
 
     Threads may share a library. Close it, or use it in a `with` block. Acknowledged writes are already on disk.
@@ -476,7 +480,7 @@ class Library(StoresMethods, ClosableContext):
         syncers: Mapping[str, VectorSyncer | BatchSyncer] | None = None,
     ) -> None:
         """Open a data folder. The parameters are documented at `kgserve.open`."""
-        defer_to_host()
+        route_logs_to_stdlib_logging()
         options: dict[str, Any] = {
             "data_dir": Path(path).resolve(),
             "history": history,
@@ -484,9 +488,9 @@ class Library(StoresMethods, ClosableContext):
             "models_dir": models_dir,
             "embedding_provider": embedding_provider,
         }
-        self.handle = FolderHandle(load_settings(options), syncers)
-        self.local = LocalConnection(self.handle)
-        self.connection: CallTransport = self.local
+        self.handle = DataFolderHandle(load_settings(options), syncers)
+        self.local = InProcessConnection(self.handle)
+        self.connection: ClientTransport = self.local
 
     def store(self, name: str) -> Store:
         """Return one store, whether it exists or not; the first inject creates it."""
@@ -507,7 +511,7 @@ class Library(StoresMethods, ClosableContext):
         return f"kgserve.open({str(self.handle.path)!r})"
 
 
-def defer_to_host() -> None:
+def route_logs_to_stdlib_logging() -> None:
     """Route log records to `logging` under their modules' names, unless the program has configured structlog.
 
     Structlog's default would write all of them to standard output. By default `logging` shows warnings on standard

@@ -1,0 +1,1 @@
+"""Cluster backend on NATS JetStream."""

@@ -25,21 +25,21 @@ from kgserve.cluster.backend import (
     BlobStorage,
     ClusterRegistry,
     Heartbeat,
-    ObservedHeartbeat,
-    OwnershipClaim,
-    RegistryEntry,
     ReplicatedLog,
-    StoreOwner,
+    StoreOwnerEntry,
+    VersionedHeartbeat,
+    VersionedRegistryEntry,
+    VersionedStoreOwnerEntry,
 )
-from kgserve.cluster.jetstream.connection import NatsConnection
-from kgserve.cluster.jetstream.stream import JetStreamStream, StreamMessage
-from kgserve.cluster.log_records import (
+from kgserve.cluster.jetstream.nats_connection import NatsConnection
+from kgserve.cluster.jetstream.stream import JetStreamMessage, JetStreamStream
+from kgserve.cluster.replicated_log_records import (
     LogPosition,
-    LogRecord,
-    PositionedRecord,
-    decode_record,
-    encode_record,
-    require_follows,
+    PositionedLogRecord,
+    ReplicatedLogRecord,
+    decode_log_record,
+    encode_log_record,
+    require_consecutive_log_record,
 )
 from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt
 from kgserve.platform.codecs import decode_json
@@ -50,8 +50,8 @@ LOG_SHARDS = 16
 """Number of log streams. Must never change, because it determines the stream of each store."""
 
 
-class JetStreamLog(ReplicatedLog):
-    """Log on JetStream. A position is the sequence of a message in its stream."""
+class JetStreamReplicatedLog(ReplicatedLog):
+    """Replicated log on JetStream. A position is the sequence of a message in its stream."""
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create missing streams. Raises Conflict and Unavailable."""
@@ -69,12 +69,12 @@ class JetStreamLog(ReplicatedLog):
         return last.seq if last is not None else 0
 
     @override
-    def append(self, store: str, after: LogPosition, record: LogRecord) -> LogPosition:
+    def append(self, store: str, after: LogPosition, record: ReplicatedLogRecord) -> LogPosition:
         stream, subject = self._place(store)
-        return stream.put(subject, encode_record(after, record), after)
+        return stream.put(subject, encode_log_record(after, record), after)
 
     @override
-    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedRecord]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedLogRecord]:
         if to < after:
             raise ReplicatedLogCorrupt(
                 f"the log of store {store!r} ends at position {to}, but {after} was acknowledged"
@@ -86,11 +86,11 @@ class JetStreamLog(ReplicatedLog):
                     yield logged
 
     @override
-    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedLogRecord]:
         stream, subject = self._place(store)
         for message in stream.walk(subject, after):
             with suppress(ValueError):
-                yield decode_record(message.seq, message.data)
+                yield decode_log_record(message.seq, message.data)
 
     @property
     @override
@@ -103,12 +103,12 @@ class JetStreamLog(ReplicatedLog):
         return last.seq if last is not None else 0
 
     @override
-    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedRecord]]:
-        found: list[tuple[str, PositionedRecord]] = []
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedLogRecord]]:
+        found: list[tuple[str, PositionedLogRecord]] = []
         for message in self._shards[shard].batch(_all_of(shard), after):
             with suppress(ValueError):
                 store = message.subject.removeprefix(_subject(shard, ""))
-                found.append((store, decode_record(message.seq, message.data)))
+                found.append((store, decode_log_record(message.seq, message.data)))
         return found
 
     @override
@@ -117,10 +117,10 @@ class JetStreamLog(ReplicatedLog):
         if (before := min(before, self.end(store))) > 0:
             (stream.erase if erase else stream.forget)(subject, before)
 
-    def _some(self, store: str, after: LogPosition) -> list[PositionedRecord]:
+    def _some(self, store: str, after: LogPosition) -> list[PositionedLogRecord]:
         """Return consecutive records from any replica; if it lags, the leader's next record."""
         stream, subject = self._place(store)
-        found: list[PositionedRecord] = []
+        found: list[PositionedLogRecord] = []
         for message in stream.batch(subject, after):
             try:
                 found.append(_follows(store, found[-1].position if found else after, message))
@@ -145,14 +145,14 @@ def _all_of(shard: int) -> str:
     return _subject(shard, ">")
 
 
-def _follows(store: str, after: LogPosition, message: StreamMessage) -> PositionedRecord:
+def _follows(store: str, after: LogPosition, message: JetStreamMessage) -> PositionedLogRecord:
     try:
-        found = decode_record(message.seq, message.data)
+        found = decode_log_record(message.seq, message.data)
     except ValueError as error:
         raise ReplicatedLogCorrupt(
             f"the log of store {store!r} is damaged at position {message.seq}: {error}"
         ) from error
-    return require_follows(store, after, found)
+    return require_consecutive_log_record(store, after, found)
 
 
 _LOG_SUBJECT_PREFIX = "kgserve.log."
@@ -163,8 +163,8 @@ _HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS = 0.5
 """Timeout of one attempt to send a heartbeat, short so that nodes recover quickly after an election."""
 
 
-class JetStreamRegistry(ClusterRegistry):
-    """Registry on JetStream. A revision is the sequence of a message in its stream."""
+class JetStreamClusterRegistry(ClusterRegistry):
+    """Cluster registry on JetStream. A revision is the sequence of a message in its stream."""
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create missing streams. Raises Conflict and Unavailable."""
@@ -179,31 +179,36 @@ class JetStreamRegistry(ClusterRegistry):
         self._entries = JetStreamStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRY_SUBJECT_PREFIX}>"], newest=True)
 
     @override
-    def entries(self, after: int = 0) -> dict[str, RegistryEntry]:
+    def entries(self, after: int = 0) -> dict[str, VersionedRegistryEntry]:
         found = self._entries.walk(f"{_ENTRY_SUBJECT_PREFIX}>", after)
-        return {each.subject.removeprefix(_ENTRY_SUBJECT_PREFIX): RegistryEntry(each.data, each.seq) for each in found}
+        return {
+            each.subject.removeprefix(_ENTRY_SUBJECT_PREFIX): VersionedRegistryEntry(each.data, each.seq)
+            for each in found
+        }
 
     @override
     def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
         return _replaced(self._entries, _ENTRY_SUBJECT_PREFIX + name, data, revision)
 
     @override
-    def owners(self, after: int = 0) -> dict[str, OwnershipClaim]:
+    def owners(self, after: int = 0) -> dict[str, VersionedStoreOwnerEntry]:
         found = self._owners.walk(f"{_OWNER_SUBJECT_PREFIX}>", after)
         return {
-            each.subject.removeprefix(_OWNER_SUBJECT_PREFIX): OwnershipClaim(
-                decode_json(each.data, StoreOwner), each.seq
+            each.subject.removeprefix(_OWNER_SUBJECT_PREFIX): VersionedStoreOwnerEntry(
+                decode_json(each.data, StoreOwnerEntry), each.seq
             )
             for each in found
         }
 
     @override
-    def owner(self, store: str) -> OwnershipClaim | None:
+    def owner(self, store: str) -> VersionedStoreOwnerEntry | None:
         found = self._owners.last(_OWNER_SUBJECT_PREFIX + store)
-        return OwnershipClaim(decode_json(found.data, StoreOwner), found.seq) if found is not None else None
+        return (
+            VersionedStoreOwnerEntry(decode_json(found.data, StoreOwnerEntry), found.seq) if found is not None else None
+        )
 
     @override
-    def claim(self, store: str, owner: StoreOwner, revision: int) -> int | None:
+    def claim(self, store: str, owner: StoreOwnerEntry, revision: int) -> int | None:
         return _replaced(self._owners, _OWNER_SUBJECT_PREFIX + store, _encode(owner), revision)
 
     @override
@@ -211,17 +216,17 @@ class JetStreamRegistry(ClusterRegistry):
         return _replaced(self._beats, _HEARTBEAT_SUBJECT_PREFIX + beat.node, _encode(beat), revision)
 
     @override
-    def beats(self) -> dict[str, ObservedHeartbeat]:
+    def beats(self) -> dict[str, VersionedHeartbeat]:
         return _heard(self._beats.walk(f"{_HEARTBEAT_SUBJECT_PREFIX}>"))
 
     @override
-    def read_replica_heartbeats(self) -> dict[str, ObservedHeartbeat]:
+    def read_replica_heartbeats(self) -> dict[str, VersionedHeartbeat]:
         # Read from any replica, which needs no leader.
         return _heard(self._beats.batch(f"{_HEARTBEAT_SUBJECT_PREFIX}>", 0))
 
 
-def _heard(found: Iterable[StreamMessage]) -> dict[str, ObservedHeartbeat]:
-    heard = [ObservedHeartbeat(decode_json(each.data, Heartbeat), each.seq) for each in found]
+def _heard(found: Iterable[JetStreamMessage]) -> dict[str, VersionedHeartbeat]:
+    heard = [VersionedHeartbeat(decode_json(each.data, Heartbeat), each.seq) for each in found]
     return {each.beat.node: each for each in heard}
 
 
@@ -250,8 +255,8 @@ class _ObjectInfo(msgspec.Struct, frozen=True):
     mtime: str
 
 
-class JetStreamBlobs(BlobStorage):
-    """Blobs in the JetStream object store."""
+class JetStreamBlobStorage(BlobStorage):
+    """Blob storage in the JetStream object store."""
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create the stream if it is missing. Raises Conflict and Unavailable."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from nats.aio.msg import Msg
 
-from kgserve.cluster.jetstream.connection import NATS_ATTEMPT_TIMEOUT_SECONDS, NatsApiError, NatsConnection
+from kgserve.cluster.jetstream.nats_connection import NATS_ATTEMPT_TIMEOUT_SECONDS, NatsApiError, NatsConnection
 from kgserve.errors import Conflict, Fenced, Internal, OutcomeUnknown, Unavailable
 from kgserve.platform.codecs import json_decoder
 
@@ -30,8 +30,8 @@ _DEDUPLICATION_WINDOW_SECONDS = 30
 _encode = msgspec.json.Encoder().encode
 
 
-class StreamMessage(msgspec.Struct, frozen=True):
-    """A message as stored by the servers."""
+class JetStreamMessage(msgspec.Struct, frozen=True):
+    """Message of a JetStream stream, as stored by the NATS servers."""
 
     subject: str
     seq: int
@@ -51,7 +51,7 @@ class _StreamConfig(msgspec.Struct, frozen=True):
 class _StreamResponse(msgspec.Struct, frozen=True):
     error: NatsApiError | None = None
     seq: int = 0
-    message: StreamMessage | None = None
+    message: JetStreamMessage | None = None
     config: _StreamConfig | None = None
 
 
@@ -94,17 +94,17 @@ class JetStreamStream:
             self._connection.retry_until_timeout(lambda: self._put(subject, data, after, identity), OutcomeUnknown)
         )
 
-    def last(self, subject: str) -> StreamMessage | None:
+    def last(self, subject: str) -> JetStreamMessage | None:
         """Return the last message of a subject, read from the leader. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"last_by_subj": subject})
         return found.message
 
-    def following(self, subject: str, after: int) -> StreamMessage | None:
+    def following(self, subject: str, after: int) -> JetStreamMessage | None:
         """Return the next message of a subject after a sequence, read from the leader. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"seq": after + 1, "next_by_subj": subject})
         return found.message
 
-    def batch(self, subject: str, after: int) -> list[StreamMessage]:
+    def batch(self, subject: str, after: int) -> list[JetStreamMessage]:
         """Return some messages after a sequence, from any replica, which may lag."""
         asked = _encode(
             {"seq": after + 1, "next_by_subj": subject, "batch": _FETCH_BATCH_MESSAGES, "max_bytes": _FETCH_BATCH_BYTES}
@@ -114,7 +114,7 @@ class JetStreamStream:
         answers = self._connection.call(asking)
         return [_message(each) for each in answers if not _is_last(each)]
 
-    def walk(self, subject: str, after: int = 0) -> Iterator[StreamMessage]:
+    def walk(self, subject: str, after: int = 0) -> Iterator[JetStreamMessage]:
         """Yield the messages after a sequence, oldest first, up to the last one at the end of the iteration.
 
         Messages that are replaced meanwhile are included. The leader decides when the end is reached, since replicas
@@ -200,7 +200,7 @@ class JetStreamStream:
         found = await self._answer(f"$JS.API.STREAM.MSG.GET.{self.name}", {"last_by_subj": subject})
         if found is None:
             return None
-        last = found.message or StreamMessage(subject, 0)
+        last = found.message or JetStreamMessage(subject, 0)
         if f"Nats-Msg-Id: {identity}\r\n".encode() in last.hdrs:
             return last.seq
         if last.seq == after:
@@ -236,6 +236,6 @@ def _is_last(answer: Msg) -> bool:
     return "Status" in (answer.headers or {})
 
 
-def _message(answer: Msg) -> StreamMessage:
+def _message(answer: Msg) -> JetStreamMessage:
     headers = answer.headers or {}
-    return StreamMessage(headers["Nats-Subject"], int(headers["Nats-Sequence"]), answer.data)
+    return JetStreamMessage(headers["Nats-Subject"], int(headers["Nats-Sequence"]), answer.data)

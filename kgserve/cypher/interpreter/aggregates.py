@@ -9,11 +9,21 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from kgserve.cypher.interpreter import temporal
-from kgserve.cypher.interpreter.arithmetic import add, divide
-from kgserve.cypher.interpreter.query_tree import CountStar, FunctionInvocation, QueryNode, SubqueryValue
-from kgserve.cypher.interpreter.value_size import check_weight, is_large, weigh
-from kgserve.cypher.interpreter.values import describe_value, equivalence_key, is_number, sort_key
+from kgserve.cypher.interpreter import temporal_functions
+from kgserve.cypher.interpreter.arithmetic import add_or_concatenate, divide
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
+    CountStar,
+    FunctionInvocation,
+    QuerySyntaxNode,
+    SubqueryExpressionNode,
+)
+from kgserve.cypher.interpreter.value_comparison import (
+    describe_value,
+    is_number,
+    order_by_sort_key,
+    value_equivalence_key,
+)
+from kgserve.cypher.interpreter.value_size_limits import check_element_count, count_nested_elements, is_large_value
 from kgserve.errors import InvalidInput
 
 
@@ -39,7 +49,7 @@ class _FloatSum:
         return self._sum + self._compensation if math.isfinite(self._sum) else self._sum
 
 
-class ValueAccumulator(ABC):
+class AggregateAccumulator(ABC):
     """State of one aggregate over the rows of one group."""
 
     def __init__(self, name: str) -> None:
@@ -63,7 +73,7 @@ class ValueAccumulator(ABC):
             raise InvalidInput(f"{self.name}() expects numbers, not {describe_value(value)}")
 
 
-class _RowCounter(ValueAccumulator):
+class _RowCounter(AggregateAccumulator):
     """``count(*)`` and ``count(value)``."""
 
     def __init__(self, name: str) -> None:
@@ -84,7 +94,7 @@ class _RowCounter(ValueAccumulator):
         return self._count
 
 
-class _ValueCollector(ValueAccumulator):
+class _ValueCollector(AggregateAccumulator):
     """``collect(value)``."""
 
     def __init__(self, name: str) -> None:
@@ -98,16 +108,16 @@ class _ValueCollector(ValueAccumulator):
         if value is None:
             return
         self._items.append(value)
-        if is_large(value):
-            self._weight += weigh(value)
-            check_weight(self._weight)
+        if is_large_value(value):
+            self._weight += count_nested_elements(value)
+            check_element_count(self._weight)
 
     @override
     def result(self) -> list[Any]:
         return self._items
 
 
-class _SumAccumulator(ValueAccumulator):
+class _SumAccumulator(AggregateAccumulator):
     """``sum(value)`` of numbers or durations; a sum of integers is an integer."""
 
     def __init__(self, name: str) -> None:
@@ -121,14 +131,14 @@ class _SumAccumulator(ValueAccumulator):
             return
         if not _is_duration(value):
             self._check_number(value)
-        self._sum = value if self._sum is None else add(self._sum, value)
+        self._sum = value if self._sum is None else add_or_concatenate(self._sum, value)
 
     @override
     def result(self) -> Any:
         return 0 if self._sum is None else self._sum
 
 
-class _AverageAccumulator(ValueAccumulator):
+class _AverageAccumulator(AggregateAccumulator):
     """``avg(value)`` of numbers, always a float, or of durations."""
 
     def __init__(self, name: str) -> None:
@@ -146,7 +156,7 @@ class _AverageAccumulator(ValueAccumulator):
             raise InvalidInput(f"{self.name}() cannot combine numbers and durations")
         self._count += 1
         if _is_duration(value):
-            self._durations = value if self._durations is None else add(self._durations, value)
+            self._durations = value if self._durations is None else add_or_concatenate(self._durations, value)
         else:
             self._check_number(value)
             self._numbers.add(float(value))
@@ -160,7 +170,7 @@ class _AverageAccumulator(ValueAccumulator):
         return self._numbers.total / self._count
 
 
-class _ExtremeAccumulator(ValueAccumulator):
+class _ExtremeAccumulator(AggregateAccumulator):
     """``min(value)`` and ``max(value)`` by the order of ORDER BY."""
 
     def __init__(self, name: str) -> None:
@@ -174,7 +184,7 @@ class _ExtremeAccumulator(ValueAccumulator):
         value = values[0]
         if value is None:
             return
-        key = sort_key(value)
+        key = order_by_sort_key(value)
         if self._key is None or (key > self._key if self._is_maximum else key < self._key):
             self._key, self._value = key, value
 
@@ -183,7 +193,7 @@ class _ExtremeAccumulator(ValueAccumulator):
         return self._value
 
 
-class _DeviationAccumulator(ValueAccumulator):
+class _DeviationAccumulator(AggregateAccumulator):
     """``stDev(value)`` of a sample, ``stDevP(value)`` of a population, by Welford's algorithm.
 
     The deviation of fewer than two values is 0.0.
@@ -211,7 +221,7 @@ class _DeviationAccumulator(ValueAccumulator):
         return math.sqrt(self._squares / divisor) if divisor > 0 else 0.0
 
 
-class _PercentileAccumulator(ValueAccumulator):
+class _PercentileAccumulator(AggregateAccumulator):
     """``percentileCont(value, percentile)``, interpolated, and ``percentileDisc``, the nearest value."""
 
     def __init__(self, name: str) -> None:
@@ -233,7 +243,7 @@ class _PercentileAccumulator(ValueAccumulator):
     def result(self) -> float | None:
         if not self._numbers or self._percentile is None:
             return None
-        numbers = sorted(self._numbers, key=sort_key)
+        numbers = sorted(self._numbers, key=order_by_sort_key)
         if self.name == "percentileDisc":
             return numbers[max(math.ceil(self._percentile * len(numbers)) - 1, 0)]
         place = self._percentile * (len(numbers) - 1)
@@ -241,17 +251,17 @@ class _PercentileAccumulator(ValueAccumulator):
         return float(below) if below == above else below + (above - below) * (place - math.floor(place))
 
 
-class _DistinctAccumulator(ValueAccumulator):
+class _DistinctAccumulator(AggregateAccumulator):
     """Aggregate of each value once."""
 
-    def __init__(self, inner: ValueAccumulator) -> None:
+    def __init__(self, inner: AggregateAccumulator) -> None:
         super().__init__(inner.name)
         self._inner = inner
         self._seen: set[Hashable] = set()
 
     @override
     def add(self, values: Sequence[Any]) -> None:
-        key = equivalence_key(values[0]) if values else None
+        key = value_equivalence_key(values[0]) if values else None
         if key not in self._seen:
             self._seen.add(key)
             self._inner.add(values)
@@ -261,7 +271,7 @@ class _DistinctAccumulator(ValueAccumulator):
         return self._inner.result()
 
 
-_AGGREGATES: dict[str, tuple[str, type[ValueAccumulator], int]] = {
+_AGGREGATES: dict[str, tuple[str, type[AggregateAccumulator], int]] = {
     "count": ("count", _RowCounter, 1),
     "collect": ("collect", _ValueCollector, 1),
     "sum": ("sum", _SumAccumulator, 1),
@@ -278,7 +288,7 @@ SHOWN_AGGREGATE_NAMES = tuple(shown for shown, _, _ in _AGGREGATES.values())
 """Names of the aggregates as openCypher writes them."""
 
 
-def find_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:
+def find_outermost_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:
     """Yield the outermost aggregates of an expression, without those of its subqueries."""
     pending = [tree]
     while pending:
@@ -287,11 +297,11 @@ def find_aggregates(tree: object) -> Iterator[FunctionInvocation | CountStar]:
             pending += reversed(cast("tuple[Any, ...]", part))
         elif isinstance(part, CountStar) or (isinstance(part, FunctionInvocation) and part.name in AGGREGATE_NAMES):
             yield part
-        elif isinstance(part, QueryNode) and not isinstance(part, SubqueryValue):
+        elif isinstance(part, QuerySyntaxNode) and not isinstance(part, SubqueryExpressionNode):
             pending += [getattr(part, name) for name in reversed(part.__struct_fields__)]
 
 
-def check_aggregate(call: FunctionInvocation) -> None:
+def check_aggregate_argument_count(call: FunctionInvocation) -> None:
     """Raise InvalidInput for a wrong number of arguments of an aggregate."""
     name, _, count = _AGGREGATES[call.name]
     if len(call.arguments) != count:
@@ -299,12 +309,12 @@ def check_aggregate(call: FunctionInvocation) -> None:
         raise InvalidInput(f"{name}() takes {count} argument{plural}, not {len(call.arguments)}")
 
 
-def new_accumulator(name: str, *, is_distinct: bool = False) -> ValueAccumulator:
-    """Create the state of an aggregate; ``count(*)`` is ``count`` whose values are empty."""
+def create_aggregate_accumulator(name: str, *, is_distinct: bool = False) -> AggregateAccumulator:
+    """Create the accumulator of an aggregate; ``count(*)`` is ``count`` whose values are empty."""
     shown, kind, _ = _AGGREGATES[name]
     accumulator = kind(shown)
     return _DistinctAccumulator(accumulator) if is_distinct else accumulator
 
 
 def _is_duration(value: Any) -> bool:
-    return temporal.is_temporal(value) and temporal.type_name(value) == "DURATION"
+    return temporal_functions.is_temporal_value(value) and temporal_functions.temporal_type_name(value) == "DURATION"

@@ -9,8 +9,8 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from kgserve.cypher.interpreter import temporal
-from kgserve.cypher.interpreter.values import describe_value
+from kgserve.cypher.interpreter import temporal_functions
+from kgserve.cypher.interpreter.value_comparison import describe_value
 from kgserve.errors import InvalidInput, TooLarge
 
 MAX_INTEGER = 2**63 - 1
@@ -21,18 +21,18 @@ _MIN_PLAIN_FLOAT = 1e-3
 _MAX_PLAIN_FLOAT = 1e7
 
 
-def check_integer(value: int) -> int:
-    """Return an integer of 64 bits. Raises InvalidInput on overflow."""
+def require_int64(value: int) -> int:
+    """Return an integer that fits into 64 bits. Raises InvalidInput on overflow."""
     if MIN_INTEGER <= value <= MAX_INTEGER:
         return value
     raise InvalidInput("integer overflow: the result does not fit into 64 bits; use toFloat() on an operand")
 
 
-def add(a: Any, b: Any) -> Any:  # noqa: PLR0911 - one for each combination
-    """Return ``a + b``; lists and strings are concatenated."""
+def add_or_concatenate(a: Any, b: Any) -> Any:  # noqa: PLR0911 - one for each combination
+    """Return ``a + b``: the sum of numbers or temporal values, or the concatenation of lists or strings."""
     kind_a, kind_b = type(a), type(b)
     if kind_a is int and kind_b is int:
-        return check_integer(a + b)
+        return require_int64(a + b)
     if a is None or b is None:
         return None
     if kind_a is list or kind_b is list:
@@ -42,11 +42,11 @@ def add(a: Any, b: Any) -> Any:  # noqa: PLR0911 - one for each combination
     if _is_number(a) and _is_number(b):
         return a + b
     if kind_a is str and _is_number(b):
-        return _concatenate_texts(a, to_text(b))
+        return _concatenate_texts(a, to_cypher_string(b))
     if kind_b is str and _is_number(a):
-        return _concatenate_texts(to_text(a), b)
-    if temporal.is_temporal(a) and temporal.is_temporal(b):
-        return temporal.add(a, b)
+        return _concatenate_texts(to_cypher_string(a), b)
+    if temporal_functions.is_temporal_value(a) and temporal_functions.is_temporal_value(b):
+        return temporal_functions.add_duration(a, b)
     raise _unsuitable("+", a, b)
 
 
@@ -65,28 +65,28 @@ def _concatenate_texts(a: str, b: str) -> str:
 def subtract(a: Any, b: Any) -> Any:
     """Return ``a - b``."""
     if type(a) is int and type(b) is int:
-        return check_integer(a - b)
+        return require_int64(a - b)
     if a is None or b is None:
         return None
     if _is_number(a) and _is_number(b):
         return a - b
-    if temporal.is_temporal(a) and temporal.is_temporal(b):
-        return temporal.subtract(a, b)
+    if temporal_functions.is_temporal_value(a) and temporal_functions.is_temporal_value(b):
+        return temporal_functions.subtract_duration(a, b)
     raise _unsuitable("-", a, b)
 
 
 def multiply(a: Any, b: Any) -> Any:
     """Return ``a * b``."""
     if type(a) is int and type(b) is int:
-        return check_integer(a * b)
+        return require_int64(a * b)
     if a is None or b is None:
         return None
     if _is_number(a) and _is_number(b):
         return a * b
-    if temporal.is_temporal(a) and _is_number(b):
-        return temporal.multiply(a, b)
-    if temporal.is_temporal(b) and _is_number(a):
-        return temporal.multiply(b, a)
+    if temporal_functions.is_temporal_value(a) and _is_number(b):
+        return temporal_functions.multiply_duration(a, b)
+    if temporal_functions.is_temporal_value(b) and _is_number(a):
+        return temporal_functions.multiply_duration(b, a)
     raise _unsuitable("*", a, b)
 
 
@@ -98,8 +98,8 @@ def divide(a: Any, b: Any) -> Any:
         return _divide_integers(a, b)
     if _is_number(a) and _is_number(b):
         return a / b if b != 0 else _divide_by_zero(a, b)
-    if temporal.is_temporal(a) and _is_number(b):
-        return temporal.divide(a, b)
+    if temporal_functions.is_temporal_value(a) and _is_number(b):
+        return temporal_functions.divide_duration(a, b)
     raise _unsuitable("/", a, b)
 
 
@@ -107,7 +107,7 @@ def _divide_integers(a: int, b: int) -> int:
     if b == 0:
         raise InvalidInput("division by zero; test the divisor first, for example with CASE")
     quotient = abs(a) // abs(b)
-    return check_integer(quotient if (a < 0) == (b < 0) else -quotient)
+    return require_int64(quotient if (a < 0) == (b < 0) else -quotient)
 
 
 def _divide_by_zero(a: float, b: float) -> float:
@@ -127,7 +127,7 @@ def take_remainder(a: Any, b: Any) -> Any:
     raise _unsuitable("%", a, b)
 
 
-def raise_power(a: Any, b: Any) -> float | None:
+def raise_to_power(a: Any, b: Any) -> float | None:
     """Return ``a ^ b``, always a float."""
     if a is None or b is None:
         return None
@@ -149,22 +149,22 @@ def negate(a: Any) -> Any:
     if a is None:
         return None
     if type(a) is int:
-        return check_integer(-a)
+        return require_int64(-a)
     if type(a) is float:
         return -a
-    if temporal.is_temporal(a):
-        return temporal.multiply(a, -1)
+    if temporal_functions.is_temporal_value(a):
+        return temporal_functions.multiply_duration(a, -1)
     raise InvalidInput(f"- expects a number, not {describe_value(a)}")
 
 
-def check_number(a: Any) -> Any:
-    """Return ``+a``."""
+def apply_unary_plus(a: Any) -> Any:
+    """Return ``+a``. Raises InvalidInput unless it is a number."""
     if a is None or _is_number(a):
         return a
     raise InvalidInput(f"+ expects a number, not {describe_value(a)}")
 
 
-def to_text(value: Any) -> str:
+def to_cypher_string(value: Any) -> str:
     """Return a number, boolean, string or temporal value as ``toString()`` prints it."""
     if type(value) is bool:
         return "true" if value else "false"

@@ -22,10 +22,10 @@ from kgserve.cypher.interpreter.temporal_values import (
     TemporalInstant,
     TemporalValue,
     ZonedDateTime,
-    datetime_at_instant,
-    find_days,
-    find_nanoseconds,
-    find_zone,
+    datetime_from_epoch_nanoseconds,
+    get_temporal_day,
+    get_temporal_zone,
+    get_time_of_day_nanoseconds,
     new_duration,
     new_local_datetime,
     new_zoned_datetime,
@@ -58,8 +58,8 @@ def to_exact_number(value: Any, name: str) -> ExactNumber:
     raise InvalidInput(f"{name} is {value!r}; it must be a finite number")
 
 
-def build_duration(amounts: Mapping[str, ExactNumber]) -> DurationValue:
-    """Return the duration of amounts by unit, such as ``years``. Raises InvalidInput."""
+def build_duration_from_units(amounts: Mapping[str, ExactNumber]) -> DurationValue:
+    """Build a duration from amounts by unit, such as ``years``. Raises InvalidInput."""
     months: ExactNumber = 0
     days: ExactNumber = 0
     nanoseconds: ExactNumber = 0
@@ -70,10 +70,10 @@ def build_duration(amounts: Mapping[str, ExactNumber]) -> DurationValue:
             days += amount * _DAYS_BY_UNIT[unit]
         else:
             nanoseconds += amount * _NANOSECONDS_BY_UNIT[unit]
-    return carry_fractions(months, days, nanoseconds)
+    return carry_duration_fractions(months, days, nanoseconds)
 
 
-def carry_fractions(months: ExactNumber, days: ExactNumber, nanoseconds: ExactNumber) -> DurationValue:
+def carry_duration_fractions(months: ExactNumber, days: ExactNumber, nanoseconds: ExactNumber) -> DurationValue:
     """Return a duration of whole parts, the fractions of each carried over to the next smaller one."""
     whole_months = math.trunc(months)
     if months != whole_months:
@@ -83,13 +83,15 @@ def carry_fractions(months: ExactNumber, days: ExactNumber, nanoseconds: ExactNu
     return new_duration(whole_months, whole_days, math.trunc(nanoseconds))
 
 
-def scale(duration: DurationValue, factor: ExactNumber) -> DurationValue:
-    """Multiply a duration. Raises InvalidInput if the result is too long."""
-    return carry_fractions(duration.months * factor, duration.days * factor, duration.total_nanoseconds * factor)
+def scale_duration(duration: DurationValue, factor: ExactNumber) -> DurationValue:
+    """Multiply a duration by a number. Raises InvalidInput if the result is too long."""
+    return carry_duration_fractions(
+        duration.months * factor, duration.days * factor, duration.total_nanoseconds * factor
+    )
 
 
-def combine(left: DurationValue, right: DurationValue, sign: int = 1) -> DurationValue:
-    """Add a duration, or subtract it if the sign is -1."""
+def add_or_subtract_durations(left: DurationValue, right: DurationValue, sign: int = 1) -> DurationValue:
+    """Add two durations, or subtract the second if the sign is -1."""
     return new_duration(
         left.months + sign * right.months,
         left.days + sign * right.days,
@@ -100,13 +102,13 @@ def combine(left: DurationValue, right: DurationValue, sign: int = 1) -> Duratio
 # Shifts
 
 
-def shift(value: TemporalValue, duration: DurationValue, sign: int = 1) -> TemporalValue:
-    """Move a value by a duration, back if the sign is -1: first by months, then days, then the exact time."""
+def shift_by_duration(value: TemporalValue, duration: DurationValue, sign: int = 1) -> TemporalValue:
+    """Shift a temporal value by a duration, back if the sign is -1: by months, then days, then the exact time."""
     months, days = sign * duration.months, sign * duration.days
     nanoseconds = sign * duration.total_nanoseconds
     match value:
         case DurationValue():
-            return combine(value, duration, sign)
+            return add_or_subtract_durations(value, duration, sign)
         case LocalTime():
             return LocalTime((value.nanoseconds + nanoseconds) % DAY_NANOSECONDS)
         case OffsetTime():
@@ -126,7 +128,9 @@ def _divide_towards_zero(nanoseconds: int) -> int:
 
 
 def _shift_days(days: int, months: int, more_days: int) -> int:
-    return calendar_dates.check_days((calendar_dates.add_months(days, months) if months else days) + more_days)
+    return calendar_dates.check_epoch_days_range(
+        (calendar_dates.add_months(days, months) if months else days) + more_days
+    )
 
 
 def _shift_zoned_days(value: ZonedDateTime, months: int, days: int) -> ZonedDateTime:
@@ -137,16 +141,16 @@ def _shift_zoned_days(value: ZonedDateTime, months: int, days: int) -> ZonedDate
 
 
 def _shift_zoned(value: ZonedDateTime, nanoseconds: int) -> ZonedDateTime:
-    return datetime_at_instant(value.instant + nanoseconds, value.zone) if nanoseconds else value
+    return datetime_from_epoch_nanoseconds(value.instant + nanoseconds, value.zone) if nanoseconds else value
 
 
 # Differences
 
 
-def measure_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
-    """Return the difference in months, then days, then seconds; values without a day have only seconds."""
+def compute_duration_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+    """Return the duration between two temporal values in months, days and seconds; without days, only seconds."""
     months = days = 0
-    if find_days(start) is not None and find_days(end) is not None:
+    if get_temporal_day(start) is not None and get_temporal_day(end) is not None:
         months = _count_months(start, end)
         start = _move_days(start, months, 0)
         days = _count_days(start, end)
@@ -154,30 +158,30 @@ def measure_between(start: TemporalInstant, end: TemporalInstant) -> DurationVal
     return new_duration(months, days, _count_nanoseconds(start, end))
 
 
-def measure_in_months(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
-    """Return the whole months between two values, none if one has no day."""
-    has_days = find_days(start) is not None and find_days(end) is not None
+def compute_months_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+    """Return the duration between two temporal values in whole months; zero if one has no day."""
+    has_days = get_temporal_day(start) is not None and get_temporal_day(end) is not None
     return new_duration(_count_months(start, end) if has_days else 0, 0, 0)
 
 
-def measure_in_days(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
-    """Return the whole days between two values, none if one has no day."""
-    has_days = find_days(start) is not None and find_days(end) is not None
+def compute_days_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+    """Return the duration between two temporal values in whole days; zero if one has no day."""
+    has_days = get_temporal_day(start) is not None and get_temporal_day(end) is not None
     return new_duration(0, _count_days(start, end) if has_days else 0, 0)
 
 
-def measure_in_seconds(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
-    """Return the exact time between two values."""
+def compute_seconds_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+    """Return the exact duration between two temporal values in seconds."""
     return new_duration(0, 0, _count_nanoseconds(start, end))
 
 
 def _move_days(value: TemporalInstant, months: int, days: int) -> TemporalInstant:
-    return cast("TemporalInstant", shift(value, DurationValue(months, days)))
+    return cast("TemporalInstant", shift_by_duration(value, DurationValue(months, days)))
 
 
 def _count_months(start: TemporalInstant, end: TemporalInstant) -> int:
     first, last = _to_local_days(start, end)
-    months = calendar_dates.month_number(last) - calendar_dates.month_number(first)
+    months = calendar_dates.count_months_since_year_zero(last) - calendar_dates.count_months_since_year_zero(first)
     days = calendar_dates.day_of_month(last) - calendar_dates.day_of_month(first)
     if months > 0 > days:
         return months - 1
@@ -193,7 +197,7 @@ def _to_local_days(start: TemporalInstant, end: TemporalInstant) -> tuple[int, i
     """Return the days between which whole days are counted: the last one moves back if its time is not reached."""
     first, last = _align(start, end)
     if isinstance(first, ZonedDateTime) and isinstance(last, ZonedDateTime) and first.zone != last.zone:
-        last = datetime_at_instant(last.instant, first.zone)
+        last = datetime_from_epoch_nanoseconds(last.instant, first.zone)
     if last.days > first.days and last.nanoseconds < first.nanoseconds:
         return first.days, last.days - 1
     if last.days < first.days and last.nanoseconds > first.nanoseconds:
@@ -210,8 +214,8 @@ def _align(
     start: TemporalInstant, end: TemporalInstant
 ) -> tuple[LocalDateTime | ZonedDateTime, LocalDateTime | ZonedDateTime]:
     """Complete two values: each takes a missing day and zone from the other; a missing time is midnight."""
-    days = find_days(start), find_days(end)
-    zones = find_zone(start), find_zone(end)
+    days = get_temporal_day(start), get_temporal_day(end)
+    zones = get_temporal_zone(start), get_temporal_zone(end)
     first_days, last_days = days[0] if days[0] is not None else days[1], days[1] if days[1] is not None else days[0]
     return (
         _complete(start, first_days or 0, zones[0] if zones[0] is not None else zones[1]),
@@ -222,7 +226,7 @@ def _align(
 def _complete(value: TemporalInstant, days: int, zone: ZoneReference | None) -> LocalDateTime | ZonedDateTime:
     if isinstance(value, ZonedDateTime):
         return value
-    nanoseconds = find_nanoseconds(value) or 0
+    nanoseconds = get_time_of_day_nanoseconds(value) or 0
     return LocalDateTime(days, nanoseconds) if zone is None else new_zoned_datetime(days, nanoseconds, zone)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.graph_view import GraphView, RelationshipKey
+from kgserve.cypher.interpreter.graph_view_interface import RelationshipKey, StatementGraphView
 
 
-class EmptyGraph(GraphView):
+class EmptyGraph(StatementGraphView):
     """Graph without nodes."""
 
     @override

@@ -1,4 +1,4 @@
-"""Execution of statements: clauses as stages over streams of rows."""
+"""Execution of Cypher statements: clauses as stages over streams of rows."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView, Row, WritableGraph
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, Row, StatementGraphView, WritableGraphView
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.pattern_matcher import PatternMatcher
-from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
-from kgserve.cypher.interpreter.procedure_signature import ProcedureContext
-from kgserve.cypher.interpreter.procedures import find_procedure
-from kgserve.cypher.interpreter.projection import ProjectionCompiler, find_needed_variables
-from kgserve.cypher.interpreter.query_tree import (
-    CreateStage,
-    DeleteStage,
-    ForeachStage,
-    MatchStage,
-    MergeStage,
-    ProcedureStage,
-    ProjectionStage,
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
+    CallProcedureClauseNode,
+    CallSubqueryClauseNode,
+    CreateClauseNode,
+    DeleteClauseNode,
+    ForeachClauseNode,
+    MatchClauseNode,
+    MergeClauseNode,
+    ProjectionClauseNode,
     QueryStage,
     QueryUnion,
-    SubqueryStage,
-    UnwindStage,
-    UpdateStage,
+    SetOrRemoveClauseNode,
+    UnwindClauseNode,
 )
-from kgserve.cypher.interpreter.semantic_checks import QueryInfo, is_updating_query
+from kgserve.cypher.interpreter.pattern_matcher import GraphPatternCompiler
+from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
+from kgserve.cypher.interpreter.procedure_definition import ProcedureCallContext
+from kgserve.cypher.interpreter.procedures import find_procedure
+from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, is_updating_query
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.cypher.interpreter.updates import UpdateCompiler
-from kgserve.cypher.interpreter.values import describe_type, equivalence_key
+from kgserve.cypher.interpreter.value_comparison import describe_value_type, value_equivalence_key
+from kgserve.cypher.interpreter.with_and_return_clauses import WithReturnClauseCompiler, find_counting_group_variables
+from kgserve.cypher.interpreter.write_clauses import WriteClauseCompiler
 from kgserve.errors import InvalidInput
 
 StageFunction: TypeAlias = Callable[[Iterator[Row]], Iterator[Row]]
@@ -47,23 +47,23 @@ MAX_PROCEDURE_QUERIES = 1_000
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """Columns and rows of a statement. The rows of a statement that reads are computed as they are read."""
+    """Result of a query: its columns and rows. The rows of a statement that only reads are computed lazily."""
 
     columns: tuple[str, ...]
     rows: Iterator[list[Any]]
 
 
-def execute(  # noqa: PLR0913, PLR0917 - all that an execution depends on
+def execute_cypher_statement(  # noqa: PLR0913, PLR0917 - all that an execution depends on
     query: QueryUnion,
-    info: QueryInfo,
-    graph: GraphView,
+    info: CheckedQuerySummary,
+    graph: StatementGraphView,
     parameters: dict[str, Any],
     limits: ExecutionLimits,
     now: datetime,
     text: str = "",
     profile: StatementProfile | None = None,
 ) -> QueryResult:
-    """Run a statement; ``text`` is for the places that errors name, and ``profile`` counts the rows of its clauses.
+    """Execute a Cypher statement; ``text`` is for positions in errors, ``profile`` counts the rows of its clauses.
 
     A statement that writes is complete when this returns. Raises InvalidInput, TimedOut and TooLarge, also while the
     rows are read.
@@ -79,7 +79,7 @@ def execute(  # noqa: PLR0913, PLR0917 - all that an execution depends on
         rows = found if columns else iter(list[Row](_exhaust(found)))
         return QueryResult(columns, _read_columns(rows, columns, limits))
     held = list(found)
-    if isinstance(graph, WritableGraph):
+    if isinstance(graph, WritableGraphView):
         graph.check_deletions()
     return QueryResult(columns, _read_columns(iter(held if columns else []), columns, limits))
 
@@ -99,13 +99,13 @@ def _read_columns(rows: Iterator[Row], columns: tuple[str, ...], limits: Executi
 def _procedure_columns(query: QueryUnion) -> tuple[str, ...]:
     """Return the columns of a statement that is nothing but a call."""
     stages = query.queries[0]
-    if len(query.queries) == 1 and len(stages) == 1 and isinstance(stages[0], ProcedureStage):
+    if len(query.queries) == 1 and len(stages) == 1 and isinstance(stages[0], CallProcedureClauseNode):
         stage = stages[0]
         return tuple(alias for _, alias in _read_yields(stage))
     return ()
 
 
-def _read_yields(stage: ProcedureStage) -> tuple[tuple[str, str], ...]:
+def _read_yields(stage: CallProcedureClauseNode) -> tuple[tuple[str, str], ...]:
     """Return the columns that a call yields, and their variables. Raises InvalidInput for unknown ones."""
     procedure = find_procedure(stage.name)
     if not stage.yields:
@@ -124,28 +124,28 @@ class QueryCompiler:
         self.limits = environment.limits
         self.environment = environment
         self.compiler = ExpressionCompiler(environment)
-        self.matcher = PatternMatcher(environment, self.compiler)
+        self.matcher = GraphPatternCompiler(environment, self.compiler)
         environment.match_pattern = self.matcher.compile_path
         environment.run_subquery = self.compile_query
         self._procedure_queries: dict[str, QueryFunction] = {}
         self._compilers: dict[type, Callable[[Any], StageFunction]] = {
-            MatchStage: self._compile_match,
-            UnwindStage: self._compile_unwind,
-            ProjectionStage: self._compile_projection,
-            CreateStage: self._compile_create,
-            MergeStage: self._compile_merge,
-            UpdateStage: self._compile_update,
-            DeleteStage: self._compile_delete,
-            ForeachStage: self._compile_foreach,
-            ProcedureStage: self._compile_procedure,
-            SubqueryStage: self._compile_subquery,
+            MatchClauseNode: self._compile_match,
+            UnwindClauseNode: self._compile_unwind,
+            ProjectionClauseNode: self._compile_projection,
+            CreateClauseNode: self._compile_create,
+            MergeClauseNode: self._compile_merge,
+            SetOrRemoveClauseNode: self._compile_update,
+            DeleteClauseNode: self._compile_delete,
+            ForeachClauseNode: self._compile_foreach,
+            CallProcedureClauseNode: self._compile_procedure,
+            CallSubqueryClauseNode: self._compile_subquery,
         }
 
     def compile_query(self, query: QueryUnion) -> QueryFunction:
         """Compile a query with its UNIONs. Raises InvalidInput."""
         return self._compile_union(query, None)
 
-    def _compile_union(self, query: QueryUnion, call: SubqueryStage | None) -> QueryFunction:
+    def _compile_union(self, query: QueryUnion, call: CallSubqueryClauseNode | None) -> QueryFunction:
         """Compile a query, of CALL { … } if there is one: each part selects the variables that it imports."""
         is_eager = is_updating_query(query)
         parts = [self._compile_stages(stages, is_eager=is_eager) for stages in query.queries]
@@ -166,7 +166,7 @@ class QueryCompiler:
         def run_distinct(row: Row) -> Iterator[Row]:
             seen: set[Any] = set()
             for each in run(row):
-                key = frozenset((name, equivalence_key(value)) for name, value in each.items())
+                key = frozenset((name, value_equivalence_key(value)) for name, value in each.items())
                 if key not in seen:
                     self.limits.hold(1)
                     seen.add(key)
@@ -197,15 +197,15 @@ class QueryCompiler:
 
     def _compile_stage(self, stage: QueryStage, following: QueryStage | None, *, is_eager: bool) -> StageFunction:
         """Compile a clause; a MATCH whose matches the next clause only counts need not list them."""
-        if not isinstance(stage, MatchStage) or not isinstance(following, ProjectionStage):
+        if not isinstance(stage, MatchClauseNode) or not isinstance(following, ProjectionClauseNode):
             return self._compilers[type(stage)](stage)
         is_counted = not (stage.is_optional or is_eager or self.environment.profile is not None)
-        needed = find_needed_variables(following, find_pattern_variables(stage.paths)) if is_counted else None
+        needed = find_counting_group_variables(following, find_pattern_variables(stage.paths)) if is_counted else None
         return self._compile_match(stage, needed)
 
     # Clauses that read
 
-    def _compile_match(self, stage: MatchStage, needed: frozenset[str] | None = None) -> StageFunction:
+    def _compile_match(self, stage: MatchClauseNode, needed: frozenset[str] | None = None) -> StageFunction:
         match = self.matcher.compile_pattern(stage.paths, stage.where, needed)
         names = sorted(find_pattern_variables(stage.paths))
 
@@ -224,7 +224,7 @@ class QueryCompiler:
 
         return run_optional if stage.is_optional else run
 
-    def _compile_unwind(self, stage: UnwindStage) -> StageFunction:
+    def _compile_unwind(self, stage: UnwindClauseNode) -> StageFunction:
         source, name = self.compiler.compile(stage.source), stage.name
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:
@@ -238,10 +238,10 @@ class QueryCompiler:
 
         return run
 
-    def _compile_projection(self, stage: ProjectionStage) -> StageFunction:
-        return ProjectionCompiler(stage, self.compiler, self.limits).compile()
+    def _compile_projection(self, stage: ProjectionClauseNode) -> StageFunction:
+        return WithReturnClauseCompiler(stage, self.compiler, self.limits).compile()
 
-    def _compile_procedure(self, stage: ProcedureStage) -> StageFunction:
+    def _compile_procedure(self, stage: CallProcedureClauseNode) -> StageFunction:
         try:
             procedure, yields = find_procedure(stage.name), _read_yields(stage)
             procedure.check_count(len(stage.arguments or ()))
@@ -249,7 +249,7 @@ class QueryCompiler:
             raise self.compiler.locate(error, stage) from None
         where = None if stage.where is None else self.compiler.compile_condition(stage.where)
         arguments = [self.compiler.compile(each) for each in stage.arguments or ()]
-        context = ProcedureContext(self.environment.graph, self.limits, self._run_on_row)
+        context = ProcedureCallContext(self.environment.graph, self.limits, self._run_on_row)
 
         def call(row: Row) -> Iterator[Row]:
             values = [each(row) for each in arguments]
@@ -275,14 +275,14 @@ class QueryCompiler:
         if run is None:
             if len(self._procedure_queries) >= MAX_PROCEDURE_QUERIES:
                 self._procedure_queries.clear()
-            run = self.compile_query(replace_marker_labels(parse_query(text)))
+            run = self.compile_query(replace_marker_labels(parse_cypher_query(text)))
             self._procedure_queries[text] = run
         return run(row)
 
-    def _compile_subquery(self, stage: SubqueryStage) -> StageFunction:
+    def _compile_subquery(self, stage: CallSubqueryClauseNode) -> StageFunction:
         """Compile CALL { … }; a subquery without RETURN leaves the rows as they are."""
         query = self._compile_union(stage.query, stage)
-        is_returning = isinstance(stage.query.queries[0][-1], ProjectionStage)
+        is_returning = isinstance(stage.query.queries[0][-1], ProjectionClauseNode)
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:
             for row in rows:
@@ -299,18 +299,18 @@ class QueryCompiler:
     # Clauses that write
 
     @property
-    def _updates(self) -> UpdateCompiler:
-        return UpdateCompiler(self.environment, self.compiler, self.matcher)
+    def _updates(self) -> WriteClauseCompiler:
+        return WriteClauseCompiler(self.environment, self.compiler, self.matcher)
 
-    def _compile_create(self, stage: CreateStage) -> StageFunction:
+    def _compile_create(self, stage: CreateClauseNode) -> StageFunction:
         create = self._updates.compile_create(stage)
         return lambda rows: map(create, self._count(rows))
 
-    def _compile_merge(self, stage: MergeStage) -> StageFunction:
+    def _compile_merge(self, stage: MergeClauseNode) -> StageFunction:
         merge = self._updates.compile_merge(stage)
         return lambda rows: (each for row in self._count(rows) for each in merge(row))
 
-    def _compile_update(self, stage: UpdateStage) -> StageFunction:
+    def _compile_update(self, stage: SetOrRemoveClauseNode) -> StageFunction:
         update = self._updates.compile_updates(stage)
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:
@@ -320,7 +320,7 @@ class QueryCompiler:
 
         return run
 
-    def _compile_delete(self, stage: DeleteStage) -> StageFunction:
+    def _compile_delete(self, stage: DeleteClauseNode) -> StageFunction:
         delete = self._updates.compile_delete(stage)
 
         def run(rows: Iterator[Row]) -> Iterator[Row]:
@@ -330,7 +330,7 @@ class QueryCompiler:
 
         return run
 
-    def _compile_foreach(self, stage: ForeachStage) -> StageFunction:
+    def _compile_foreach(self, stage: ForeachClauseNode) -> StageFunction:
         source, name = self.compiler.compile(stage.source), stage.name
         run_inner = self._compile_stages(stage.stages, is_eager=True)
 
@@ -338,7 +338,7 @@ class QueryCompiler:
             for row in rows:
                 value = source(row)
                 if value is not None and not isinstance(value, list):
-                    fault = InvalidInput(f"FOREACH expects a list, not {describe_type(value)}")
+                    fault = InvalidInput(f"FOREACH expects a list, not {describe_value_type(value)}")
                     raise self.compiler.locate(fault, stage)
                 for each in value or ():
                     self.limits.step()
@@ -358,7 +358,7 @@ def _select_imports(
 ) -> QueryFunction:
     """Restrict the row that a subquery begins with to the variables that it imports, also by a WITH of its own."""
     if imports is None:
-        has_import = isinstance(stages[0], ProjectionStage) and stages[0].keyword == "WITH"
+        has_import = isinstance(stages[0], ProjectionClauseNode) and stages[0].keyword == "WITH"
         return run if has_import else lambda _: run({})
     if "*" in imports:
         return run

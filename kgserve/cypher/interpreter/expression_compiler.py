@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from kgserve.cypher.interpreter import arithmetic, closures, values
+from kgserve.cypher.interpreter import arithmetic, operator_closures, value_comparison
 from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
-from kgserve.cypher.interpreter.closures import ConstantExpression, ErrorLocator
-from kgserve.cypher.interpreter.functions import find_function
-from kgserve.cypher.interpreter.graph_view import CompiledExpression, ExecutionLimits, GraphView, Row
-from kgserve.cypher.interpreter.query_tree import (
+from kgserve.cypher.interpreter.graph_view_interface import CompiledExpression, ExecutionLimits, Row, StatementGraphView
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     BinaryExpression,
-    CaseBranches,
+    CaseExpressionNode,
     ComparisonChain,
     CountStar,
     FunctionInvocation,
-    IndexLookup,
     LabelPredicate,
     ListComprehension,
     ListExpression,
@@ -29,29 +26,38 @@ from kgserve.cypher.interpreter.query_tree import (
     MapProjection,
     NullPredicate,
     ParameterReference,
-    PathElement,
+    PathPatternElement,
     PatternComprehension,
     PatternExistence,
-    PropertyLookup,
+    PropertyAccessNode,
     QuantifiedPredicate,
     QueryExpression,
-    QueryNode,
+    QuerySyntaxNode,
     QueryUnion,
     ReduceExpression,
-    SubqueryValue,
+    SubqueryExpressionNode,
+    SubscriptNode,
     UnaryExpression,
     VariableReference,
 )
-from kgserve.cypher.interpreter.regex_match import match_text
+from kgserve.cypher.interpreter.operator_closures import ConstantExpression, ErrorLocator
+from kgserve.cypher.interpreter.regex_match import matches_whole_string_regex
+from kgserve.cypher.interpreter.scalar_function_table import find_scalar_function
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.cypher.interpreter.value_size import check_parameter, check_weight, count_work, is_large, weigh
-from kgserve.cypher.lexer import describe_position
+from kgserve.cypher.interpreter.value_size_limits import (
+    check_cypher_parameter,
+    check_element_count,
+    count_large_value_work,
+    count_nested_elements,
+    is_large_value,
+)
+from kgserve.cypher.lexer import describe_text_position
 from kgserve.errors import FieldError, InvalidInput
 
 RowExpander = Callable[[Row], Iterator[Row]]
 
 
-def _refuse_pattern(path: PathElement, where: QueryExpression | None) -> NoReturn:  # noqa: ARG001
+def _refuse_pattern(path: PathPatternElement, where: QueryExpression | None) -> NoReturn:  # noqa: ARG001
     raise InvalidInput("patterns cannot be used here")
 
 
@@ -61,20 +67,20 @@ def _refuse_subquery(query: QueryUnion) -> NoReturn:  # noqa: ARG001
 
 @dataclass(slots=True, kw_only=True)
 class EvaluationEnvironment:
-    """Surroundings of the expressions of one execution.
+    """Graph, parameters, limits and time with which the expressions of one execution are evaluated.
 
     ``text`` is the statement, by which errors name their place. ``profile`` counts the rows of its clauses.
     ``match_pattern`` compiles a pattern with its WHERE to a function that yields the rows that extend a row;
     ``run_subquery`` compiles a query to a function that yields its rows for an outer row.
     """
 
-    graph: GraphView
+    graph: StatementGraphView
     parameters: Mapping[str, Any]
     limits: ExecutionLimits
     now: datetime
     text: str = ""
     profile: StatementProfile | None = None
-    match_pattern: Callable[[PathElement, QueryExpression | None], RowExpander] = _refuse_pattern
+    match_pattern: Callable[[PathPatternElement, QueryExpression | None], RowExpander] = _refuse_pattern
     run_subquery: Callable[[QueryUnion], RowExpander] = _refuse_subquery
 
 
@@ -88,8 +94,8 @@ class ExpressionCompiler:
             LiteralValue: self._compile_literal,
             ParameterReference: self._compile_parameter,
             VariableReference: self._compile_variable,
-            PropertyLookup: self._compile_property,
-            IndexLookup: self._compile_index,
+            PropertyAccessNode: self._compile_property,
+            SubscriptNode: self._compile_index,
             ListSlice: self._compile_slice,
             LabelPredicate: self._compile_label,
             ListExpression: self._compile_list,
@@ -101,13 +107,13 @@ class ExpressionCompiler:
             BinaryExpression: self._compile_binary,
             ComparisonChain: self._compile_comparison,
             NullPredicate: self._compile_null_test,
-            CaseBranches: self._compile_case,
+            CaseExpressionNode: self._compile_case,
             ListComprehension: self._compile_comprehension,
             PatternComprehension: self._compile_pattern,
             QuantifiedPredicate: self._compile_quantifier,
             ReduceExpression: self._compile_reduce,
             PatternExistence: self._compile_existence,
-            SubqueryValue: self._compile_subquery,
+            SubqueryExpressionNode: self._compile_subquery,
         }
 
     def compile(self, tree: QueryExpression) -> CompiledExpression:
@@ -122,18 +128,18 @@ class ExpressionCompiler:
         compiled = self.compile(tree)
         if isinstance(tree, ComparisonChain | NullPredicate | PatternExistence | LabelPredicate):
             return compiled
-        return closures.build_condition(compiled, self._locator(tree))
+        return operator_closures.compile_boolean_check(compiled, self._locator(tree))
 
-    def locate(self, error: InvalidInput, tree: QueryNode) -> InvalidInput:
+    def locate(self, error: InvalidInput, tree: QuerySyntaxNode) -> InvalidInput:
         """Add the place of an expression to an error that has none; return the error."""
         text = self.environment.text
         if text and not error.errors:
-            message = f"{error.message}, at {describe_position(text, tree.position)}"
+            message = f"{error.message}, at {describe_text_position(text, tree.position)}"
             error.reword(message)
             error.errors = (FieldError("query", message),)
         return error
 
-    def _locator(self, tree: QueryNode) -> ErrorLocator:
+    def _locator(self, tree: QuerySyntaxNode) -> ErrorLocator:
         return lambda error: self.locate(error, tree)
 
     def _fold(self, compiled: CompiledExpression, *operands: CompiledExpression) -> CompiledExpression:
@@ -155,7 +161,7 @@ class ExpressionCompiler:
         if name not in self._parameters:
             if name not in self.environment.parameters:
                 raise InvalidInput(f"parameter ${name} is missing")
-            self._parameters[name] = ConstantExpression(check_parameter(name, self.environment.parameters[name]))
+            self._parameters[name] = ConstantExpression(check_cypher_parameter(name, self.environment.parameters[name]))
         return self._parameters[name]
 
     def _compile_variable(self, tree: VariableReference) -> CompiledExpression:
@@ -172,9 +178,9 @@ class ExpressionCompiler:
 
     def _bound(self, compiled: CompiledExpression, operands: list[CompiledExpression]) -> CompiledExpression:
         """Bound the size of a list or map, some of whose elements are not constants."""
-        if all(isinstance(each, ConstantExpression) and not is_large(each.value) for each in operands):
+        if all(isinstance(each, ConstantExpression) and not is_large_value(each.value) for each in operands):
             return self._fold(compiled, *operands)
-        return self._fold(closures.build_container(compiled), *operands)
+        return self._fold(operator_closures.compile_size_checked_container(compiled), *operands)
 
     def _compile_projection(self, tree: MapProjection) -> CompiledExpression:
         subject = self.compile(tree.subject)
@@ -187,7 +193,7 @@ class ExpressionCompiler:
                 return None
             result: dict[str, Any] = {}
             try:
-                properties = values.get_properties(found) or {}
+                properties = value_comparison.get_properties(found) or {}
             except InvalidInput as error:
                 raise locate(error) from None
             for name, value in entries:
@@ -195,23 +201,26 @@ class ExpressionCompiler:
                     result.update(properties)
                 else:
                     result[name] = value(row)
-            weigh(result)
+            count_nested_elements(result)
             return result
 
         return run
 
     # Lookups
 
-    def _compile_property(self, tree: PropertyLookup) -> CompiledExpression:
+    def _compile_property(self, tree: PropertyAccessNode) -> CompiledExpression:
         if isinstance(tree.subject, VariableReference):
-            return closures.build_property(tree.subject.name, tree.name, self._locator(tree))
+            return operator_closures.compile_property_access(tree.subject.name, tree.name, self._locator(tree))
         subject, name = self.compile(tree.subject), tree.name
         return self._fold(
-            closures.build_unary(lambda value: values.get_property(value, name), subject, self._locator(tree)), subject
+            operator_closures.compile_unary_operation(
+                lambda value: value_comparison.get_property(value, name), subject, self._locator(tree)
+            ),
+            subject,
         )
 
-    def _compile_index(self, tree: IndexLookup) -> CompiledExpression:
-        return self._compile_call(values.get_element, tree, tree.subject, tree.index)
+    def _compile_index(self, tree: SubscriptNode) -> CompiledExpression:
+        return self._compile_call(value_comparison.get_subscript_value, tree, tree.subject, tree.index)
 
     def _compile_slice(self, tree: ListSlice) -> CompiledExpression:
         subject = self.compile(tree.subject)
@@ -221,7 +230,7 @@ class ExpressionCompiler:
 
         def run(row: Row) -> list[Any] | None:
             try:
-                return values.get_slice(subject(row), first(row), last(row))
+                return value_comparison.get_list_slice(subject(row), first(row), last(row))
             except InvalidInput as error:
                 raise locate(error) from None
 
@@ -230,58 +239,64 @@ class ExpressionCompiler:
     def _compile_label(self, tree: LabelPredicate) -> CompiledExpression:
         labels, is_any = frozenset(tree.labels), tree.is_any
         subject = self.compile(tree.subject)
-        return closures.build_unary(
-            lambda value: values.has_labels(value, labels, is_any=is_any), subject, self._locator(tree)
+        return operator_closures.compile_unary_operation(
+            lambda value: value_comparison.has_labels(value, labels, is_any=is_any), subject, self._locator(tree)
         )
 
     # Operators
 
     def _compile_call(
-        self, function: Callable[[Any, Any], Any], tree: QueryNode, left: QueryExpression, right: QueryExpression
+        self, function: Callable[[Any, Any], Any], tree: QuerySyntaxNode, left: QueryExpression, right: QueryExpression
     ) -> CompiledExpression:
         first, second = self.compile(left), self.compile(right)
-        return self._fold(closures.build_binary(function, first, second, self._locator(tree)), first, second)
+        return self._fold(
+            operator_closures.compile_binary_operation(function, first, second, self._locator(tree)), first, second
+        )
 
     def _compile_unary(self, tree: UnaryExpression) -> CompiledExpression:
         operand = self.compile(tree.operand)
         if tree.operator == "NOT":
             _check_condition("NOT", operand)
-            return self._fold(closures.build_not(operand, self._locator(tree)), operand)
-        function = arithmetic.negate if tree.operator == "-" else arithmetic.check_number
-        return self._fold(closures.build_unary(function, operand, self._locator(tree)), operand)
+            return self._fold(operator_closures.compile_not_operator(operand, self._locator(tree)), operand)
+        function = arithmetic.negate if tree.operator == "-" else arithmetic.apply_unary_plus
+        return self._fold(operator_closures.compile_unary_operation(function, operand, self._locator(tree)), operand)
 
     def _compile_binary(self, tree: BinaryExpression) -> CompiledExpression:
         if function := _BINARY_FUNCTIONS.get(tree.operator):
             return self._compile_call(function, tree, tree.left, tree.right)
         left, right = self.compile(tree.left), self.compile(tree.right)
         locate = self._locator(tree)
-        if builder := closures.LOGIC_BUILDERS.get(tree.operator):
+        if builder := operator_closures.LOGIC_BUILDERS.get(tree.operator):
             _check_condition(tree.operator, left, right)
             return self._fold(builder(left, right, locate), left, right)
-        return self._fold(closures.build_membership(left, right, locate, self.environment.limits), left, right)
+        return self._fold(
+            operator_closures.compile_list_membership(left, right, locate, self.environment.limits), left, right
+        )
 
     def _compile_comparison(self, tree: ComparisonChain) -> CompiledExpression:
         operands = [self.compile(tree.first), *(self.compile(operand) for _, operand in tree.rest)]
         operators = [operator for operator, _ in tree.rest]
         if len(operators) == 1:
-            return self._fold(closures.build_comparison(operands[0], operators[0], operands[1]), *operands)
-        return self._fold(closures.build_chain(operands, operators), *operands)
+            return self._fold(operator_closures.compile_comparison(operands[0], operators[0], operands[1]), *operands)
+        return self._fold(operator_closures.compile_comparison_chain(operands, operators), *operands)
 
     def _compile_null_test(self, tree: NullPredicate) -> CompiledExpression:
         operand = self.compile(tree.operand)
-        return self._fold(closures.build_null_test(operand, is_negated=tree.is_negated), operand)
+        return self._fold(operator_closures.compile_null_test(operand, is_negated=tree.is_negated), operand)
 
-    def _compile_case(self, tree: CaseBranches) -> CompiledExpression:
+    def _compile_case(self, tree: CaseExpressionNode) -> CompiledExpression:
         otherwise: CompiledExpression = ConstantExpression(None)
         if tree.otherwise is not None:
             otherwise = self.compile(tree.otherwise)
         results = [self.compile(result) for _, result in tree.branches]
         if tree.subject is None:
             conditions = [self.compile_condition(condition) for condition, _ in tree.branches]
-            return closures.build_case(list(zip(conditions, results, strict=True)), otherwise)
+            return operator_closures.compile_case_expression(list(zip(conditions, results, strict=True)), otherwise)
         subject = self.compile(tree.subject)
         alternatives = [self.compile(alternative) for alternative, _ in tree.branches]
-        return closures.build_simple_case(subject, list(zip(alternatives, results, strict=True)), otherwise)
+        return operator_closures.compile_simple_case_expression(
+            subject, list(zip(alternatives, results, strict=True)), otherwise
+        )
 
     # Functions
 
@@ -292,8 +307,8 @@ class ExpressionCompiler:
             raise InvalidInput(f"DISTINCT is for aggregates, and {tree.name}() is none")
         arguments = [self.compile(each) for each in tree.arguments]
         if tree.name == "coalesce":
-            return self._fold(closures.build_coalesce(arguments), *arguments)
-        function = find_function(tree.name, self.environment.now)
+            return self._fold(operator_closures.compile_coalesce(arguments), *arguments)
+        function = find_scalar_function(tree.name, self.environment.now)
         call = function.bind(arguments)
         locate, limits = self._locator(tree), self.environment.limits
 
@@ -302,8 +317,8 @@ class ExpressionCompiler:
                 value = call(row)
             except InvalidInput as error:
                 raise locate(error) from None
-            if is_large(value):
-                count_work(value, limits)
+            if is_large_value(value):
+                count_large_value_work(value, limits)
             return value
 
         return run if function.is_volatile else self._fold(run, *arguments)
@@ -313,7 +328,7 @@ class ExpressionCompiler:
 
     # Lists
 
-    def _compile_source(self, tree: QueryExpression, user: QueryNode) -> Callable[[Row], list[Any] | None]:
+    def _compile_source(self, tree: QueryExpression, user: QuerySyntaxNode) -> Callable[[Row], list[Any] | None]:
         """Compile a list over whose elements an expression iterates."""
         source, locate = self.compile(tree), self._locator(user)
 
@@ -321,7 +336,7 @@ class ExpressionCompiler:
             items = source(row)
             if items is None or type(items) is list:
                 return items
-            raise locate(InvalidInput(f"IN expects a list, not {values.describe_value(items)}"))
+            raise locate(InvalidInput(f"IN expects a list, not {value_comparison.describe_value(items)}"))
 
         return run
 
@@ -329,18 +344,18 @@ class ExpressionCompiler:
         source = self._compile_source(tree.source, tree)
         where = None if tree.where is None else self.compile_condition(tree.where)
         result = None if tree.result is None else self.compile(tree.result)
-        return closures.build_comprehension(source, tree.name, where, result, self.environment.limits)
+        return operator_closures.compile_list_comprehension(source, tree.name, where, result, self.environment.limits)
 
     def _compile_quantifier(self, tree: QuantifiedPredicate) -> CompiledExpression:
         source = self._compile_source(tree.source, tree)
         where = self.compile_condition(tree.where)
-        return closures.build_quantifier(tree.kind, source, tree.name, where, self.environment.limits)
+        return operator_closures.compile_list_quantifier(tree.kind, source, tree.name, where, self.environment.limits)
 
     def _compile_reduce(self, tree: ReduceExpression) -> CompiledExpression:
         source = self._compile_source(tree.source, tree)
         initial, body = self.compile(tree.initial), self.compile(tree.body)
         names = tree.accumulator, tree.name
-        return closures.build_reduction(source, names, initial, body, self.environment.limits)
+        return operator_closures.compile_list_reduction(source, names, initial, body, self.environment.limits)
 
     # Patterns and subqueries
 
@@ -353,7 +368,7 @@ class ExpressionCompiler:
         match = self.environment.match_pattern(tree.path, None)
         return _build_count(match) if tree.is_count else _build_existence(match)
 
-    def _compile_subquery(self, tree: SubqueryValue) -> CompiledExpression:
+    def _compile_subquery(self, tree: SubqueryExpressionNode) -> CompiledExpression:
         expand = self.environment.run_subquery(tree.query)
         if tree.kind == "EXISTS":
             return _build_existence(expand)
@@ -369,8 +384,8 @@ def _build_list(expand: RowExpander, result: CompiledExpression) -> CompiledExpr
         for each in expand(row):
             value = result(each)
             found.append(value)
-            weight += weigh(value) if is_large(value) else 1
-            check_weight(weight)
+            weight += count_nested_elements(value) if is_large_value(value) else 1
+            check_element_count(weight)
         return found
 
     return run
@@ -388,18 +403,18 @@ def _check_condition(operator: str, *operands: CompiledExpression) -> None:
     """Raise InvalidInput for a constant that cannot be a condition."""
     for each in operands:
         if isinstance(each, ConstantExpression) and each.value is not None and type(each.value) is not bool:
-            raise InvalidInput(f"{operator} expects booleans, not {values.describe_value(each.value)}")
+            raise InvalidInput(f"{operator} expects booleans, not {value_comparison.describe_value(each.value)}")
 
 
 _BINARY_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": arithmetic.add,
+    "+": arithmetic.add_or_concatenate,
     "-": arithmetic.subtract,
     "*": arithmetic.multiply,
     "/": arithmetic.divide,
     "%": arithmetic.take_remainder,
-    "^": arithmetic.raise_power,
-    "STARTS WITH": values.starts_with,
-    "ENDS WITH": values.ends_with,
-    "CONTAINS": values.contains_text,
-    "=~": match_text,
+    "^": arithmetic.raise_to_power,
+    "STARTS WITH": value_comparison.starts_with,
+    "ENDS WITH": value_comparison.ends_with,
+    "CONTAINS": value_comparison.contains_text,
+    "=~": matches_whole_string_regex,
 }

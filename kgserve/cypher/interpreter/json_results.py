@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kgserve.cypher.interpreter import temporal
-from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.stored_temporals import show_attributes
+from kgserve.cypher.interpreter import temporal_functions
+from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.stored_temporal_values import format_temporal_attributes_as_iso
 from kgserve.errors import InvalidInput
 
 ANY_COLUMN = "ANY"
@@ -35,7 +35,7 @@ def to_json_value(value: Any) -> Any:
     converter = _CONVERTERS.get(type(value))
     if converter is not None:
         return converter(value)
-    return str(value) if temporal.is_temporal(value) else value
+    return str(value) if temporal_functions.is_temporal_value(value) else value
 
 
 def to_json_cell(value: Any, type_: str) -> Any:
@@ -49,7 +49,7 @@ def to_json_cell(value: Any, type_: str) -> Any:
     return to_json_value(value)
 
 
-def column_type(values: Iterable[Any]) -> str:
+def infer_column_type(values: Iterable[Any]) -> str:
     """Return the type of a column's values: ``NULL`` if all are null, ``ANY`` if types are mixed."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) > 1:
@@ -58,7 +58,7 @@ def column_type(values: Iterable[Any]) -> str:
 
 
 def _name_type(kind: type[Any]) -> str:
-    return _COLUMN_TYPES.get(kind) or temporal.COLUMN_TYPES.get(kind, ANY_COLUMN).replace(" ", "_")
+    return _COLUMN_TYPES.get(kind) or temporal_functions.COLUMN_TYPES.get(kind, ANY_COLUMN).replace(" ", "_")
 
 
 def _convert_float(value: float) -> float:
@@ -81,7 +81,7 @@ def _convert_relationship(relationship: RelationshipReference) -> dict[str, Any]
 def _convert_columns(columns: dict[str, Any]) -> dict[str, Any]:
     attributes = columns.get("attributes")
     if isinstance(attributes, str):
-        columns = {**columns, "attributes": show_attributes(attributes)}
+        columns = {**columns, "attributes": format_temporal_attributes_as_iso(attributes)}
     return _convert_map(columns)
 
 

@@ -10,65 +10,65 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.interpreter.query_tree import (
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     ElementUpdate,
     LabelAssignment,
     LabelRemoval,
     LiteralValue,
     MapExpression,
-    MergeStage,
-    NodeElement,
+    MergeClauseNode,
+    NodePatternElement,
     PropertyRemoval,
     PropertyUpdate,
-    QueryNode,
+    QuerySyntaxNode,
     QueryUnion,
-    UpdateStage,
+    SetOrRemoveClauseNode,
     VariableReference,
 )
-from kgserve.cypher.interpreter.tree_rewrite import rewrite_tree
+from kgserve.cypher.interpreter.syntax_tree_rewrite import rewrite_syntax_tree
 from kgserve.errors import InvalidInput
 
 _FENCE = "__"
 _MIN_MARKER_CHARS = 5
 
 
-def is_marker(name: str) -> bool:
-    """Return whether a label begins and ends with two underscores."""
+def is_marker_label(name: str) -> bool:
+    """Return whether a label is a marker: it begins and ends with two underscores."""
     return name.startswith(_FENCE) and name.endswith(_FENCE) and len(name) >= _MIN_MARKER_CHARS
 
 
-def find_markers(properties: dict[str, Any]) -> list[str]:
-    """Return the markers among the attributes of a node, sorted."""
-    return sorted(name for name, value in properties.items() if value is True and is_marker(name))
+def find_marker_labels(properties: dict[str, Any]) -> list[str]:
+    """Return the marker labels among the attributes of a node, sorted."""
+    return sorted(name for name, value in properties.items() if value is True and is_marker_label(name))
 
 
-def without_markers(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return properties without those that are markers."""
-    markers = [name for name, value in properties.items() if value is True and is_marker(name)]
+def remove_marker_properties(properties: dict[str, Any]) -> dict[str, Any]:
+    """Remove the properties that represent marker labels."""
+    markers = [name for name, value in properties.items() if value is True and is_marker_label(name)]
     return {name: value for name, value in properties.items() if name not in markers} if markers else properties
 
 
 def replace_marker_labels(query: QueryUnion) -> QueryUnion:
-    """Return a query whose markers are properties. Raises InvalidInput where a marker cannot stand."""
-    return rewrite_tree(query, _replace_markers)
+    """Replace the marker labels in a query by properties. Raises InvalidInput where a marker is not allowed."""
+    return rewrite_syntax_tree(query, _replace_markers)
 
 
-def _replace_markers(part: QueryNode) -> QueryNode:
+def _replace_markers(part: QuerySyntaxNode) -> QuerySyntaxNode:
     match part:
-        case NodeElement() if any(map(is_marker, part.labels)):
+        case NodePatternElement() if any(map(is_marker_label, part.labels)):
             return _replace_in_pattern(part)
-        case UpdateStage():
+        case SetOrRemoveClauseNode():
             return msgspec.structs.replace(part, updates=_replace_in_updates(part.updates))
-        case MergeStage():
+        case MergeClauseNode():
             created, matched = _replace_in_updates(part.on_create), _replace_in_updates(part.on_match)
             return msgspec.structs.replace(part, on_create=created, on_match=matched)
         case _:
             return part
 
 
-def _replace_in_pattern(node: NodeElement) -> NodeElement:
-    markers = [label for label in node.labels if is_marker(label)]
-    others = tuple(label for label in node.labels if not is_marker(label))
+def _replace_in_pattern(node: NodePatternElement) -> NodePatternElement:
+    markers = [label for label in node.labels if is_marker_label(label)]
+    others = tuple(label for label in node.labels if not is_marker_label(label))
     if node.is_any and len(node.labels) > 1:
         raise InvalidInput.at("query", f"{markers[0]} cannot be one of several labels; use WHERE n:A OR n:{markers[0]}")
     properties = node.properties
@@ -90,11 +90,11 @@ def _replace_update(update: ElementUpdate) -> Iterable[ElementUpdate]:
     if not isinstance(update, LabelAssignment | LabelRemoval):
         yield update
         return
-    others = tuple(label for label in update.labels if not is_marker(label))
+    others = tuple(label for label in update.labels if not is_marker_label(label))
     if others:
         yield msgspec.structs.replace(update, labels=others) if len(others) < len(update.labels) else update
     subject = VariableReference(position=update.position, name=update.name)
-    for label in filter(is_marker, update.labels):
+    for label in filter(is_marker_label, update.labels):
         name = LiteralValue(position=update.position, value=label)
         if isinstance(update, LabelRemoval):
             yield PropertyRemoval(position=update.position, subject=subject, name=name)

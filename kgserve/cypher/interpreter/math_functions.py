@@ -8,8 +8,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from kgserve.cypher.interpreter.arithmetic import check_integer
-from kgserve.cypher.interpreter.scalar_function import INTEGER, NUMBER, STRING, ScalarFunction, tabulate
+from kgserve.cypher.interpreter.arithmetic import require_int64
+from kgserve.cypher.interpreter.scalar_function_definition import (
+    INTEGER,
+    NUMBER,
+    STRING,
+    ScalarFunction,
+    index_functions_by_name,
+)
 from kgserve.errors import InvalidInput
 
 _ROUNDING_MODES = {
@@ -26,7 +32,7 @@ _MAX_PRECISION = 400
 
 
 def _absolute(value: float) -> float:
-    return check_integer(abs(value)) if type(value) is int else abs(value)
+    return require_int64(abs(value)) if type(value) is int else abs(value)
 
 
 def _sign(value: float) -> int:
@@ -114,7 +120,7 @@ _OF_ONE_NUMBER: dict[str, Callable[[float], Any]] = {
     "isNaN": _is_nan,
 }
 
-MATH_FUNCTIONS = tabulate(
+MATH_FUNCTIONS = index_functions_by_name(
     [
         *(ScalarFunction(name, run, (NUMBER,), 1) for name, run in _OF_ONE_NUMBER.items()),
         ScalarFunction("atan2", _guard(math.atan2), (NUMBER, NUMBER), 2),

@@ -7,30 +7,30 @@ from typing import Literal
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.expression_checks import ExpressionChecker, ExpressionScope
-from kgserve.cypher.interpreter.query_tree import (
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     LiteralValue,
     MapExpression,
-    NodeElement,
+    NodePatternElement,
     ParameterReference,
-    PathElement,
-    RelationshipElement,
+    PathPatternElement,
+    RelationshipPatternElement,
 )
-from kgserve.cypher.interpreter.static_kinds import (
+from kgserve.cypher.interpreter.static_value_types import (
     NODE_KIND,
     PATH_KIND,
     RELATIONSHIP_KIND,
     RELATIONSHIP_LIST_KIND,
-    StaticKind,
+    StaticValueType,
 )
 
 MAX_PATTERN_ELEMENTS = 200
 MAX_MATCHED_ELEMENTS = 1_000
 
-Names = dict[str, StaticKind]
+Names = dict[str, StaticValueType]
 """Kinds of variables by name."""
 
 
-class PatternChecker(ExpressionChecker):
+class GraphPatternChecker(ExpressionChecker):
     """Checks patterns and expressions."""
 
     _matched_count = 0
@@ -38,7 +38,7 @@ class PatternChecker(ExpressionChecker):
     # Patterns to match
 
     @override
-    def declare_match(self, paths: tuple[PathElement, ...], names: Names) -> None:
+    def declare_match(self, paths: tuple[PathPatternElement, ...], names: Names) -> None:
         self._count_elements(paths)
         relationships: set[str] = set()
         for path in paths:
@@ -54,7 +54,7 @@ class PatternChecker(ExpressionChecker):
         for path in paths:
             self._check_matched_elements(path, ExpressionScope(names))
 
-    def _count_elements(self, paths: tuple[PathElement, ...]) -> None:
+    def _count_elements(self, paths: tuple[PathPatternElement, ...]) -> None:
         """Limit the size of patterns; the time to plan one grows with its square."""
         count = sum(len(path.nodes) + len(path.relationships) for path in paths)
         self._matched_count += count
@@ -68,33 +68,33 @@ class PatternChecker(ExpressionChecker):
             raise self.fail(paths[0].position, f"{message}; exceeded")
 
     @override
-    def check_bound_path(self, path: PathElement, scope: ExpressionScope) -> None:
+    def check_bound_path(self, path: PathPatternElement, scope: ExpressionScope) -> None:
         for element in (*path.nodes, *path.relationships):
             if element.name and element.name not in scope.names:
                 what = f"variable {element.name} is not defined; a pattern in an expression cannot introduce it"
                 raise self.fail(element.position, f"{what}, but EXISTS {{ }} can")
         self.declare_match((path,), dict(scope.names))
 
-    def _declare_path_name(self, path: PathElement, names: Names) -> None:
+    def _declare_path_name(self, path: PathPatternElement, names: Names) -> None:
         if path.name:
             self.declare(path.name, PATH_KIND, path.position, names)
 
-    def declare(self, name: str, kind: StaticKind, position: int, names: Names) -> None:
+    def declare(self, name: str, kind: StaticValueType, position: int, names: Names) -> None:
         """Add a variable. Raises InvalidInput if it exists already."""
         if name in names:
             raise self.fail(position, f"variable {name} is already defined; choose another name")
         names[name] = kind
 
-    def _use_node(self, node: NodeElement, names: Names) -> None:
+    def _use_node(self, node: NodePatternElement, names: Names) -> None:
         if node.name:
             self._use(node.name, NODE_KIND, node.position, names)
 
-    def _use_relationship(self, relationship: RelationshipElement, names: Names) -> None:
+    def _use_relationship(self, relationship: RelationshipPatternElement, names: Names) -> None:
         if relationship.name:
             kind = RELATIONSHIP_KIND if relationship.lengths is None else RELATIONSHIP_LIST_KIND
             self._use(relationship.name, kind, relationship.position, names)
 
-    def _use(self, name: str, kind: StaticKind, position: int, names: Names) -> None:
+    def _use(self, name: str, kind: StaticValueType, position: int, names: Names) -> None:
         """Bind a variable to a kind of element, or use one that is bound. Raises InvalidInput for another kind."""
         known = names.setdefault(name, kind)
         if known == kind:
@@ -106,7 +106,7 @@ class PatternChecker(ExpressionChecker):
         described = "a list of relationships" if kind.element else kind.describe()
         raise self.fail(position, f"variable {name} is {known.describe()}; it cannot also be {described}")
 
-    def _check_matched_elements(self, path: PathElement, scope: ExpressionScope) -> None:
+    def _check_matched_elements(self, path: PathPatternElement, scope: ExpressionScope) -> None:
         for element in (*path.nodes, *path.relationships):
             if isinstance(element.properties, ParameterReference):
                 raise self.fail(
@@ -117,13 +117,15 @@ class PatternChecker(ExpressionChecker):
             if element.where is not None:
                 self.check_condition(element.where, scope, "a condition in a pattern")
 
-    def _check_properties(self, element: NodeElement | RelationshipElement, scope: ExpressionScope) -> None:
+    def _check_properties(
+        self, element: NodePatternElement | RelationshipPatternElement, scope: ExpressionScope
+    ) -> None:
         if isinstance(element.properties, MapExpression):
             self.check(element.properties, scope)
 
     # Patterns to create
 
-    def declare_create(self, paths: tuple[PathElement, ...], names: Names) -> None:
+    def declare_create(self, paths: tuple[PathPatternElement, ...], names: Names) -> None:
         """Add the variables of CREATE, and check its patterns. Raises InvalidInput."""
         for path in paths:
             for element in (*path.nodes, *path.relationships):
@@ -134,7 +136,7 @@ class PatternChecker(ExpressionChecker):
                     message = "CREATE needs the direction of a relationship, as in (a)-[:TYPE]->(b)"
                     raise self.fail(relationship.position, message)
 
-    def declare_merge(self, path: PathElement, names: Names) -> None:
+    def declare_merge(self, path: PathPatternElement, names: Names) -> None:
         """Add the variables of MERGE, and check its pattern. Raises InvalidInput."""
         for element in (*path.nodes, *path.relationships):
             if isinstance(element.properties, ParameterReference):
@@ -146,12 +148,12 @@ class PatternChecker(ExpressionChecker):
             self._check_merged_properties(element)
         self._declare_written_path(path, names, "MERGE")
 
-    def _check_merged_properties(self, element: NodeElement | RelationshipElement) -> None:
+    def _check_merged_properties(self, element: NodePatternElement | RelationshipPatternElement) -> None:
         for key, value in element.properties.entries if isinstance(element.properties, MapExpression) else ():
             if isinstance(value, LiteralValue) and value.value is None:
                 raise self.fail(value.position, f"MERGE cannot find the property {key} with the value null")
 
-    def _declare_written_path(self, path: PathElement, names: Names, clause: Literal["CREATE", "MERGE"]) -> None:
+    def _declare_written_path(self, path: PathPatternElement, names: Names, clause: Literal["CREATE", "MERGE"]) -> None:
         if path.shortest:
             raise self.fail(path.position, f"{clause} cannot create a shortest path")
         self._declare_path_name(path, names)
@@ -162,7 +164,9 @@ class PatternChecker(ExpressionChecker):
             if relationship.name:
                 self.declare(relationship.name, RELATIONSHIP_KIND, relationship.position, names)
 
-    def _declare_written_node(self, node: NodeElement, path: PathElement, names: Names, clause: str) -> None:
+    def _declare_written_node(
+        self, node: NodePatternElement, path: PathPatternElement, names: Names, clause: str
+    ) -> None:
         if node.where is not None:
             raise self.fail(node.position, f"WHERE is not allowed in a pattern of {clause}")
         if node.is_any:
@@ -175,7 +179,7 @@ class PatternChecker(ExpressionChecker):
                 raise self.fail(node.position, message)
         self._use_node(node, names)
 
-    def _check_written_relationship(self, relationship: RelationshipElement, clause: str) -> None:
+    def _check_written_relationship(self, relationship: RelationshipPatternElement, clause: str) -> None:
         if relationship.lengths is not None:
             raise self.fail(relationship.position, f"{clause} cannot create relationships of variable length")
         if len(relationship.types) != 1:

@@ -6,35 +6,41 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
-from kgserve.cypher.interpreter.graph_view import NO_LABEL, CompiledExpression, GraphView, Row, WritableGraph
-from kgserve.cypher.interpreter.pattern_model import (
-    MatchState,
-    NodeLookup,
-    NodeSlot,
-    PathSlot,
-    PatternCheck,
-    PatternModel,
-    RelationshipSlot,
-    StateTest,
-    build_path,
+from kgserve.cypher.interpreter.graph_view_interface import (
+    NO_LABEL,
+    CompiledExpression,
+    Row,
+    StatementGraphView,
+    WritableGraphView,
 )
-from kgserve.cypher.interpreter.pattern_step_texts import describe_expansion, describe_pattern_start
+from kgserve.cypher.interpreter.opencypher_syntax_tree import PathPatternElement, QueryExpression
+from kgserve.cypher.interpreter.pattern_model import (
+    GraphPatternModel,
+    NodePropertyEquality,
+    PartialPatternMatch,
+    PatternMatchCondition,
+    PatternNodeSlot,
+    PatternPathSlot,
+    PatternRelationshipSlot,
+    StateTest,
+    build_graph_path,
+)
+from kgserve.cypher.interpreter.pattern_step_descriptions import describe_pattern_start, describe_relationship_expansion
 from kgserve.cypher.interpreter.pattern_steps import (
     MatchStep,
     NodeSource,
     RelationshipTraversal,
-    build_bound_end,
-    build_bound_node,
-    build_counting_expansion,
-    build_expansion,
-    build_scan,
-    build_variable_expansion,
-    can_count,
+    build_bound_node_step,
+    build_expansion_count_step,
+    build_node_scan_step,
+    build_relationship_end_step,
+    build_relationship_expand_step,
+    build_variable_length_expand_step,
+    can_count_expansion_matches,
 )
-from kgserve.cypher.interpreter.property_index import ExpressionIndex, PropertyIndexCache
-from kgserve.cypher.interpreter.query_tree import PathElement, QueryExpression
-from kgserve.cypher.interpreter.shortest_paths import ShortestPathStep
-from kgserve.cypher.interpreter.values import equivalence_key
+from kgserve.cypher.interpreter.shortest_paths import ShortestPathMatchStep
+from kgserve.cypher.interpreter.temporary_property_indexes import ExpressionIndex, TemporaryPropertyIndexes
+from kgserve.cypher.interpreter.value_comparison import value_equivalence_key
 
 _LOOKUP_FACTOR = 0.05
 """Cost of finding a node by a property, relative to a scan of its label."""
@@ -43,22 +49,22 @@ _LAST_RANK = 9
 _INDEXED_TYPES = frozenset({str, int, float, bool})
 
 
-class PatternMatcher:
-    """Compiles patterns to functions that extend a row by all of their matches."""
+class GraphPatternCompiler:
+    """Compiles graph patterns to functions that extend a row by all of their matches."""
 
     def __init__(self, environment: EvaluationEnvironment, compiler: ExpressionCompiler) -> None:
         self.environment = environment
         self.compiler = compiler
         graph = environment.graph
-        is_static = not isinstance(graph, WritableGraph)
-        self.indexes = PropertyIndexCache(graph, environment.limits.hold) if is_static else None
+        is_static = not isinstance(graph, WritableGraphView)
+        self.indexes = TemporaryPropertyIndexes(graph, environment.limits.hold) if is_static else None
 
-    def compile_path(self, path: PathElement, where: QueryExpression | None) -> Callable[[Row], Iterator[Row]]:
+    def compile_path(self, path: PathPatternElement, where: QueryExpression | None) -> Callable[[Row], Iterator[Row]]:
         """Compile one path with a condition. Raises InvalidInput."""
         return self.compile_pattern((path,), where)
 
     def compile_pattern(
-        self, paths: tuple[PathElement, ...], where: QueryExpression | None, needed: frozenset[str] | None = None
+        self, paths: tuple[PathPatternElement, ...], where: QueryExpression | None, needed: frozenset[str] | None = None
     ) -> Callable[[Row], Iterator[Row]]:
         """Compile the paths of one clause, in which no relationship matches twice. Raises InvalidInput.
 
@@ -66,7 +72,7 @@ class PatternMatcher:
         the number of matches count, a row may stand for `MATCH_COUNT` of them, and changes when the next one is asked
         for.
         """
-        model = PatternModel(self.environment.graph, self.compiler, paths, where)
+        model = GraphPatternModel(self.environment.graph, self.compiler, paths, where)
         names = sorted(model.names)
         plans: dict[tuple[bool, ...], Callable[[Row], Iterator[Row]]] = {}
 
@@ -75,45 +81,49 @@ class PatternMatcher:
             run = plans.get(signature)
             if run is None:
                 bound = frozenset(name for name in names if name in row)
-                run = plans[signature] = PatternPlanner(self, model, bound, needed).plan()
+                run = plans[signature] = PatternMatchPlanner(self, model, bound, needed).plan()
             return run(row)
 
         return match
 
     def describe_pattern(
-        self, paths: tuple[PathElement, ...], where: QueryExpression | None, bound: frozenset[str]
+        self, paths: tuple[PathPatternElement, ...], where: QueryExpression | None, bound: frozenset[str]
     ) -> list[str]:
         """Return the steps that match paths if some variables are bound before. Raises InvalidInput."""
-        model = PatternModel(self.environment.graph, self.compiler, paths, where)
-        planner = PatternPlanner(self, model, bound & model.names)
+        model = GraphPatternModel(self.environment.graph, self.compiler, paths, where)
+        planner = PatternMatchPlanner(self, model, bound & model.names)
         planner.plan()
         return planner.describe()
 
 
-class StartChoice(NamedTuple):
-    """Start of a plan: the node, what finds it, and whether the row or a bound relationship has it."""
+class PatternStartChoice(NamedTuple):
+    """Node at which the plan of a pattern starts, and how it is found."""
 
-    slot: NodeSlot
-    lookups: list[NodeLookup]
+    slot: PatternNodeSlot
+    lookups: list[NodePropertyEquality]
     is_given: bool
     relationship: str
 
 
-class ExpansionChoice(NamedTuple):
-    """Relationship that a plan follows; ``is_closed`` if both of its ends are bound."""
+class PatternExpansionChoice(NamedTuple):
+    """Relationship that the plan of a pattern expands next; ``is_closed`` if both of its ends are bound."""
 
-    slot: RelationshipSlot
+    slot: PatternRelationshipSlot
     is_reverse: bool
     is_closed: bool
 
 
-class PatternPlanner:
+class PatternMatchPlanner:
     """Plans the steps of a pattern, of which some variables are bound already."""
 
     def __init__(
-        self, matcher: PatternMatcher, model: PatternModel, bound: frozenset[str], needed: frozenset[str] | None = None
+        self,
+        matcher: GraphPatternCompiler,
+        model: GraphPatternModel,
+        bound: frozenset[str],
+        needed: frozenset[str] | None = None,
     ) -> None:
-        self.graph: GraphView = matcher.environment.graph
+        self.graph: StatementGraphView = matcher.environment.graph
         self.limits = matcher.environment.limits
         self.indexes = matcher.indexes
         self.model = model
@@ -126,7 +136,7 @@ class PatternPlanner:
         self.steps: list[MatchStep] = []
         self.needed = needed
         self.last_traversal: RelationshipTraversal | None = None
-        self.choices: list[StartChoice | ExpansionChoice] = []
+        self.choices: list[PatternStartChoice | PatternExpansionChoice] = []
 
     def describe(self) -> list[str]:
         """Return the steps of the plan as texts."""
@@ -134,8 +144,10 @@ class PatternPlanner:
             describe_pattern_start(
                 self.graph, each.slot, each.lookups, is_given=each.is_given, relationship=each.relationship
             )
-            if isinstance(each, StartChoice)
-            else describe_expansion(self.model, each.slot, is_reverse=each.is_reverse, is_closed=each.is_closed)
+            if isinstance(each, PatternStartChoice)
+            else describe_relationship_expansion(
+                self.model, each.slot, is_reverse=each.is_reverse, is_closed=each.is_closed
+            )
             for each in self.choices
         ]
 
@@ -151,14 +163,14 @@ class PatternPlanner:
             elif expansion is not None:
                 self._add_expansion(*expansion[1:])
         last = self.last_traversal
-        if self.needed is not None and last is not None and can_count(last, self.needed):
-            self.steps[-1] = build_counting_expansion(last)
+        if self.needed is not None and last is not None and can_count_expansion_matches(last, self.needed):
+            self.steps[-1] = build_expansion_count_step(last)
         copies = self.needed is None
         return _build_run(self.steps, first, len(self.model.nodes), len(self.model.relationships), copies=copies)
 
     # Starts
 
-    def _choose_start(self) -> tuple[float, NodeSlot] | None:
+    def _choose_start(self) -> tuple[float, PatternNodeSlot] | None:
         slots = [slot for slot in self.model.nodes if slot.index not in self.placed]
         if not slots:
             return None
@@ -167,7 +179,7 @@ class PatternPlanner:
         cost, _, slot = min((self._cost(slot), slot.index, slot) for slot in slots)
         return cost, slot
 
-    def _cost(self, slot: NodeSlot) -> float:
+    def _cost(self, slot: PatternNodeSlot) -> float:
         """Estimate the number of nodes that a start finds; below 1 means at most a few."""
         if slot.name in self.given:
             return 0
@@ -179,41 +191,41 @@ class PatternPlanner:
         count = self._count(slot)
         return 2 + count * _LOOKUP_FACTOR if usable else 2 + count
 
-    def _count(self, slot: NodeSlot) -> int:
+    def _count(self, slot: PatternNodeSlot) -> int:
         if slot.labels is None:
             return self.graph.node_count() + 1
         return sum(self.graph.node_count(label) for label in slot.labels)
 
-    def _usable_lookups(self, slot: NodeSlot) -> list[NodeLookup]:
+    def _usable_lookups(self, slot: PatternNodeSlot) -> list[NodePropertyEquality]:
         return [lookup for lookup in slot.lookups if lookup.required <= self.bound]
 
-    def _find_bound_relationship(self, slot: NodeSlot) -> RelationshipSlot | None:
+    def _find_bound_relationship(self, slot: PatternNodeSlot) -> PatternRelationshipSlot | None:
         for each in self.open_relationships:
             if each.name in self.given and not each.is_variable and slot.index in {each.left, each.right}:
                 return each
         return None
 
-    def _add_start(self, slot: NodeSlot) -> None:
+    def _add_start(self, slot: PatternNodeSlot) -> None:
         usable = self._usable_lookups(slot)
         self.placed.add(slot.index)
         self.bound.add(slot.name)
         relationship = self._find_bound_relationship(slot)
         end_of = "" if relationship is None else relationship.name
-        self.choices.append(StartChoice(slot, usable, slot.name in self.given, end_of))
+        self.choices.append(PatternStartChoice(slot, usable, slot.name in self.given, end_of))
         accept = self._take_accept()
         if slot.name in self.given:
-            self.steps.append(build_bound_node(self.graph, slot, accept))
+            self.steps.append(build_bound_node_step(self.graph, slot, accept))
         elif relationship is not None and not any(lookup.name == "id" for lookup in usable):
-            self.steps.append(build_bound_end(self.graph, self.limits, slot, relationship, accept))
+            self.steps.append(build_relationship_end_step(self.graph, self.limits, slot, relationship, accept))
         else:
             find = self._build_source(slot, usable)
-            self.steps.append(build_scan(self.graph, self.limits, slot, find, accept))
+            self.steps.append(build_node_scan_step(self.graph, self.limits, slot, find, accept))
 
-    def _build_source(self, slot: NodeSlot, lookups: list[NodeLookup]) -> NodeSource:
+    def _build_source(self, slot: PatternNodeSlot, lookups: list[NodePropertyEquality]) -> NodeSource:
         graph = self.graph
         labels = None if slot.labels is None else sorted(slot.labels)
 
-        def scan(state: MatchState) -> Iterable[str]:  # noqa: ARG001
+        def scan(state: PartialPatternMatch) -> Iterable[str]:  # noqa: ARG001
             if labels is None:
                 return graph.node_ids()
             if len(labels) == 1:
@@ -225,15 +237,17 @@ class PatternPlanner:
             return _build_id_source(graph, ids[0], scan)
         by_property = [lookup for lookup in lookups if lookup.key is None]
         if by_property:
-            return PropertySource(graph, self.indexes, labels, by_property, scan)
+            return PropertyNodeFinder(graph, self.indexes, labels, by_property, scan)
         return self._build_expression_source(slot, lookups[0], scan) if lookups else scan
 
-    def _build_expression_source(self, slot: NodeSlot, lookup: NodeLookup, scan: NodeSource) -> NodeSource:
-        empty = MatchState({}, 0, 0)
+    def _build_expression_source(
+        self, slot: PatternNodeSlot, lookup: NodePropertyEquality, scan: NodeSource
+    ) -> NodeSource:
+        empty = PartialPatternMatch({}, 0, 0)
         key = cast("CompiledExpression", lookup.key)
         index = ExpressionIndex(self.graph, self.limits.hold, slot.name, key, lambda: scan(empty))
 
-        def find(state: MatchState) -> Iterable[str]:
+        def find(state: PartialPatternMatch) -> Iterable[str]:
             found: dict[str, None] = {}
             values = _read_values(lookup, state)
             if values is None:
@@ -249,9 +263,9 @@ class PatternPlanner:
 
     # Expansions
 
-    def _choose_expansion(self) -> tuple[int, RelationshipSlot, bool] | None:
+    def _choose_expansion(self) -> tuple[int, PatternRelationshipSlot, bool] | None:
         """Return the cheapest relationship at a node that is bound: its rank, and whether it begins at its right."""
-        best: tuple[int, int, RelationshipSlot, bool] | None = None
+        best: tuple[int, int, PatternRelationshipSlot, bool] | None = None
         for slot in self.open_relationships:
             has_left, has_right = slot.left in self.placed, slot.right in self.placed
             if not (has_left or has_right) or (slot.shortest and not (has_left and has_right)):
@@ -261,7 +275,7 @@ class PatternPlanner:
                 best = candidate
         return best and (best[0], best[2], best[3])
 
-    def _rank(self, slot: RelationshipSlot, *, is_closed: bool) -> int:
+    def _rank(self, slot: PatternRelationshipSlot, *, is_closed: bool) -> int:
         if slot.shortest:
             return 0 if self._can_search(slot) else _LAST_RANK
         if slot.name in self.given:
@@ -272,17 +286,17 @@ class PatternPlanner:
         target = self.model.nodes[slot.right if slot.left in self.placed else slot.left]
         return rank if target.labels is not None or target.lookups else rank + 1
 
-    def _can_search(self, slot: RelationshipSlot) -> bool:
+    def _can_search(self, slot: PatternRelationshipSlot) -> bool:
         """Return whether all conditions on a shortest path could be evaluated as soon as it is found."""
         own = {slot.name, slot.path_name}
         known = self.bound | own
         return all(check.required <= known for check in self.open_checks if not own.isdisjoint(check.required))
 
-    def _add_expansion(self, slot: RelationshipSlot, is_reverse: bool) -> None:
+    def _add_expansion(self, slot: PatternRelationshipSlot, is_reverse: bool) -> None:
         target = self.model.nodes[slot.left if is_reverse else slot.right]
         traversal = RelationshipTraversal(self.graph, self.limits, slot, target, is_reverse=is_reverse)
         traversal.is_target_bound = target.index in self.placed
-        self.choices.append(ExpansionChoice(slot, is_reverse, traversal.is_target_bound))
+        self.choices.append(PatternExpansionChoice(slot, is_reverse, traversal.is_target_bound))
         traversal.is_relationship_bound = slot.name in self.given
         self.open_relationships.remove(slot)
         if not slot.required <= self.bound:
@@ -294,22 +308,22 @@ class PatternPlanner:
         self.bound.update((target.name, slot.name))
         traversal.accept = self._take_accept()
         self.last_traversal = traversal
-        build = build_variable_expansion if slot.is_variable else build_expansion
+        build = build_variable_length_expand_step if slot.is_variable else build_relationship_expand_step
         self.steps.append(build(traversal))
 
-    def _defer_tests(self, slot: RelationshipSlot, traversal: RelationshipTraversal) -> None:
+    def _defer_tests(self, slot: PatternRelationshipSlot, traversal: RelationshipTraversal) -> None:
         """Test the properties of a relationship when the variables are bound that they refer to."""
         tests, index = traversal.tests, slot.index
         traversal.tests = ()
 
-        def test(state: MatchState) -> bool:
+        def test(state: PartialPatternMatch) -> bool:
             link: Any = state.links[index]
             keys = link if slot.is_variable else (link,)
             return all(each(state, key) for key in keys for each in tests)
 
-        self.open_checks.append(PatternCheck(slot.required | {slot.name}, test))
+        self.open_checks.append(PatternMatchCondition(slot.required | {slot.name}, test))
 
-    def _add_shortest(self, slot: RelationshipSlot, traversal: RelationshipTraversal) -> None:
+    def _add_shortest(self, slot: PatternRelationshipSlot, traversal: RelationshipTraversal) -> None:
         names = {slot.name, slot.path_name} - {""}
         before = [check for check in self.open_checks if check.required <= self.bound | names]
         self.bound.update(names)
@@ -318,7 +332,7 @@ class PatternPlanner:
         source = self.model.nodes[traversal.source]
         backward = RelationshipTraversal(self.graph, self.limits, slot, source, is_reverse=not traversal.is_reverse)
         backward.tests = traversal.tests
-        self.steps.append(ShortestPathStep(traversal, backward, condition, self._take_accept()))
+        self.steps.append(ShortestPathMatchStep(traversal, backward, condition, self._take_accept()))
 
     # Checks
 
@@ -332,14 +346,16 @@ class PatternPlanner:
         return _combine(paths, checks, self.model)
 
 
-def _combine(paths: list[PathSlot], checks: list[PatternCheck], model: PatternModel) -> StateTest | None:
+def _combine(
+    paths: list[PatternPathSlot], checks: list[PatternMatchCondition], model: GraphPatternModel
+) -> StateTest | None:
     tests = [*(_build_path_binding(model.graph, path) for path in paths), *(check.test for check in checks)]
     if not tests:
         return None
     if len(tests) == 1:
         return tests[0]
 
-    def accept(state: MatchState) -> bool:
+    def accept(state: PartialPatternMatch) -> bool:
         for test in tests:  # noqa: SIM110
             if not test(state):
                 return False
@@ -348,17 +364,17 @@ def _combine(paths: list[PathSlot], checks: list[PatternCheck], model: PatternMo
     return accept
 
 
-def _build_path_binding(graph: GraphView, path: PathSlot) -> StateTest:
-    def bind(state: MatchState) -> bool:
+def _build_path_binding(graph: StatementGraphView, path: PatternPathSlot) -> StateTest:
+    def bind(state: PartialPatternMatch) -> bool:
         links = [state.links[index] for index in path.relationships]
-        state.row[path.name] = build_path(graph, state.nodes[path.nodes[0]], links)
+        state.row[path.name] = build_graph_path(graph, state.nodes[path.nodes[0]], links)
         return True
 
     return bind
 
 
-def _build_id_source(graph: GraphView, lookup: NodeLookup, scan: NodeSource) -> NodeSource:
-    def find(state: MatchState) -> Iterable[str]:
+def _build_id_source(graph: StatementGraphView, lookup: NodePropertyEquality, scan: NodeSource) -> NodeSource:
+    def find(state: PartialPatternMatch) -> Iterable[str]:
         ids = _read_values(lookup, state)
         if ids is None:
             return scan(state)
@@ -367,25 +383,25 @@ def _build_id_source(graph: GraphView, lookup: NodeLookup, scan: NodeSource) -> 
     return find
 
 
-def _read_values(lookup: NodeLookup, state: MatchState) -> list[Any] | None:
+def _read_values(lookup: NodePropertyEquality, state: PartialPatternMatch) -> list[Any] | None:
     """Return the values that a property may have, without null; None if the right side of IN is no list."""
     value = lookup.value(state.row)
     if not lookup.is_list or value is None:
         return [] if value is None else [value]
     if not isinstance(value, list):
         return None
-    return list({equivalence_key(each): each for each in cast("list[Any]", value) if each is not None}.values())
+    return list({value_equivalence_key(each): each for each in cast("list[Any]", value) if each is not None}.values())
 
 
-class PropertySource:
-    """Finds nodes by a property that an index has, else by one of a temporary index, else by a scan."""
+class PropertyNodeFinder:
+    """Finds nodes by property values: by an index of the graph, else by a temporary index, else by a scan."""
 
     def __init__(
         self,
-        graph: GraphView,
-        indexes: PropertyIndexCache | None,
+        graph: StatementGraphView,
+        indexes: TemporaryPropertyIndexes | None,
         labels: list[str] | None,
-        lookups: list[NodeLookup],
+        lookups: list[NodePropertyEquality],
         scan: NodeSource,
     ) -> None:
         self.graph = graph
@@ -394,7 +410,7 @@ class PropertySource:
         self.lookups = lookups
         self.scan = scan
 
-    def __call__(self, state: MatchState) -> Iterable[str]:
+    def __call__(self, state: PartialPatternMatch) -> Iterable[str]:
         """Return nodes among which are all that can match."""
         wanted: list[tuple[str, list[Any]]] = []
         for lookup in self.lookups:
@@ -441,7 +457,7 @@ def _build_run(
     last = len(steps) - 1
 
     def run(row: Row) -> Iterator[Row]:
-        state = MatchState({**row}, node_count, relationship_count)
+        state = PartialPatternMatch({**row}, node_count, relationship_count)
         if first is not None and not first(state):
             return
         stack = [steps[0](state)]

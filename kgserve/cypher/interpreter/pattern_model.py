@@ -1,4 +1,4 @@
-"""Slots and checks of a pattern, before the order of its steps is planned."""
+"""Model of a graph pattern: its slots and conditions, before the order of matching is planned."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any, NoReturn, TypeAlias, cast
 import msgspec
 
 from kgserve.cypher.interpreter.expression_compiler import ExpressionCompiler
-from kgserve.cypher.interpreter.graph_view import (
+from kgserve.cypher.interpreter.graph_view_interface import (
     NO_LABEL,
     CompiledExpression,
-    GraphView,
     NodeReference,
     PathValue,
     RelationshipKey,
     RelationshipReference,
     Row,
+    StatementGraphView,
 )
-from kgserve.cypher.interpreter.marker_labels import is_marker
-from kgserve.cypher.interpreter.query_tree import (
+from kgserve.cypher.interpreter.marker_labels import is_marker_label
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     BinaryExpression,
     ComparisonChain,
     FunctionInvocation,
     LabelPredicate,
     MapExpression,
-    NodeElement,
+    NodePatternElement,
     ParameterReference,
-    PathElement,
-    PropertyLookup,
+    PathPatternElement,
+    PropertyAccessNode,
     QueryExpression,
-    RelationshipElement,
-    SubqueryValue,
+    RelationshipPatternElement,
+    SubqueryExpressionNode,
     VariableReference,
-    iterate_nodes,
+    iterate_syntax_tree,
 )
-from kgserve.cypher.interpreter.values import describe_type, equals
+from kgserve.cypher.interpreter.value_comparison import are_values_equal, describe_value_type
 from kgserve.errors import InvalidInput
 
 _VOLATILE_FUNCTIONS = frozenset({"rand", "randomuuid", "realtime"})
 
 
-class MatchState:
+class PartialPatternMatch:
     """Partial match of a pattern: the row with the variables bound so far, and nodes and relationships by slot.
 
     A relationship of variable length is a tuple of keys in the order of the pattern. ``used`` has the relationships
@@ -57,19 +57,19 @@ class MatchState:
         self.used: set[RelationshipKey] = set()
 
 
-StateTest: TypeAlias = Callable[[MatchState], bool]
-RelationshipTest: TypeAlias = Callable[[MatchState, RelationshipKey], bool]
+StateTest: TypeAlias = Callable[[PartialPatternMatch], bool]
+RelationshipTest: TypeAlias = Callable[[PartialPatternMatch, RelationshipKey], bool]
 
 
-class PatternCheck(msgspec.Struct, frozen=True):
+class PatternMatchCondition(msgspec.Struct, frozen=True):
     """Condition on a partial match that binds all ``required`` names."""
 
     required: frozenset[str]
     test: StateTest
 
 
-class NodeLookup(msgspec.Struct, frozen=True):
-    """Property of a node that equals an expression, or an element of it if ``is_list``.
+class NodePropertyEquality(msgspec.Struct, frozen=True):
+    """Condition that a property of a node equals an expression, or an element of it if ``is_list``.
 
     ``key`` replaces the property: an expression over nothing but the node.
     """
@@ -81,7 +81,7 @@ class NodeLookup(msgspec.Struct, frozen=True):
     key: CompiledExpression | None = None
 
 
-class NodeSlot(msgspec.Struct):
+class PatternNodeSlot(msgspec.Struct):
     """Node of a pattern; elements with the same variable share a slot.
 
     ``labels`` are the allowed labels, None for any.
@@ -91,7 +91,7 @@ class NodeSlot(msgspec.Struct):
     index: int
     is_named: bool
     labels: frozenset[str] | None = None
-    lookups: list[NodeLookup] = msgspec.field(default_factory=list[NodeLookup])
+    lookups: list[NodePropertyEquality] = msgspec.field(default_factory=list[NodePropertyEquality])
 
     def restrict_labels(self, allowed: frozenset[str] | None) -> None:
         """Allow only some labels; None for any."""
@@ -99,7 +99,7 @@ class NodeSlot(msgspec.Struct):
             self.labels = allowed if self.labels is None else self.labels & allowed
 
 
-class RelationshipSlot(msgspec.Struct):
+class PatternRelationshipSlot(msgspec.Struct):
     """Relationship of a pattern between the node slots ``left`` and ``right``.
 
     ``tests`` hold for every relationship of a variable length, and need the ``required`` names.
@@ -108,7 +108,7 @@ class RelationshipSlot(msgspec.Struct):
     name: str
     index: int
     is_named: bool
-    element: RelationshipElement
+    element: RelationshipPatternElement
     left: int
     right: int
     types: tuple[str, ...]
@@ -131,7 +131,7 @@ class RelationshipSlot(msgspec.Struct):
         return 1 if least is None else least, most
 
 
-class PathSlot(msgspec.Struct, frozen=True):
+class PatternPathSlot(msgspec.Struct, frozen=True):
     """Named path and the slots that it consists of."""
 
     name: str
@@ -140,30 +140,30 @@ class PathSlot(msgspec.Struct, frozen=True):
     required: frozenset[str]
 
 
-class PatternModel:
-    """Slots and checks of the paths of one clause."""
+class GraphPatternModel:
+    """Model of the graph patterns of one clause: the slots and conditions of their paths."""
 
     def __init__(
         self,
-        graph: GraphView,
+        graph: StatementGraphView,
         compiler: ExpressionCompiler,
-        paths: tuple[PathElement, ...],
+        paths: tuple[PathPatternElement, ...],
         where: QueryExpression | None,
     ) -> None:
         self.graph = graph
-        self.nodes: list[NodeSlot] = []
-        self.relationships: list[RelationshipSlot] = []
-        self.paths: list[PathSlot] = []
-        self.checks: list[PatternCheck] = []
+        self.nodes: list[PatternNodeSlot] = []
+        self.relationships: list[PatternRelationshipSlot] = []
+        self.paths: list[PatternPathSlot] = []
+        self.checks: list[PatternMatchCondition] = []
         self._compiler = compiler
-        self._slots: dict[str, NodeSlot] = {}
+        self._slots: dict[str, PatternNodeSlot] = {}
         self.names = find_pattern_variables(paths)
         for path in paths:
             self._add_path(path)
         if where is not None:
             self._add_conditions(where)
 
-    def _add_path(self, path: PathElement) -> None:
+    def _add_path(self, path: PathPatternElement) -> None:
         slots = [self._add_node(element) for element in path.nodes]
         first = len(self.relationships)
         for position, element in enumerate(path.relationships):
@@ -171,7 +171,7 @@ class PatternModel:
         if path.name and not path.shortest:
             added = self.relationships[first:]
             self.paths.append(
-                PathSlot(
+                PatternPathSlot(
                     path.name,
                     tuple(slot.index for slot in slots),
                     tuple(slot.index for slot in added),
@@ -179,48 +179,54 @@ class PatternModel:
                 )
             )
 
-    def _add_node(self, element: NodeElement) -> NodeSlot:
+    def _add_node(self, element: NodePatternElement) -> PatternNodeSlot:
         slot = self._slots.get(element.name) if element.name else None
         if slot is None:
             index = len(self.nodes)
-            slot = NodeSlot(element.name or f" node {index}", index, bool(element.name))
+            slot = PatternNodeSlot(element.name or f" node {index}", index, bool(element.name))
             self.nodes.append(slot)
             if element.name:
                 self._slots[element.name] = slot
-        slot.restrict_labels(allowed_labels(element.labels, is_any=element.is_any))
+        slot.restrict_labels(find_allowed_node_labels(element.labels, is_any=element.is_any))
         self._add_node_properties(slot, element.properties)
         if element.where is not None:
             self._add_conditions(element.where)
         return slot
 
-    def _add_node_properties(self, slot: NodeSlot, properties: MapExpression | ParameterReference | None) -> None:
+    def _add_node_properties(
+        self, slot: PatternNodeSlot, properties: MapExpression | ParameterReference | None
+    ) -> None:
         graph, index = self.graph, slot.index
         if isinstance(properties, ParameterReference):
             entries = self._compiler.compile(properties)
 
-            def test_all(state: MatchState) -> bool:
-                found = check_map(entries(state.row))
+            def test_all(state: PartialPatternMatch) -> bool:
+                found = require_pattern_property_map(entries(state.row))
                 return all(
-                    equals(graph.node_property(state.nodes[index], name), value) is True
+                    are_values_equal(graph.node_property(state.nodes[index], name), value) is True
                     for name, value in found.items()
                 )
 
-            self.checks.append(PatternCheck(frozenset((slot.name,)), test_all))
+            self.checks.append(PatternMatchCondition(frozenset((slot.name,)), test_all))
         elif properties is not None:
             for name, tree in properties.entries:
                 value = self._compiler.compile(tree)
                 required = self._find_required(tree)
-                slot.lookups.append(NodeLookup(name, value, required))
+                slot.lookups.append(NodePropertyEquality(name, value, required))
                 self.checks.append(
-                    PatternCheck(required | {slot.name}, _build_node_test(graph, index, name, value)),
+                    PatternMatchCondition(required | {slot.name}, _build_node_test(graph, index, name, value)),
                 )
 
     def _add_relationship(
-        self, element: RelationshipElement, left: NodeSlot, right: NodeSlot, path: PathElement
+        self,
+        element: RelationshipPatternElement,
+        left: PatternNodeSlot,
+        right: PatternNodeSlot,
+        path: PathPatternElement,
     ) -> None:
         index = len(self.relationships)
         name = element.name or f" relationship {index}"
-        slot = RelationshipSlot(
+        slot = PatternRelationshipSlot(
             name=name,
             index=index,
             is_named=bool(element.name),
@@ -237,16 +243,17 @@ class PatternModel:
             slot.required |= required
 
     def _build_relationship_tests(
-        self, element: RelationshipElement
+        self, element: RelationshipPatternElement
     ) -> Iterator[tuple[RelationshipTest, frozenset[str]]]:
         graph, properties = self.graph, element.properties
         if isinstance(properties, ParameterReference):
             entries = self._compiler.compile(properties)
 
-            def test_all(state: MatchState, key: RelationshipKey) -> bool:
-                found = check_map(entries(state.row))
+            def test_all(state: PartialPatternMatch, key: RelationshipKey) -> bool:
+                found = require_pattern_property_map(entries(state.row))
                 return all(
-                    equals(graph.relationship_property(key, name), value) is True for name, value in found.items()
+                    are_values_equal(graph.relationship_property(key, name), value) is True
+                    for name, value in found.items()
                 )
 
             yield test_all, frozenset()
@@ -260,7 +267,7 @@ class PatternModel:
             condition = self._compiler.compile_condition(element.where)
             variable = element.name
 
-            def test_where(state: MatchState, key: RelationshipKey) -> bool:
+            def test_where(state: PartialPatternMatch, key: RelationshipKey) -> bool:
                 row = {**state.row, variable: RelationshipReference(graph, key)} if variable else state.row
                 return condition(row) is True
 
@@ -269,7 +276,7 @@ class PatternModel:
     def _add_conditions(self, where: QueryExpression) -> None:
         for tree in split_conjunction(where):
             condition = self._compiler.compile_condition(tree)
-            self.checks.append(PatternCheck(self._find_required(tree), _build_row_test(condition)))
+            self.checks.append(PatternMatchCondition(self._find_required(tree), _build_row_test(condition)))
             self._add_lookups(tree)
             found = _find_labels(tree)
             if found is not None and found[0] in self._slots:
@@ -285,41 +292,44 @@ class PatternModel:
             self._add_lookup(tree.left, tree.right, is_list=True)
 
     def _add_lookup(self, subject: QueryExpression, value: QueryExpression, *, is_list: bool) -> None:
-        variables = find_names(subject)
+        variables = find_variable_names(subject)
         slot = self._slots.get(next(iter(variables))) if len(variables) == 1 else None
         required = self._find_required(value)
         if slot is None or slot.name in required:
             return
         name = _find_property(subject)
         if name is not None:
-            slot.lookups.append(NodeLookup(name, self._compiler.compile(value), required, is_list))
+            slot.lookups.append(NodePropertyEquality(name, self._compiler.compile(value), required, is_list))
         elif required and _is_pure(subject):
             key = self._compiler.compile(subject)
-            slot.lookups.append(NodeLookup("", self._compiler.compile(value), required, is_list, key))
+            slot.lookups.append(NodePropertyEquality("", self._compiler.compile(value), required, is_list, key))
 
     def _find_required(self, tree: object) -> frozenset[str]:
-        return find_names(tree) & self.names
+        return find_variable_names(tree) & self.names
 
 
-def find_names(tree: object) -> frozenset[str]:
-    """Return the names of all variables in a tree, those that it binds itself included."""
+def find_variable_names(tree: object) -> frozenset[str]:
+    """Find the names of all variables in a syntax tree, including those that it binds itself."""
     return frozenset(_iterate_names(tree))
 
 
 def _iterate_names(tree: object) -> Iterator[str]:
-    for node in iterate_nodes(tree):
-        if isinstance(node, VariableReference | NodeElement | RelationshipElement | PathElement) and node.name:
+    for node in iterate_syntax_tree(tree):
+        if (
+            isinstance(node, VariableReference | NodePatternElement | RelationshipPatternElement | PathPatternElement)
+            and node.name
+        ):
             yield node.name
 
 
-def find_pattern_variables(paths: tuple[PathElement, ...]) -> frozenset[str]:
+def find_pattern_variables(paths: tuple[PathPatternElement, ...]) -> frozenset[str]:
     """Return the variables of the nodes, relationships and paths of a pattern."""
     elements = ((path, *path.nodes, *path.relationships) for path in paths)
     return frozenset(each.name for some in elements for each in some if each.name)
 
 
 def split_conjunction(tree: QueryExpression) -> Iterator[QueryExpression]:
-    """Yield the conditions that are connected by AND at the top of a tree."""
+    """Split a condition into the parts that AND connects at its top."""
     if isinstance(tree, BinaryExpression) and tree.operator == "AND":
         yield from split_conjunction(tree.left)
         yield from split_conjunction(tree.right)
@@ -327,23 +337,23 @@ def split_conjunction(tree: QueryExpression) -> Iterator[QueryExpression]:
         yield tree
 
 
-def allowed_labels(labels: tuple[str, ...], *, is_any: bool) -> frozenset[str] | None:
-    """Return the labels that a node may have; None for any. Two required labels leave none, since nodes have one."""
+def find_allowed_node_labels(labels: tuple[str, ...], *, is_any: bool) -> frozenset[str] | None:
+    """Find the labels that a node of a pattern may have; None for any. Two required labels leave none."""
     if not labels:
         return None
     found = frozenset(labels) - {NO_LABEL}
     return found if is_any or len(set(labels)) == 1 else frozenset()
 
 
-def check_map(value: Any) -> dict[str, Any]:
-    """Return a parameter of a pattern. Raises InvalidInput if it is no map."""
+def require_pattern_property_map(value: Any) -> dict[str, Any]:
+    """Return the properties parameter of a pattern. Raises InvalidInput unless it is a map."""
     if not isinstance(value, dict):
-        raise InvalidInput(f"the properties of a pattern must be a map, not {describe_type(value)}")
+        raise InvalidInput(f"the properties of a pattern must be a map, not {describe_value_type(value)}")
     return cast("dict[str, Any]", value)
 
 
-def build_path(
-    graph: GraphView, start: str, links: Iterable[RelationshipKey | tuple[RelationshipKey, ...]]
+def build_graph_path(
+    graph: StatementGraphView, start: str, links: Iterable[RelationshipKey | tuple[RelationshipKey, ...]]
 ) -> PathValue:
     """Build a path from its first node and its relationships in order."""
     current = start
@@ -358,17 +368,17 @@ def build_path(
     return PathValue(tuple(nodes), tuple(relationships))
 
 
-def refuse_variable(name: str, expected: str, value: Any) -> NoReturn:
-    """Raise InvalidInput for a variable of a pattern that has a value of another type."""
-    raise InvalidInput(f"variable {name} in a pattern must be {expected}, not {describe_type(value)}")
+def raise_variable_type_error(name: str, expected: str, value: Any) -> NoReturn:
+    """Raise InvalidInput for a variable in a pattern whose value has the wrong type."""
+    raise InvalidInput(f"variable {name} in a pattern must be {expected}, not {describe_value_type(value)}")
 
 
 def _find_labels(tree: QueryExpression) -> tuple[str, frozenset[str]] | None:
     """Return the variable and the labels of ``n:A`` and ``n:A OR n:B``."""
     if isinstance(tree, LabelPredicate) and isinstance(tree.subject, VariableReference):
-        if any(map(is_marker, tree.labels)):
+        if any(map(is_marker_label, tree.labels)):
             return None
-        return tree.subject.name, allowed_labels(tree.labels, is_any=tree.is_any) or frozenset()
+        return tree.subject.name, find_allowed_node_labels(tree.labels, is_any=tree.is_any) or frozenset()
     if not isinstance(tree, BinaryExpression) or tree.operator != "OR":
         return None
     left, right = _find_labels(tree.left), _find_labels(tree.right)
@@ -379,7 +389,7 @@ def _find_labels(tree: QueryExpression) -> tuple[str, frozenset[str]] | None:
 
 def _find_property(tree: QueryExpression) -> str | None:
     """Return the name of ``n.name``; ``elementId(n)`` is ``n.id``."""
-    if isinstance(tree, PropertyLookup):
+    if isinstance(tree, PropertyAccessNode):
         return tree.name if isinstance(tree.subject, VariableReference) else None
     if isinstance(tree, FunctionInvocation) and tree.name == "elementid" and len(tree.arguments) == 1:
         return "id" if isinstance(tree.arguments[0], VariableReference) else None
@@ -389,28 +399,28 @@ def _find_property(tree: QueryExpression) -> str | None:
 def _is_pure(tree: QueryExpression) -> bool:
     """Return whether an expression depends on nothing but properties, and is not a variable itself."""
     return not isinstance(tree, VariableReference) and not any(
-        isinstance(node, PathElement | SubqueryValue)
+        isinstance(node, PathPatternElement | SubqueryExpressionNode)
         or (isinstance(node, FunctionInvocation) and node.name.rpartition(".")[2] in _VOLATILE_FUNCTIONS)
-        for node in iterate_nodes(tree)
+        for node in iterate_syntax_tree(tree)
     )
 
 
-def _build_node_test(graph: GraphView, index: int, name: str, value: CompiledExpression) -> StateTest:
-    def test(state: MatchState) -> bool:
-        return equals(graph.node_property(state.nodes[index], name), value(state.row)) is True
+def _build_node_test(graph: StatementGraphView, index: int, name: str, value: CompiledExpression) -> StateTest:
+    def test(state: PartialPatternMatch) -> bool:
+        return are_values_equal(graph.node_property(state.nodes[index], name), value(state.row)) is True
 
     return test
 
 
-def _build_relationship_test(graph: GraphView, name: str, value: CompiledExpression) -> RelationshipTest:
-    def test(state: MatchState, key: RelationshipKey) -> bool:
-        return equals(graph.relationship_property(key, name), value(state.row)) is True
+def _build_relationship_test(graph: StatementGraphView, name: str, value: CompiledExpression) -> RelationshipTest:
+    def test(state: PartialPatternMatch, key: RelationshipKey) -> bool:
+        return are_values_equal(graph.relationship_property(key, name), value(state.row)) is True
 
     return test
 
 
 def _build_row_test(condition: CompiledExpression) -> StateTest:
-    def test(state: MatchState) -> bool:
+    def test(state: PartialPatternMatch) -> bool:
         return condition(state.row) is True
 
     return test

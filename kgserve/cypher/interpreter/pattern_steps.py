@@ -1,28 +1,28 @@
-"""Steps of matching: generators that bind slots of a partial match and yield once per way to do so."""
+"""Steps of pattern matching: generators that bind slots of a partial match and yield once per match."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, cast
 
-from kgserve.cypher.interpreter.graph_view import (
+from kgserve.cypher.interpreter.graph_view_interface import (
     MATCH_COUNT,
     ExecutionLimits,
-    GraphView,
     NodeReference,
     RelationshipKey,
     RelationshipReference,
+    StatementGraphView,
 )
 from kgserve.cypher.interpreter.pattern_model import (
-    MatchState,
-    NodeSlot,
-    RelationshipSlot,
+    PartialPatternMatch,
+    PatternNodeSlot,
+    PatternRelationshipSlot,
     StateTest,
-    refuse_variable,
+    raise_variable_type_error,
 )
 
-MatchStep: TypeAlias = Callable[[MatchState], Iterator[None]]
-NodeSource: TypeAlias = Callable[[MatchState], Iterable[str]]
+MatchStep: TypeAlias = Callable[[PartialPatternMatch], Iterator[None]]
+NodeSource: TypeAlias = Callable[[PartialPatternMatch], Iterable[str]]
 Expander: TypeAlias = Callable[[str], Iterator[tuple[RelationshipKey, str]]]
 
 
@@ -30,7 +30,13 @@ class RelationshipTraversal:
     """Traversal of a relationship slot from one of its ends to the other."""
 
     def __init__(
-        self, graph: GraphView, limits: ExecutionLimits, slot: RelationshipSlot, target: NodeSlot, *, is_reverse: bool
+        self,
+        graph: StatementGraphView,
+        limits: ExecutionLimits,
+        slot: PatternRelationshipSlot,
+        target: PatternNodeSlot,
+        *,
+        is_reverse: bool,
     ) -> None:
         """Begin at the right end if ``is_reverse``."""
         self.graph = graph
@@ -71,18 +77,18 @@ class RelationshipTraversal:
             return key[1]
         return key[0] if False in self.directions and key[1] == node_id else None
 
-    def passes(self, state: MatchState, key: RelationshipKey) -> bool:
+    def passes(self, state: PartialPatternMatch, key: RelationshipKey) -> bool:
         """Return whether a relationship has the properties that its slot demands."""
         return all(test(state, key) for test in self.tests)
 
-    def build_target_test(self) -> Callable[[MatchState, str], bool] | None:
+    def build_target_test(self) -> Callable[[PartialPatternMatch, str], bool] | None:
         """Return whether a node may be the other end, as a function; None if any may."""
         index, labels, node_label = self.target.index, self.target.labels, self.graph.node_label
         if self.is_target_bound:
             return lambda state, node_id: state.nodes[index] == node_id
         return None if labels is None else lambda _, node_id: node_label(node_id) in labels
 
-    def bind_target(self, state: MatchState, node_id: str) -> bool:
+    def bind_target(self, state: PartialPatternMatch, node_id: str) -> bool:
         """Bind the other end; return whether it may be this node."""
         target = self.target
         if self.is_target_bound:
@@ -94,7 +100,7 @@ class RelationshipTraversal:
             state.row[target.name] = NodeReference(self.graph, node_id)
         return True
 
-    def bind_trail(self, state: MatchState, trail: Iterable[RelationshipKey]) -> None:
+    def bind_trail(self, state: PartialPatternMatch, trail: Iterable[RelationshipKey]) -> None:
         """Bind a relationship of variable length to keys in the order of traversal."""
         keys = tuple(trail)
         if self.is_reverse:
@@ -104,16 +110,16 @@ class RelationshipTraversal:
             state.row[self.slot.name] = [RelationshipReference(self.graph, key) for key in keys]
 
 
-def build_bound_node(graph: GraphView, slot: NodeSlot, accept: StateTest | None) -> MatchStep:
-    """Match a node that the row has already; null, and a node that was deleted, match nothing."""
+def build_bound_node_step(graph: StatementGraphView, slot: PatternNodeSlot, accept: StateTest | None) -> MatchStep:
+    """Build the match step for a node that the row has already; null and deleted nodes match nothing."""
     name, index, labels = slot.name, slot.index, slot.labels
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         value = state.row[name]
         if type(value) is not NodeReference:
             if value is None:
                 return
-            refuse_variable(name, "a node", value)
+            raise_variable_type_error(name, "a node", value)
         node_id = value.id
         if not graph.has_node(node_id) or (labels is not None and graph.node_label(node_id) not in labels):
             return
@@ -124,13 +130,17 @@ def build_bound_node(graph: GraphView, slot: NodeSlot, accept: StateTest | None)
     return step
 
 
-def build_scan(
-    graph: GraphView, limits: ExecutionLimits, slot: NodeSlot, find: NodeSource, accept: StateTest | None
+def build_node_scan_step(
+    graph: StatementGraphView,
+    limits: ExecutionLimits,
+    slot: PatternNodeSlot,
+    find: NodeSource,
+    accept: StateTest | None,
 ) -> MatchStep:
-    """Match a node with each of the nodes that a function finds."""
+    """Build the match step that tries each of the nodes that a function finds."""
     name, index, labels, is_named = slot.name, slot.index, slot.labels, slot.is_named
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         for node_id in find(state):
             limits.step()
             if labels is not None and graph.node_label(node_id) not in labels:
@@ -144,19 +154,23 @@ def build_scan(
     return step
 
 
-def build_bound_end(
-    graph: GraphView, limits: ExecutionLimits, slot: NodeSlot, relationship: RelationshipSlot, accept: StateTest | None
+def build_relationship_end_step(
+    graph: StatementGraphView,
+    limits: ExecutionLimits,
+    slot: PatternNodeSlot,
+    relationship: PatternRelationshipSlot,
+    accept: StateTest | None,
 ) -> MatchStep:
-    """Match a node with the ends of a relationship that the row has already."""
+    """Build the match step that binds a node to the ends of a relationship that the row has already."""
     is_left = relationship.left == slot.index
     direction = relationship.element.direction
 
-    def find(state: MatchState) -> Iterable[str]:
+    def find(state: PartialPatternMatch) -> Iterable[str]:
         value = state.row[relationship.name]
         if value is None:
             return ()
         if type(value) is not RelationshipReference:
-            refuse_variable(relationship.name, "a relationship", value)
+            raise_variable_type_error(relationship.name, "a relationship", value)
         source, target, _ = value.key
         if not graph.has_relationship(value.key):
             return ()
@@ -164,11 +178,11 @@ def build_bound_end(
             return (source,) if source == target else (source, target)
         return (source,) if is_left is (direction == ">") else (target,)
 
-    return build_scan(graph, limits, slot, find, accept)
+    return build_node_scan_step(graph, limits, slot, find, accept)
 
 
-def build_expansion(traversal: RelationshipTraversal) -> MatchStep:
-    """Match a single relationship, and its other end."""
+def build_relationship_expand_step(traversal: RelationshipTraversal) -> MatchStep:
+    """Build the match step that expands a single relationship, and binds its other end."""
     if traversal.is_relationship_bound:
         return _build_generic_expansion(traversal, _build_bound_source(traversal))
     if traversal.is_target_bound and traversal.slot.types and len(traversal.directions) == 1:
@@ -186,7 +200,7 @@ def _build_fast_expansion(traversal: RelationshipTraversal) -> MatchStep:
 
     expand = traversal.expand if len(traversal.directions) > 1 else _build_directed(traversal)
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         nodes, row, used = state.nodes, state.row, state.used
         for key, other in expand(nodes[source]):
             if (
@@ -209,21 +223,21 @@ def _build_fast_expansion(traversal: RelationshipTraversal) -> MatchStep:
     return step
 
 
-def can_count(traversal: RelationshipTraversal, needed: frozenset[str]) -> bool:
-    """Return whether the number of matches of a last step is all that is needed of it."""
+def can_count_expansion_matches(traversal: RelationshipTraversal, needed: frozenset[str]) -> bool:
+    """Return whether the last expansion needs only the number of its matches, not their values."""
     slot, target = traversal.slot, traversal.target
     is_plain = not (slot.is_variable or slot.shortest or traversal.tests or traversal.is_relationship_bound)
     names = {slot.name} if traversal.is_target_bound else {slot.name, target.name}
     return is_plain and traversal.accept is None and needed.isdisjoint(names)
 
 
-def build_counting_expansion(traversal: RelationshipTraversal) -> MatchStep:
-    """Count the matches of a relationship and its other end; the row gets their number, unless it is 0."""
+def build_expansion_count_step(traversal: RelationshipTraversal) -> MatchStep:
+    """Build the match step that counts the matches of an expansion; the row gets their number unless it is 0."""
     graph, types, source, directions = traversal.graph, traversal.slot.types, traversal.source, traversal.directions
     is_allowed = traversal.build_target_test()
     limits, is_outgoing, is_both = traversal.limits, directions[0], len(directions) > 1
 
-    def count(state: MatchState, node_id: str) -> int:
+    def count(state: PartialPatternMatch, node_id: str) -> int:
         used = state.used
         if is_allowed is not None or is_both:
             found = traversal.expand(node_id)
@@ -235,7 +249,7 @@ def build_counting_expansion(traversal: RelationshipTraversal) -> MatchStep:
         end = 0 if is_outgoing else 1
         return number - sum(1 for key in used if key[end] == node_id and (not types or key[2] in types))
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         number = count(state, state.nodes[source])
         if number:
             state.row[MATCH_COUNT] = number
@@ -258,18 +272,18 @@ def _build_directed(traversal: RelationshipTraversal) -> Callable[[str], Iterabl
     return expand
 
 
-StateExpander: TypeAlias = Callable[[MatchState, str], Iterator[tuple[RelationshipKey, str]]]
+StateExpander: TypeAlias = Callable[[PartialPatternMatch, str], Iterator[tuple[RelationshipKey, str]]]
 
 
 def _build_bound_source(traversal: RelationshipTraversal) -> StateExpander:
     name, graph = traversal.slot.name, traversal.graph
 
-    def find(state: MatchState, node_id: str) -> Iterator[tuple[RelationshipKey, str]]:
+    def find(state: PartialPatternMatch, node_id: str) -> Iterator[tuple[RelationshipKey, str]]:
         value = state.row[name]
         if value is None:
             return
         if type(value) is not RelationshipReference:
-            refuse_variable(name, "a relationship", value)
+            raise_variable_type_error(name, "a relationship", value)
         other = traversal.follow(value.key, node_id)
         if other is not None and graph.has_relationship(value.key):
             yield value.key, other
@@ -282,7 +296,7 @@ def _build_probe(traversal: RelationshipTraversal) -> StateExpander:
     graph, types, target = traversal.graph, traversal.slot.types, traversal.target.index
     is_outgoing = traversal.directions[0]
 
-    def find(state: MatchState, node_id: str) -> Iterator[tuple[RelationshipKey, str]]:
+    def find(state: PartialPatternMatch, node_id: str) -> Iterator[tuple[RelationshipKey, str]]:
         other = state.nodes[target]
         for type_ in types:
             key = (node_id, other, type_) if is_outgoing else (other, node_id, type_)
@@ -296,7 +310,7 @@ def _build_generic_expansion(traversal: RelationshipTraversal, find: StateExpand
     slot, source, accept = traversal.slot, traversal.source, traversal.accept
     is_bound = traversal.is_relationship_bound
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         for key, other in find(state, state.nodes[source]):
             traversal.limits.step()
             if key in state.used or not traversal.bind_target(state, other) or not traversal.passes(state, key):
@@ -312,13 +326,13 @@ def _build_generic_expansion(traversal: RelationshipTraversal, find: StateExpand
     return step
 
 
-def build_variable_expansion(traversal: RelationshipTraversal) -> MatchStep:
-    """Match a relationship of variable length: all sequences of different relationships within its bounds."""
+def build_variable_length_expand_step(traversal: RelationshipTraversal) -> MatchStep:
+    """Build the match step for a variable-length relationship: all trails within its bounds."""
     if traversal.is_relationship_bound:
         return _build_bound_sequence(traversal)
     source, accept = traversal.source, traversal.accept
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         for trail, node_id in _iterate_trails(traversal, state, state.nodes[source]):
             if traversal.bind_target(state, node_id):
                 traversal.bind_trail(state, trail)
@@ -329,7 +343,7 @@ def build_variable_expansion(traversal: RelationshipTraversal) -> MatchStep:
 
 
 def _iterate_trails(
-    traversal: RelationshipTraversal, state: MatchState, source: str
+    traversal: RelationshipTraversal, state: PartialPatternMatch, source: str
 ) -> Iterator[tuple[list[RelationshipKey], str]]:
     """Yield sequences of relationships and their last nodes; they are used until the next one is asked for."""
     least, most = traversal.slot.bounds
@@ -363,7 +377,7 @@ def _build_bound_sequence(traversal: RelationshipTraversal) -> MatchStep:
     name, source, accept = traversal.slot.name, traversal.source, traversal.accept
     least, most = traversal.slot.bounds
 
-    def walk(state: MatchState, keys: list[RelationshipKey]) -> str | None:
+    def walk(state: PartialPatternMatch, keys: list[RelationshipKey]) -> str | None:
         current: str | None = state.nodes[source]
         for key in keys:
             is_allowed = (
@@ -374,7 +388,7 @@ def _build_bound_sequence(traversal: RelationshipTraversal) -> MatchStep:
                 return None
         return current
 
-    def step(state: MatchState) -> Iterator[None]:
+    def step(state: PartialPatternMatch) -> Iterator[None]:
         keys = _read_keys(name, state.row[name])
         if keys is None or len(keys) < least or (most is not None and len(keys) > most) or len(set(keys)) < len(keys):
             return
@@ -397,12 +411,12 @@ def _read_keys(name: str, value: Any) -> list[RelationshipKey] | None:
     if value is None:
         return None
     if not isinstance(value, list):
-        refuse_variable(name, "a list of relationships", value)
+        raise_variable_type_error(name, "a list of relationships", value)
     keys: list[RelationshipKey] = []
     for each in cast("list[Any]", value):
         if each is None:
             return None
         if type(each) is not RelationshipReference:
-            refuse_variable(name, "a list of relationships", each)
+            raise_variable_type_error(name, "a list of relationships", each)
         keys.append(each.key)
     return keys

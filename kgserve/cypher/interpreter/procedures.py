@@ -1,18 +1,18 @@
-"""Table of the procedures that statements can call."""
+"""Table of the procedures that Cypher statements can call."""
 
 from __future__ import annotations
 
-from kgserve.cypher.interpreter.procedure_signature import ProcedureSignature
+from kgserve.cypher.interpreter.apoc_write_procedures import UPDATE_PROCEDURES
+from kgserve.cypher.interpreter.procedure_definition import ProcedureDefinition
 from kgserve.cypher.interpreter.schema_procedures import SCHEMA_PROCEDURES
-from kgserve.cypher.interpreter.update_procedures import UPDATE_PROCEDURES
 from kgserve.errors import InvalidInput
 
-PROCEDURES: dict[str, ProcedureSignature] = {
+PROCEDURES: dict[str, ProcedureDefinition] = {
     each.name.lower(): each for each in (*SCHEMA_PROCEDURES, *UPDATE_PROCEDURES)
 }
 
 
-def find_procedure(name: str) -> ProcedureSignature:
+def find_procedure(name: str) -> ProcedureDefinition:
     """Return a procedure by name; upper and lower case do not matter. Raises InvalidInput with the list of names."""
     found = PROCEDURES.get(name.lower())
     if found is None:
@@ -33,6 +33,6 @@ def is_updating_procedure(name: str) -> bool:
 
 
 def is_void_procedure(name: str) -> bool:
-    """Return whether a procedure exists and has no columns."""
+    """Return whether a procedure exists and returns no columns."""
     found = PROCEDURES.get(name.lower())
     return found is not None and not found.outputs

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kgserve.cypher.interpreter.values import describe_value
-from kgserve.cypher.regexes import find_regex_fault
+from kgserve.cypher.interpreter.value_comparison import describe_value
+from kgserve.cypher.re2_validation import find_re2_syntax_error
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa, pc
 
@@ -55,8 +55,8 @@ class _RegexProgram(NamedTuple):
         return pc.match_substring_regex(pa.scalar(text, pa.large_string()), pattern=self.re2).as_py()
 
 
-def match_text(value: Any, pattern: Any) -> bool | None:
-    """Return whether a whole string matches; null if it is no string. Raises InvalidInput for an invalid pattern."""
+def matches_whole_string_regex(value: Any, pattern: Any) -> bool | None:
+    """Return whether a regular expression matches a whole string; null if not a string. Raises InvalidInput."""
     if pattern is None:
         return None
     if type(pattern) is not str:
@@ -68,7 +68,7 @@ def match_text(value: Any, pattern: Any) -> bool | None:
 
 @lru_cache(maxsize=256)
 def _compile(pattern: str) -> _RegexProgram:
-    if fault := find_regex_fault(pattern):
+    if fault := find_re2_syntax_error(pattern):
         raise InvalidInput(f"invalid regular expression: {fault}")
     re2 = rf"\A(?:{pattern})\z"
     safe = _SAFE_PATTERN.fullmatch(pattern)

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from kgserve.cypher.interpreter.empty_graph import EmptyGraph
-from kgserve.cypher.interpreter.graph_edits import GraphEdits
-from kgserve.cypher.interpreter.graph_view import NodeReference, RelationshipKey, RelationshipReference, Row
-from kgserve.cypher.interpreter.procedure_signature import ProcedureContext, ProcedureParameter, ProcedureSignature
-from kgserve.cypher.interpreter.scalar_function import MAP
-from kgserve.cypher.interpreter.schema_sample import DEFAULT_NODES_PER_LABEL, SchemaSample
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay
+from kgserve.cypher.interpreter.graph_view_interface import NodeReference, RelationshipKey, RelationshipReference, Row
+from kgserve.cypher.interpreter.procedure_definition import (
+    ProcedureCallContext,
+    ProcedureDefinition,
+    ProcedureParameter,
+)
+from kgserve.cypher.interpreter.scalar_function_definition import MAP
+from kgserve.cypher.interpreter.schema_sample import DEFAULT_NODES_PER_LABEL, GraphSchemaSample
 from kgserve.errors import InvalidInput
 from kgserve.platform.version import __version__
 
@@ -23,41 +27,41 @@ _META_COLUMNS = (
 _SCHEMA_COLUMNS = ("node", "label", "properties", "type", "size", "valuesSelectivity", "keys")
 
 
-def _list_labels(context: ProcedureContext) -> Iterator[Row]:
+def _list_labels(context: ProcedureCallContext) -> Iterator[Row]:
     for name in context.graph.labels():
         yield {"label": name}
 
 
-def _list_relationship_types(context: ProcedureContext) -> Iterator[Row]:
+def _list_relationship_types(context: ProcedureCallContext) -> Iterator[Row]:
     for name in context.graph.relationship_types():
         yield {"relationshipType": name}
 
 
-def _list_property_keys(context: ProcedureContext) -> Iterator[Row]:
+def _list_property_keys(context: ProcedureCallContext) -> Iterator[Row]:
     for name in context.graph.property_keys():
         yield {"propertyKey": name}
 
 
-def _list_components(context: ProcedureContext) -> Iterator[Row]:  # noqa: ARG001
+def _list_components(context: ProcedureCallContext) -> Iterator[Row]:  # noqa: ARG001
     yield {"name": "kgserve", "versions": [__version__], "edition": "community"}
 
 
-def _list_no_indexes(context: ProcedureContext) -> Iterator[Row]:  # noqa: ARG001
+def _list_no_indexes(context: ProcedureCallContext) -> Iterator[Row]:  # noqa: ARG001
     yield from ()
 
 
-def _read_sample(context: ProcedureContext, config: dict[str, Any] | None) -> SchemaSample:
+def _read_sample(context: ProcedureCallContext, config: dict[str, Any] | None) -> GraphSchemaSample:
     count = (config or {}).get("sample")
     if count is not None and type(count) is not int:
         raise InvalidInput("`sample` of the configuration must be an integer: nodes to read of each label")
-    return SchemaSample(context.graph, context.limits, count if count and count > 0 else DEFAULT_NODES_PER_LABEL)
+    return GraphSchemaSample(context.graph, context.limits, count if count and count > 0 else DEFAULT_NODES_PER_LABEL)
 
 
 def _draw_schema(
-    sample: SchemaSample, context: ProcedureContext, *, shows_counts: bool
+    sample: GraphSchemaSample, context: ProcedureCallContext, *, shows_counts: bool
 ) -> tuple[list[NodeReference], list[RelationshipReference]]:
     """Return a node for each label, and a relationship for each type between two labels."""
-    schema = GraphEdits(EmptyGraph())
+    schema = GraphChangeOverlay(EmptyGraph())
     extra = {} if shows_counts else {"indexes": [], "constraints": []}
     ids: dict[str, str] = {}
     for label in sample.nodes:
@@ -72,17 +76,17 @@ def _draw_schema(
     return nodes, [RelationshipReference(schema, key) for key in keys]
 
 
-def _describe_schema(context: ProcedureContext) -> Iterator[Row]:
+def _describe_schema(context: ProcedureCallContext) -> Iterator[Row]:
     nodes, relationships = _draw_schema(_read_sample(context, None), context, shows_counts=False)
     yield {"nodes": nodes, "relationships": relationships}
 
 
-def _describe_graph(context: ProcedureContext, config: dict[str, Any] | None = None) -> Iterator[Row]:
+def _describe_graph(context: ProcedureCallContext, config: dict[str, Any] | None = None) -> Iterator[Row]:
     nodes, relationships = _draw_schema(_read_sample(context, config), context, shows_counts=True)
     yield {"nodes": nodes, "relationships": relationships}
 
 
-def _describe_data(context: ProcedureContext, config: dict[str, Any] | None = None) -> Iterator[Row]:
+def _describe_data(context: ProcedureCallContext, config: dict[str, Any] | None = None) -> Iterator[Row]:
     """Yield a row for each property, and one for each label and type of relationships that start at it."""
     sample = _read_sample(context, config)
     for label, properties in sample.nodes.items():
@@ -116,13 +120,13 @@ def _meta_row(element: str, label: str, name: str, type_: str) -> Row:
 
 
 SCHEMA_PROCEDURES = (
-    ProcedureSignature("db.labels", ("label",), _list_labels),
-    ProcedureSignature("db.relationshipTypes", ("relationshipType",), _list_relationship_types),
-    ProcedureSignature("db.propertyKeys", ("propertyKey",), _list_property_keys),
-    ProcedureSignature("db.schema.visualization", ("nodes", "relationships"), _describe_schema),
-    ProcedureSignature("dbms.components", ("name", "versions", "edition"), _list_components),
-    ProcedureSignature("apoc.meta.data", _META_COLUMNS, _describe_data, (_CONFIG,)),
-    ProcedureSignature("apoc.meta.graph", ("nodes", "relationships"), _describe_graph, (_CONFIG,)),
-    ProcedureSignature("apoc.meta.subGraph", ("nodes", "relationships"), _describe_graph, (_CONFIG,)),
-    ProcedureSignature("apoc.schema.nodes", _SCHEMA_COLUMNS, _list_no_indexes, (_CONFIG,)),
+    ProcedureDefinition("db.labels", ("label",), _list_labels),
+    ProcedureDefinition("db.relationshipTypes", ("relationshipType",), _list_relationship_types),
+    ProcedureDefinition("db.propertyKeys", ("propertyKey",), _list_property_keys),
+    ProcedureDefinition("db.schema.visualization", ("nodes", "relationships"), _describe_schema),
+    ProcedureDefinition("dbms.components", ("name", "versions", "edition"), _list_components),
+    ProcedureDefinition("apoc.meta.data", _META_COLUMNS, _describe_data, (_CONFIG,)),
+    ProcedureDefinition("apoc.meta.graph", ("nodes", "relationships"), _describe_graph, (_CONFIG,)),
+    ProcedureDefinition("apoc.meta.subGraph", ("nodes", "relationships"), _describe_graph, (_CONFIG,)),
+    ProcedureDefinition("apoc.schema.nodes", _SCHEMA_COLUMNS, _list_no_indexes, (_CONFIG,)),
 )

@@ -6,15 +6,15 @@ from collections import Counter, defaultdict
 from itertools import islice
 from typing import Any
 
-from kgserve.cypher.interpreter import temporal
-from kgserve.cypher.interpreter.graph_view import (
+from kgserve.cypher.interpreter import temporal_functions
+from kgserve.cypher.interpreter.graph_view_interface import (
     NO_LABEL,
     ExecutionLimits,
-    GraphView,
     NodeReference,
     RelationshipReference,
+    StatementGraphView,
 )
-from kgserve.cypher.interpreter.values import get_properties
+from kgserve.cypher.interpreter.value_comparison import get_properties
 
 DEFAULT_NODES_PER_LABEL = 200
 MAX_NODES_PER_LABEL = 1_000
@@ -30,23 +30,23 @@ _TYPE_NAMES: dict[type, str] = {
 }
 
 
-def name_property_type(value: Any) -> str:
-    """Return the type of a property as APOC names it."""
+def format_apoc_property_type(value: Any) -> str:
+    """Format the type of a property as APOC names it."""
     found = _TYPE_NAMES.get(type(value))
-    return found or temporal.COLUMN_TYPES.get(type(value), "ANY").replace("ZONED DATETIME", "DATE_TIME").replace(
-        " ", "_"
-    )
+    return found or temporal_functions.COLUMN_TYPES.get(type(value), "ANY").replace(
+        "ZONED DATETIME", "DATE_TIME"
+    ).replace(" ", "_")
 
 
-class SchemaSample:
-    """Sampled schema.
+class GraphSchemaSample:
+    """Schema of a graph inferred from a sample: labels, relationship types and properties.
 
     ``nodes`` and ``relationships`` have the types of properties by label and by relationship type. ``connections``
     counts the sampled relationships by source label, type and target label.
     """
 
     def __init__(
-        self, graph: GraphView, limits: ExecutionLimits, nodes_per_label: int = DEFAULT_NODES_PER_LABEL
+        self, graph: StatementGraphView, limits: ExecutionLimits, nodes_per_label: int = DEFAULT_NODES_PER_LABEL
     ) -> None:
         """Read up to ``nodes_per_label`` nodes of each label, and 5,000 in all. Raises TimedOut."""
         self.nodes: dict[str, dict[str, str]] = {}
@@ -77,4 +77,4 @@ class SchemaSample:
 def _add_types(found: dict[str, str], properties: dict[str, Any] | None) -> None:
     for name, value in (properties or {}).items():
         if name not in found:
-            found[name] = name_property_type(value)
+            found[name] = format_apoc_property_type(value)

@@ -12,60 +12,60 @@ from kgserve.cypher.interpreter.expression_checks import (
     NO_AGGREGATES_IN_WHERE,
     ExpressionScope,
 )
-from kgserve.cypher.interpreter.pattern_checks import Names
-from kgserve.cypher.interpreter.procedures import is_updating_procedure, is_void_procedure
-from kgserve.cypher.interpreter.projection_checks import ProjectionChecker
-from kgserve.cypher.interpreter.query_tree import (
-    ComputedLabels,
-    CreateStage,
-    DeleteStage,
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
+    CallProcedureClauseNode,
+    CallSubqueryClauseNode,
+    ComputedLabelAssignment,
+    CreateClauseNode,
+    DeleteClauseNode,
     ElementUpdate,
-    ForeachStage,
+    ForeachClauseNode,
     LabelAssignment,
     LabelPredicate,
     LabelRemoval,
-    MapAssignment,
-    MatchStage,
-    MergeStage,
-    ProcedureStage,
-    ProjectionStage,
+    MatchClauseNode,
+    MergeClauseNode,
+    ProjectionClauseNode,
     PropertyRemoval,
     PropertyUpdate,
-    QueryNode,
     QueryStage,
+    QuerySyntaxNode,
     QueryUnion,
-    SubqueryStage,
-    SubqueryValue,
-    UnwindStage,
-    UpdateStage,
+    SetOrRemoveClauseNode,
+    SetPropertiesFromMap,
+    SubqueryExpressionNode,
+    UnwindClauseNode,
     VariableReference,
-    iterate_nodes,
+    iterate_syntax_tree,
 )
-from kgserve.cypher.interpreter.static_kinds import (
+from kgserve.cypher.interpreter.opencypher_tokenizer import build_query_syntax_error
+from kgserve.cypher.interpreter.pattern_checks import Names
+from kgserve.cypher.interpreter.procedures import is_updating_procedure, is_void_procedure
+from kgserve.cypher.interpreter.static_value_types import (
     ANY_KIND,
     BOOLEAN_KIND,
     INTEGER_KIND,
-    StaticKind,
-    join_kinds,
+    StaticValueType,
+    join_static_types,
 )
-from kgserve.cypher.interpreter.tokenizer import fault
+from kgserve.cypher.interpreter.with_and_return_checks import WithReturnClauseChecker
 
-_UPDATING_STAGES = (CreateStage, MergeStage, UpdateStage, DeleteStage, ForeachStage)
+_UPDATING_STAGES = (CreateClauseNode, MergeClauseNode, SetOrRemoveClauseNode, DeleteClauseNode, ForeachClauseNode)
 _STAGE_WORDS: dict[type, str] = {
-    MatchStage: "MATCH",
-    UnwindStage: "UNWIND",
-    CreateStage: "CREATE",
-    MergeStage: "MERGE",
-    UpdateStage: "SET or REMOVE",
-    DeleteStage: "DELETE",
-    ForeachStage: "FOREACH",
-    ProcedureStage: "CALL",
-    SubqueryStage: "CALL",
+    MatchClauseNode: "MATCH",
+    UnwindClauseNode: "UNWIND",
+    CreateClauseNode: "CREATE",
+    MergeClauseNode: "MERGE",
+    SetOrRemoveClauseNode: "SET or REMOVE",
+    DeleteClauseNode: "DELETE",
+    ForeachClauseNode: "FOREACH",
+    CallProcedureClauseNode: "CALL",
+    CallSubqueryClauseNode: "CALL",
 }
 
 
-class QueryInfo(msgspec.Struct, frozen=True):
-    """Facts about a statement that passed the checks.
+class CheckedQuerySummary(msgspec.Struct, frozen=True):
+    """Summary of a query that passed the checks: its columns, procedures, and whether it updates.
 
     ``columns`` are those of the final RETURN; empty without one, as for a statement that is nothing but CALL.
     """
@@ -75,45 +75,45 @@ class QueryInfo(msgspec.Struct, frozen=True):
     procedures: tuple[str, ...]
 
 
-def check_query(query: QueryUnion, text: str) -> QueryInfo:
-    """Check a statement. Raises InvalidInput with the place of the first fault."""
+def check_query_semantics(query: QueryUnion, text: str) -> CheckedQuerySummary:
+    """Check the semantics of a query. Raises InvalidInput with the position of the first fault."""
     try:
-        columns = QueryChecker(text, query).check_union(query, {})
+        columns = QuerySemanticChecker(text, query).check_union(query, {})
     except RecursionError:
-        raise fault(text, 0, "the statement is nested too deeply; it begins") from None
-    procedures = [node.name for node in iterate_nodes(query) if isinstance(node, ProcedureStage)]
-    return QueryInfo(tuple(columns), is_updating_query(query), tuple(dict.fromkeys(procedures)))
+        raise build_query_syntax_error(text, 0, "the statement is nested too deeply; it begins") from None
+    procedures = [node.name for node in iterate_syntax_tree(query) if isinstance(node, CallProcedureClauseNode)]
+    return CheckedQuerySummary(tuple(columns), is_updating_query(query), tuple(dict.fromkeys(procedures)))
 
 
-def is_updating_query(part: QueryNode) -> bool:
+def is_updating_query(part: QuerySyntaxNode) -> bool:
     """Return whether any clause of a query changes the graph."""
-    return any(map(_is_updating, iterate_nodes(part)))
+    return any(map(_is_updating, iterate_syntax_tree(part)))
 
 
-def _is_updating(node: QueryNode) -> bool:
-    is_call = isinstance(node, ProcedureStage)
+def _is_updating(node: QuerySyntaxNode) -> bool:
+    is_call = isinstance(node, CallProcedureClauseNode)
     return is_updating_procedure(node.name) if is_call else isinstance(node, _UPDATING_STAGES)
 
 
-class QueryChecker(ProjectionChecker):
-    """Checks the clauses of statements and subqueries."""
+class QuerySemanticChecker(WithReturnClauseChecker):
+    """Checks the semantics of the clauses of statements and subqueries."""
 
     def __init__(self, text: str, query: QueryUnion) -> None:
         super().__init__(text)
         stages = query.queries[0]
-        is_call = len(query.queries) == len(stages) == 1 and isinstance(stages[0], ProcedureStage)
+        is_call = len(query.queries) == len(stages) == 1 and isinstance(stages[0], CallProcedureClauseNode)
         self._call = stages if is_call else None
         """The clauses of a statement that is nothing but CALL, which may lack YIELD and RETURN."""
         self._stages: dict[type, Callable[[Any, Names], None]] = {
-            MatchStage: self._check_match,
-            UnwindStage: self._check_unwind,
-            CreateStage: lambda stage, names: self.declare_create(stage.paths, names),
-            MergeStage: self._check_merge,
-            UpdateStage: lambda stage, names: self._check_updates(stage.updates, names),
-            DeleteStage: self._check_delete,
-            ForeachStage: self._check_foreach,
-            ProcedureStage: self._check_procedure,
-            SubqueryStage: self._check_call_subquery,
+            MatchClauseNode: self._check_match,
+            UnwindClauseNode: self._check_unwind,
+            CreateClauseNode: lambda stage, names: self.declare_create(stage.paths, names),
+            MergeClauseNode: self._check_merge,
+            SetOrRemoveClauseNode: lambda stage, names: self._check_updates(stage.updates, names),
+            DeleteClauseNode: self._check_delete,
+            ForeachClauseNode: self._check_foreach,
+            CallProcedureClauseNode: self._check_procedure,
+            CallSubqueryClauseNode: self._check_call_subquery,
         }
 
     def check_union(self, query: QueryUnion, names: Names, *, may_lack_return: bool = False) -> Names:
@@ -129,15 +129,15 @@ class QueryChecker(ProjectionChecker):
                 raise self.fail(stages[0].position, "all queries of a UNION need the same columns; this one differs")
         if len(found) == 1:
             return found[0]
-        return {name: join_kinds([columns[name] for columns in found]) for name in found[0]}
+        return {name: join_static_types([columns[name] for columns in found]) for name in found[0]}
 
     def _check_stages(self, stages: tuple[QueryStage, ...], names: Names, *, may_lack_return: bool) -> Names:
         self._check_order(stages, may_lack_return=may_lack_return)
         last = stages[-1]
         for stage in stages:
-            if isinstance(stage, ProjectionStage):
+            if isinstance(stage, ProjectionClauseNode):
                 names = self.check_projection(stage, names)
-            elif isinstance(stage, ProcedureStage) and stages is not self._call:
+            elif isinstance(stage, CallProcedureClauseNode) and stages is not self._call:
                 self._check_inner_procedure(stage)
                 self._check_procedure(stage, names)
             else:
@@ -149,7 +149,7 @@ class QueryChecker(ProjectionChecker):
         for index, stage in enumerate(stages):
             if index and _is_return(stages[index - 1]):
                 raise self.fail(stages[index - 1].position, "RETURN must be the last clause; put a WITH here instead")
-            if isinstance(stage, ProjectionStage):
+            if isinstance(stage, ProjectionClauseNode):
                 is_updated = False
             elif isinstance(stage, _UPDATING_STAGES):
                 is_updated = True
@@ -157,24 +157,24 @@ class QueryChecker(ProjectionChecker):
                 message = f"a WITH is required between a clause that writes and {_STAGE_WORDS[type(stage)]}"
                 raise self.fail(stage.position, message)
         if not (may_lack_return or stages is self._call or _can_conclude(last)):
-            word = last.keyword if isinstance(last, ProjectionStage) else _STAGE_WORDS[type(last)]
+            word = last.keyword if isinstance(last, ProjectionClauseNode) else _STAGE_WORDS[type(last)]
             message = f"Query cannot conclude with {word} (must be RETURN or an updating clause)"
             raise self.fail(last.position, message)
 
     # Reading clauses
 
-    def _check_match(self, stage: MatchStage, names: Names) -> None:
+    def _check_match(self, stage: MatchClauseNode, names: Names) -> None:
         self.declare_match(stage.paths, names)
         if stage.where is not None:
             self.check_condition(stage.where, ExpressionScope(names, NO_AGGREGATES_IN_WHERE), "WHERE")
 
-    def _check_unwind(self, stage: UnwindStage, names: Names) -> None:
+    def _check_unwind(self, stage: UnwindClauseNode, names: Names) -> None:
         kind = self.check(stage.source, ExpressionScope(names))
         if kind.is_one_of("list"):
             kind = kind.element or ANY_KIND
         self.declare(stage.name, kind, stage.position, names)
 
-    def _check_inner_procedure(self, stage: ProcedureStage) -> None:
+    def _check_inner_procedure(self, stage: CallProcedureClauseNode) -> None:
         if stage.arguments is not None and is_void_procedure(stage.name):
             return
         if stage.arguments is None or stage.yields is None:
@@ -183,7 +183,7 @@ class QueryChecker(ProjectionChecker):
         if stage.yields == ():
             raise self.fail(stage.position, "YIELD * is only allowed if CALL is the only clause; name the columns")
 
-    def _check_procedure(self, stage: ProcedureStage, names: Names) -> None:
+    def _check_procedure(self, stage: CallProcedureClauseNode, names: Names) -> None:
         for argument in stage.arguments or ():
             self.check(argument, ExpressionScope(names))
         for _, alias in stage.yields or ():
@@ -193,7 +193,7 @@ class QueryChecker(ProjectionChecker):
 
     # Subqueries
 
-    def _check_call_subquery(self, stage: SubqueryStage, names: Names) -> None:
+    def _check_call_subquery(self, stage: CallSubqueryClauseNode, names: Names) -> None:
         if stage.imports is None:
             scopes = [self._find_imports(stages, names) for stages in stage.query.queries]
         else:
@@ -208,7 +208,7 @@ class QueryChecker(ProjectionChecker):
     def _find_imports(self, stages: tuple[QueryStage, ...], names: Names) -> Names:
         """Return the variables that a subquery may use: all if it begins with a WITH of nothing but variables."""
         first = stages[0]
-        if not isinstance(first, ProjectionStage) or first.keyword == "RETURN":
+        if not isinstance(first, ProjectionClauseNode) or first.keyword == "RETURN":
             return {}
         if any(column.is_aliased or not isinstance(column.value, VariableReference) for column in first.columns):
             return {}
@@ -218,7 +218,7 @@ class QueryChecker(ProjectionChecker):
         return dict(names)
 
     @override
-    def check_subquery(self, tree: SubqueryValue, names: Names) -> StaticKind:
+    def check_subquery(self, tree: SubqueryExpressionNode, names: Names) -> StaticValueType:
         if is_updating_query(tree):
             raise self.fail(tree.position, f"a subquery of {tree.kind} cannot write")
         columns = self.check_union(tree.query, names, may_lack_return=tree.kind != "COLLECT")
@@ -226,11 +226,11 @@ class QueryChecker(ProjectionChecker):
             return BOOLEAN_KIND if tree.kind == "EXISTS" else INTEGER_KIND
         if len(columns) != 1:
             raise self.fail(tree.position, "the subquery of COLLECT must return exactly one column")
-        return StaticKind("list", next(iter(columns.values())))
+        return StaticValueType("list", next(iter(columns.values())))
 
     # Updating clauses
 
-    def _check_merge(self, stage: MergeStage, names: Names) -> None:
+    def _check_merge(self, stage: MergeClauseNode, names: Names) -> None:
         self.declare_merge(stage.path, names)
         self._check_updates(stage.on_create + stage.on_match, names)
 
@@ -245,49 +245,49 @@ class QueryChecker(ProjectionChecker):
                 self._check_updated_variable(update, names)
             if isinstance(update, PropertyUpdate):
                 self.check(update.value, scope)
-            elif isinstance(update, ComputedLabels):
+            elif isinstance(update, ComputedLabelAssignment):
                 self.require(self.check(update.value, scope), update.value, "the labels", "string", "list")
-            elif isinstance(update, MapAssignment):
+            elif isinstance(update, SetPropertiesFromMap):
                 kind = self.check(update.value, scope)
                 self.require(kind, update.value, "the new properties", "map", "node", "relationship")
 
     def _check_updated_variable(
-        self, update: MapAssignment | LabelAssignment | ComputedLabels | LabelRemoval, names: Names
+        self, update: SetPropertiesFromMap | LabelAssignment | ComputedLabelAssignment | LabelRemoval, names: Names
     ) -> None:
         self.find_variable(update.name, update.position, names)
         kind = names[update.name]
-        if isinstance(update, MapAssignment) and kind.is_one_of("node", "relationship"):
+        if isinstance(update, SetPropertiesFromMap) and kind.is_one_of("node", "relationship"):
             return
         if not kind.is_one_of("node"):
-            what = "properties" if isinstance(update, MapAssignment) else "labels"
+            what = "properties" if isinstance(update, SetPropertiesFromMap) else "labels"
             raise self.fail(update.position, f"{what} of {kind.describe()} cannot be changed")
 
-    def _check_delete(self, stage: DeleteStage, names: Names) -> None:
+    def _check_delete(self, stage: DeleteClauseNode, names: Names) -> None:
         for value in stage.values:
             if isinstance(value, LabelPredicate):
                 raise self.fail(value.position, "DELETE cannot delete labels; use REMOVE")
             kind = self.check(value, ExpressionScope(names))
             self.require(kind, value, "a value to delete", "node", "relationship", "path")
 
-    def _check_foreach(self, stage: ForeachStage, names: Names) -> None:
+    def _check_foreach(self, stage: ForeachClauseNode, names: Names) -> None:
         kind = self.check(stage.source, ExpressionScope(names))
         self.require(kind, stage.source, "the source of FOREACH", "list")
         inner = dict(names)
         self.declare(stage.name, kind.element or ANY_KIND, stage.position, inner)
         for each in stage.stages:
             if not isinstance(each, _UPDATING_STAGES):
-                word = each.keyword if isinstance(each, ProjectionStage) else _STAGE_WORDS[type(each)]
+                word = each.keyword if isinstance(each, ProjectionClauseNode) else _STAGE_WORDS[type(each)]
                 raise self.fail(each.position, f"FOREACH takes clauses that write, not {word}")
             self._stages[type(each)](each, inner)
 
 
 def _is_return(stage: QueryStage) -> bool:
-    return isinstance(stage, ProjectionStage) and stage.keyword == "RETURN"
+    return isinstance(stage, ProjectionClauseNode) and stage.keyword == "RETURN"
 
 
 def _can_conclude(last: QueryStage) -> bool:
-    if isinstance(last, ProcedureStage):
+    if isinstance(last, CallProcedureClauseNode):
         return is_void_procedure(last.name)
-    if isinstance(last, SubqueryStage):
+    if isinstance(last, CallSubqueryClauseNode):
         return not any(_is_return(stage) for stage in last.query.queries[0])
     return _is_return(last) or isinstance(last, _UPDATING_STAGES)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from kgserve.cypher.interpreter.graph_view import RelationshipKey
-from kgserve.cypher.interpreter.pattern_model import MatchState, StateTest, build_path
+from kgserve.cypher.interpreter.graph_view_interface import RelationshipKey
+from kgserve.cypher.interpreter.pattern_model import PartialPatternMatch, StateTest, build_graph_path
 from kgserve.cypher.interpreter.pattern_steps import RelationshipTraversal
 
 Trail: TypeAlias = tuple[RelationshipKey, ...]
 ParentLinks: TypeAlias = dict[str, list[tuple[RelationshipKey, str]]]
 
 
-class ShortestPathStep:
-    """Step of matching that binds the shortest path between two nodes that are bound, or all of them."""
+class ShortestPathMatchStep:
+    """Match step that binds the shortest path between two bound nodes, or all shortest paths."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ShortestPathStep:
         self.accept = accept
         self.slot = forward.slot
 
-    def __call__(self, state: MatchState) -> Iterator[None]:
+    def __call__(self, state: PartialPatternMatch) -> Iterator[None]:
         """Yield once per path that is bound."""
         for trail in self._find_trails(state):
             self._bind(state, trail)
@@ -42,7 +42,7 @@ class ShortestPathStep:
             if self.slot.shortest != "allshortestpaths":
                 return
 
-    def _bind(self, state: MatchState, trail: Trail) -> None:
+    def _bind(self, state: PartialPatternMatch, trail: Trail) -> None:
         slot, graph = self.slot, self.forward.graph
         self.forward.bind_trail(state, trail)
         if not slot.is_variable:
@@ -51,9 +51,9 @@ class ShortestPathStep:
                 state.row[slot.name] = state.row[slot.name][0]
         if slot.path_name:
             links = trail[::-1] if self.forward.is_reverse else trail
-            state.row[slot.path_name] = build_path(graph, state.nodes[slot.left], links)
+            state.row[slot.path_name] = build_graph_path(graph, state.nodes[slot.left], links)
 
-    def _find_trails(self, state: MatchState) -> Iterator[Trail]:
+    def _find_trails(self, state: PartialPatternMatch) -> Iterator[Trail]:
         """Yield the shortest sequences of relationships between the ends."""
         source, target = state.nodes[self.forward.source], state.nodes[self.backward.source]
         least, most = self.slot.bounds
@@ -64,7 +64,7 @@ class ShortestPathStep:
         else:
             yield from self._search_from_both_ends(state, source, target, most)
 
-    def _enumerate_trails(self, state: MatchState, source: str, target: str) -> Iterator[Trail]:
+    def _enumerate_trails(self, state: PartialPatternMatch, source: str, target: str) -> Iterator[Trail]:
         """Try all sequences of different relationships by length; yield those of the first length that has any."""
         least, most = self.slot.bounds
         level: list[tuple[Trail, str]] = [((), source)]
@@ -84,13 +84,15 @@ class ShortestPathStep:
             level = longer
             length += 1
 
-    def _is_satisfied(self, state: MatchState, trail: Trail) -> bool:
+    def _is_satisfied(self, state: PartialPatternMatch, trail: Trail) -> bool:
         if self.condition is None:
             return True
         self._bind(state, trail)
         return self.condition(state)
 
-    def _search_from_both_ends(self, state: MatchState, source: str, target: str, most: int | None) -> Iterator[Trail]:
+    def _search_from_both_ends(
+        self, state: PartialPatternMatch, source: str, target: str, most: int | None
+    ) -> Iterator[Trail]:
         """Search breadth-first, level by level from the end with fewer open nodes, until the levels meet."""
         behind: ParentLinks = {source: []}
         ahead: ParentLinks = {target: []}
@@ -110,7 +112,7 @@ class ShortestPathStep:
             if meeting:
                 return
 
-    def _expand_level(self, state: MatchState, side: int, level: list[str], parents: ParentLinks) -> list[str]:
+    def _expand_level(self, state: PartialPatternMatch, side: int, level: list[str], parents: ParentLinks) -> list[str]:
         """Return the nodes one step further, and add their links to ``parents``."""
         traversal = self.backward if side else self.forward
         found: ParentLinks = {}

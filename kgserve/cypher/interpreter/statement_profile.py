@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from kgserve.cypher.interpreter.graph_view import Row
-from kgserve.cypher.interpreter.query_tree import QueryStage
+from kgserve.cypher.interpreter.graph_view_interface import Row
+from kgserve.cypher.interpreter.opencypher_syntax_tree import QueryStage
 
 
 class StatementProfile:

@@ -6,14 +6,14 @@ import unicodedata
 from typing import Any
 
 from kgserve.cypher.interpreter.arithmetic import MAX_LIST_ELEMENTS, MAX_TEXT_CHARACTERS
-from kgserve.cypher.interpreter.scalar_function import (
+from kgserve.cypher.interpreter.scalar_function_definition import (
     INTEGER,
     LIST,
     STRING,
     ScalarFunction,
-    tabulate,
+    index_functions_by_name,
 )
-from kgserve.cypher.interpreter.values import describe_value
+from kgserve.cypher.interpreter.value_comparison import describe_value
 from kgserve.errors import InvalidInput, TooLarge
 
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -76,7 +76,7 @@ def _length(text: str) -> int:
     return len(text)
 
 
-STRING_FUNCTIONS = tabulate(
+STRING_FUNCTIONS = index_functions_by_name(
     [
         ScalarFunction("toUpper", str.upper, (STRING,), 1),
         ScalarFunction("upper", str.upper, (STRING,), 1),

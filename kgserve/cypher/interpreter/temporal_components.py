@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kgserve.cypher.interpreter import calendar_dates, time_zones
-from kgserve.cypher.interpreter.temporal_fields import TYPE_NAMES
+from kgserve.cypher.interpreter.temporal_construction import TYPE_NAMES
 from kgserve.cypher.interpreter.temporal_values import (
     SECOND_NANOSECONDS,
     CalendarDate,
@@ -23,13 +23,13 @@ _DATE_COMPONENTS: dict[str, Callable[[int], int]] = {
     "year": calendar_dates.year_of,
     "quarter": calendar_dates.quarter_of,
     "month": calendar_dates.month_of,
-    "week": calendar_dates.week_of,
-    "weekYear": calendar_dates.week_year_of,
+    "week": calendar_dates.iso_week_of,
+    "weekYear": calendar_dates.iso_week_year_of,
     "dayOfQuarter": calendar_dates.day_of_quarter,
     "day": calendar_dates.day_of_month,
-    "ordinalDay": calendar_dates.ordinal_day,
-    "dayOfWeek": calendar_dates.day_of_week,
-    "weekDay": calendar_dates.day_of_week,
+    "ordinalDay": calendar_dates.day_of_year,
+    "dayOfWeek": calendar_dates.iso_weekday_of,
+    "weekDay": calendar_dates.iso_weekday_of,
 }
 _TIME_COMPONENTS: dict[str, Callable[[int], int]] = {
     "hour": lambda time: time // (3600 * SECOND_NANOSECONDS),
@@ -40,7 +40,7 @@ _TIME_COMPONENTS: dict[str, Callable[[int], int]] = {
     "nanosecond": lambda time: time % SECOND_NANOSECONDS,
 }
 _OFFSET_COMPONENTS: dict[str, Callable[[int], int | str]] = {
-    "offset": time_zones.format_offset,
+    "offset": time_zones.format_utc_offset,
     "offsetMinutes": lambda offset: _divide(offset, 60),
     "offsetSeconds": lambda offset: offset,
 }
@@ -80,7 +80,7 @@ def _remainder(number: int, divisor: int) -> int:
 def _timezone_of(value: OffsetTime | ZonedDateTime) -> str:
     if isinstance(value, ZonedDateTime) and value.region is not None:
         return value.region
-    return time_zones.format_offset(value.offset)
+    return time_zones.format_utc_offset(value.offset)
 
 
 def _collect_readers(kind: type[Any]) -> dict[str, Callable[[Any], Any]]:
@@ -119,8 +119,8 @@ _READERS_BY_LOWER_NAME = {
 }
 
 
-def read_component(value: TemporalValue, name: str) -> int | str:
-    """Return a component; the case of letters does not matter. Raises InvalidInput if the type lacks it."""
+def read_temporal_component(value: TemporalValue, name: str) -> int | str:
+    """Read a component of a temporal value by its name in any case. Raises InvalidInput if the type lacks it."""
     reader = _READERS_BY_LOWER_NAME[type(value)].get(name.lower())
     if reader is None:
         names = ", ".join(_READERS[type(value)])
@@ -128,6 +128,6 @@ def read_component(value: TemporalValue, name: str) -> int | str:
     return reader(value)
 
 
-def list_components(value: TemporalValue) -> list[str]:
+def list_temporal_components(value: TemporalValue) -> list[str]:
     """Return the names of a value's components."""
     return list(_READERS[type(value)])

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from kgserve.cypher.interpreter import calendar_dates, time_zones
-from kgserve.cypher.interpreter.temporal_fields import TYPE_NAMES, build_instant, convert
+from kgserve.cypher.interpreter.temporal_construction import TYPE_NAMES, build_temporal_from_map, convert_temporal_value
 from kgserve.cypher.interpreter.temporal_values import (
     CalendarDate,
     LocalDateTime,
@@ -15,8 +15,8 @@ from kgserve.cypher.interpreter.temporal_values import (
     OffsetTime,
     TemporalInstant,
     ZonedDateTime,
-    find_days,
-    find_nanoseconds,
+    get_temporal_day,
+    get_time_of_day_nanoseconds,
     new_zoned_datetime,
 )
 from kgserve.errors import InvalidInput
@@ -32,19 +32,19 @@ _DAY_UNITS: dict[str, Callable[[int], int]] = {
     "millennium": lambda days: _start_of_years(days, 1000),
     "century": lambda days: _start_of_years(days, 100),
     "decade": lambda days: _start_of_years(days, 10),
-    "weekyear": lambda days: calendar_dates.start_of_week_year(calendar_dates.week_year_of(days)),
+    "weekyear": lambda days: calendar_dates.start_of_iso_week_year(calendar_dates.iso_week_year_of(days)),
     "year": lambda days: _start_of_years(days, 1),
     "quarter": calendar_dates.start_of_quarter,
-    "month": lambda days: calendar_dates.set_day(days, 1),
-    "week": lambda days: calendar_dates.set_day_of_week(days, 1),
+    "month": lambda days: calendar_dates.set_day_of_month(days, 1),
+    "week": lambda days: calendar_dates.set_iso_weekday(days, 1),
     "day": lambda days: days,
 }
 
 
-def truncate(
+def truncate_temporal_value(
     kind: type[TemporalInstant], unit: str, value: TemporalInstant, fields: Mapping[str, Any], now: datetime
 ) -> TemporalInstant:
-    """Return the start of the unit that a value is in, with components of a map set on it. Raises InvalidInput."""
+    """Truncate a temporal value to a unit, and set the components of a map on it. Raises InvalidInput."""
     name = unit.lower()
     if name in _TIME_UNITS:
         start = _truncate_time(kind, unit, value, _TIME_UNITS[name])
@@ -65,10 +65,10 @@ def _truncate_days(
         if unit.lower() != "day":
             raise InvalidInput(f"a {TYPE_NAMES[kind]} cannot be truncated to the unit {unit!r}")
         return _with_time(kind, value, 0)
-    days = find_days(value)
+    days = get_temporal_day(value)
     if days is None:
         raise InvalidInput(f"a {TYPE_NAMES[type(value)]} has no date to truncate to the unit {unit!r}")
-    start = calendar_dates.check_days(find_start(days))
+    start = calendar_dates.check_epoch_days_range(find_start(days))
     if kind is CalendarDate:
         return CalendarDate(start)
     if kind is LocalDateTime:
@@ -77,7 +77,7 @@ def _truncate_days(
 
 
 def _truncate_time(kind: type[TemporalInstant], unit: str, value: TemporalInstant, nanoseconds: int) -> TemporalInstant:
-    time = find_nanoseconds(value)
+    time = get_time_of_day_nanoseconds(value)
     if kind is CalendarDate or time is None:
         name = TYPE_NAMES[kind if kind is CalendarDate else type(value)]
         raise InvalidInput(f"a {name} has no time to truncate to the unit {unit!r}")
@@ -86,7 +86,7 @@ def _truncate_time(kind: type[TemporalInstant], unit: str, value: TemporalInstan
 
 def _with_time(kind: type[TemporalInstant], value: TemporalInstant, nanoseconds: int) -> TemporalInstant:
     """Return a value as another type, at a time of the same day and in the same zone."""
-    converted = convert(kind, value)
+    converted = convert_temporal_value(kind, value)
     match converted:
         case LocalTime():
             return LocalTime(nanoseconds)
@@ -105,18 +105,18 @@ def _set_fields(start: TemporalInstant, unit: str, fields: Mapping[str, Any], no
     values = {name: value for name, value in fields.items() if name.lower() != "timezone"}
     zone = next((value for name, value in fields.items() if name.lower() == "timezone"), None)
     if isinstance(zone, str):
-        start = _move_to_zone(start, time_zones.parse_zone(zone), now)
+        start = _move_to_zone(start, time_zones.parse_time_zone(zone), now)
     elif zone is not None or len(values) < len(fields):
         raise InvalidInput(f"timezone is {zone!r}; it must be a string such as '+01:00' or 'Europe/Stockholm'")
     if not values:
         return start
     names = {name.lower() for name in values}
-    time = find_nanoseconds(start) or 0
+    time = get_time_of_day_nanoseconds(start) or 0
     if unit in ("millisecond", "microsecond") and "millisecond" not in names and names & {"microsecond", "nanosecond"}:
         values["millisecond"] = time // 1_000_000 % 1_000
     if unit == "microsecond" and "microsecond" not in names and "nanosecond" in names:
         values["microsecond"] = time // 1_000 % 1_000
-    return build_instant(type(start), values, now, start)
+    return build_temporal_from_map(type(start), values, now, start)
 
 
 def _move_to_zone(start: TemporalInstant, zone: time_zones.ZoneReference, now: datetime) -> TemporalInstant:
@@ -129,4 +129,4 @@ def _move_to_zone(start: TemporalInstant, zone: time_zones.ZoneReference, now: d
 
 def _start_of_years(days: int, count: int) -> int:
     year = calendar_dates.year_of(days)
-    return calendar_dates.to_days(year - year % count)
+    return calendar_dates.date_to_epoch_days(year - year % count)

@@ -24,7 +24,7 @@ _MONTH_SECONDS = 2_629_746
 
 
 class CalendarDate(msgspec.Struct, frozen=True, gc=False):
-    """``DATE``: a day."""
+    """``DATE``: a calendar date."""
 
     days: int
 
@@ -44,14 +44,14 @@ class LocalTime(msgspec.Struct, frozen=True, gc=False):
 
 
 class OffsetTime(msgspec.Struct, frozen=True, gc=False):
-    """``ZONED TIME``: a time of day at an offset."""
+    """``ZONED TIME``: a time of day at an offset from UTC."""
 
     nanoseconds: int
     offset: int
 
     @override
     def __str__(self) -> str:
-        return format_time(self.nanoseconds) + time_zones.format_offset(self.offset)
+        return format_time(self.nanoseconds) + time_zones.format_utc_offset(self.offset)
 
 
 class LocalDateTime(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +75,7 @@ class ZonedDateTime(msgspec.Struct, frozen=True, gc=False):
 
     @override
     def __str__(self) -> str:
-        text = f"{format_date(self.days)}T{format_time(self.nanoseconds)}{time_zones.format_offset(self.offset)}"
+        text = f"{format_date(self.days)}T{format_time(self.nanoseconds)}{time_zones.format_utc_offset(self.offset)}"
         return text if self.region is None else f"{text}[{self.region}]"
 
     @property
@@ -117,7 +117,7 @@ TemporalValue: TypeAlias = TemporalInstant | DurationValue
 
 
 def new_duration(months: int, days: int, nanoseconds: int) -> DurationValue:
-    """Return a duration. Raises InvalidInput if a part does not fit into 64 bits."""
+    """Create a duration. Raises InvalidInput if a part does not fit into 64 bits."""
     seconds, rest = divmod(nanoseconds, SECOND_NANOSECONDS)
     duration = DurationValue(months, days, seconds, rest)
     if max(abs(months), abs(days), abs(seconds), abs(duration.average_seconds)) > _MAX_INTEGER:
@@ -126,19 +126,19 @@ def new_duration(months: int, days: int, nanoseconds: int) -> DurationValue:
 
 
 def new_local_datetime(days: int, nanoseconds: int) -> LocalDateTime:
-    """Return a day and time; nanoseconds beyond a day carry over. Raises InvalidInput if out of range."""
+    """Create a local datetime; nanoseconds beyond a day carry over. Raises InvalidInput if out of range."""
     carry, rest = divmod(nanoseconds, DAY_NANOSECONDS)
-    return LocalDateTime(calendar_dates.check_days(days + carry), rest)
+    return LocalDateTime(calendar_dates.check_epoch_days_range(days + carry), rest)
 
 
 def new_zoned_datetime(days: int, nanoseconds: int, zone: ZoneReference, preferred: int | None = None) -> ZonedDateTime:
-    """Return the datetime at a local time; ``preferred`` is the offset for a time that occurs twice."""
+    """Create a zoned datetime at a local time; ``preferred`` is the offset for a time that occurs twice."""
     seconds, fraction = divmod(days * DAY_NANOSECONDS + nanoseconds, SECOND_NANOSECONDS)
-    local, offset = time_zones.resolve_local(zone, seconds, preferred)
+    local, offset = time_zones.resolve_local_time(zone, seconds, preferred)
     return _join_zoned(local * SECOND_NANOSECONDS + fraction, offset, zone)
 
 
-def datetime_at_instant(instant: int, zone: ZoneReference) -> ZonedDateTime:
+def datetime_from_epoch_nanoseconds(instant: int, zone: ZoneReference) -> ZonedDateTime:
     """Return the datetime of an instant in nanoseconds since 1970. Raises InvalidInput if out of range."""
     offset = time_zones.find_utc_offset(zone, instant // SECOND_NANOSECONDS)
     return _join_zoned(instant + offset * SECOND_NANOSECONDS, offset, zone)
@@ -147,24 +147,24 @@ def datetime_at_instant(instant: int, zone: ZoneReference) -> ZonedDateTime:
 def _join_zoned(local: int, offset: int, zone: ZoneReference) -> ZonedDateTime:
     days, nanoseconds = divmod(local, DAY_NANOSECONDS)
     region = zone if isinstance(zone, str) else None
-    return ZonedDateTime(calendar_dates.check_days(days), nanoseconds, offset, region)
+    return ZonedDateTime(calendar_dates.check_epoch_days_range(days), nanoseconds, offset, region)
 
 
 # Parts
 
 
-def find_days(value: TemporalInstant) -> int | None:
-    """Return the day of a value, None if it has none."""
+def get_temporal_day(value: TemporalInstant) -> int | None:
+    """Return the day of a temporal value since 1970-01-01; None if it has none."""
     return None if isinstance(value, LocalTime | OffsetTime) else value.days
 
 
-def find_nanoseconds(value: TemporalInstant) -> int | None:
-    """Return the time of day of a value, None if it has none."""
+def get_time_of_day_nanoseconds(value: TemporalInstant) -> int | None:
+    """Return the time of day of a temporal value in nanoseconds; None if it has none."""
     return None if isinstance(value, CalendarDate) else value.nanoseconds
 
 
-def find_zone(value: TemporalInstant) -> ZoneReference | None:
-    """Return the zone of a value, None if it has none."""
+def get_temporal_zone(value: TemporalInstant) -> ZoneReference | None:
+    """Return the time zone of a temporal value; None if it has none."""
     if isinstance(value, ZonedDateTime):
         return value.zone
     return value.offset if isinstance(value, OffsetTime) else None
@@ -175,7 +175,7 @@ def find_zone(value: TemporalInstant) -> ZoneReference | None:
 
 def format_date(days: int) -> str:
     """Return a day as ``2015-06-24``; years beyond 9999 have a sign."""
-    year, month, day = calendar_dates.split_days(days)
+    year, month, day = calendar_dates.epoch_days_to_year_month_day(days)
     if year < 0:
         return f"-{-year:04}-{month:02}-{day:02}"
     return f"{'+' if year > _MAX_UNSIGNED_YEAR else ''}{year:04}-{month:02}-{day:02}"

@@ -31,8 +31,8 @@ _FIRST_SECOND = int((datetime(2, 1, 1) - _EPOCH).total_seconds())  # noqa: DTZ00
 _LAST_SECOND = int((datetime(9990, 1, 1) - _EPOCH).total_seconds())  # noqa: DTZ001
 
 
-def parse_zone(text: str) -> ZoneReference:
-    """Return the zone of ``Z``, ``+01:00``, ``+0100``, ``+01`` or a name. Raises InvalidInput."""
+def parse_time_zone(text: str) -> ZoneReference:
+    """Parse a time zone: ``Z``, ``+01:00``, ``+0100``, ``+01`` or a name. Raises InvalidInput."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         name = text.replace(" ", "_")
@@ -47,7 +47,7 @@ def parse_zone(text: str) -> ZoneReference:
     return -offset if match[2] == "-" else offset
 
 
-def format_offset(offset: int) -> str:
+def format_utc_offset(offset: int) -> str:
     """Return an offset as ``+01:00``, with seconds if it has them, or ``Z`` for UTC."""
     if not offset:
         return "Z"
@@ -65,8 +65,8 @@ def find_utc_offset(zone: ZoneReference, instant: int) -> int:
     return _to_seconds(region.fromutc(moment.replace(tzinfo=region)).utcoffset())
 
 
-def resolve_local(zone: ZoneReference, local: int, preferred: int | None = None) -> tuple[int, int]:
-    """Return a local time and its offset, both in seconds.
+def resolve_local_time(zone: ZoneReference, local: int, preferred: int | None = None) -> tuple[int, int]:
+    """Resolve a local time in a time zone; return it and its UTC offset, both in seconds.
 
     A time that a change of the clock skips is moved forward by the gap. A time that occurs twice is the one with the
     preferred offset, else the first.

@@ -1,10 +1,10 @@
-"""Position in the tokens of a statement, with the errors of a parser."""
+"""Cursor over the tokens of a statement, with the errors of a parser."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from kgserve.cypher.interpreter.tokenizer import QueryToken, TokenizedQuery, fault
+from kgserve.cypher.interpreter.opencypher_tokenizer import QueryToken, TokenizedQuery, build_query_syntax_error
 from kgserve.errors import InvalidInput
 
 _RESERVED_WORDS_TEXT = (
@@ -16,7 +16,7 @@ RESERVED_WORDS = frozenset(_RESERVED_WORDS_TEXT.split())
 
 
 class TokenCursor:
-    """Reads tokens in order, and looks ahead."""
+    """Cursor of a parser over tokens: reads them in order, and looks ahead."""
 
     def __init__(self, query: TokenizedQuery) -> None:
         self.text = query.text
@@ -96,7 +96,7 @@ class TokenCursor:
 
     def make_error(self, message: str, token: QueryToken | None = None) -> InvalidInput:
         """Return an error at a token, by default the current one."""
-        return fault(self.text, (token or self.token).start, message)
+        return build_query_syntax_error(self.text, (token or self.token).start, message)
 
     def fail(self, message: str, token: QueryToken | None = None) -> NoReturn:
         """Raise InvalidInput at a token, by default the current one."""

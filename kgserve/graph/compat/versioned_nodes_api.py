@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kgserve.errors import KgserveError
 from kgserve.graph.answers import Edge, Node, RedirectedFrom
 from kgserve.graph.request_bodies import TargetStore
-from kgserve.storage.model.fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, MAX_ORDINAL, MAX_TAGS
 
 MAX_SUBGRAPH_NODES = 50
 MAX_SUBGRAPH_EDGES = 100
@@ -30,7 +30,7 @@ _Graph = Annotated[str, Meta(description="The store's name; may be left out")] |
 _Ordinal = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 
 
-class NodeFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NodeVersionFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A whole version of a node: fields that are left out are empty. Without an id, a new node is created."""
 
     lineage_id: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Left out: a new node")] | None = None
@@ -46,8 +46,8 @@ class NodeFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     based_on_version: _Version | None = None
 
 
-class PutNodeRequest(NodeFields, kw_only=True):
-    """A whole version of a node: fields that are left out are empty. Without an id, a new node is created."""
+class PutNodeRequest(NodeVersionFields, kw_only=True):
+    """Request to write a whole version of a node. Fields that are left out are empty."""
 
     graph_id: _Graph = None
     id: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="The same as lineage_id")] | None = None
@@ -55,13 +55,13 @@ class PutNodeRequest(NodeFields, kw_only=True):
     attributes: Annotated[dict[str, Any], Meta(description="The same as metadata")] | None = None
 
 
-class NodeSpec(NodeFields, kw_only=True):
+class SubgraphNodeInput(NodeVersionFields, kw_only=True):
     """A node of a subgraph; edges of the same call refer to it by ``ref``."""
 
     ref: _Name | None = None
 
 
-class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SubgraphEdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An edge of a subgraph. Each end is a ``ref`` of this call or the id of an existing node."""
 
     from_ref: _Name | None = None
@@ -78,7 +78,7 @@ class EdgeSpec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     valid_to: _Moment | None = None
 
 
-class UndecodedItem(msgspec.Struct, frozen=True):
+class UndecodableSubgraphItem(msgspec.Struct, frozen=True):
     """An item of a subgraph that could not be decoded, its error, and the ``ref`` by which edges name it."""
 
     error: KgserveError
@@ -92,14 +92,14 @@ def _items(kind: type[msgspec.Struct], most: int) -> Meta:
 
 
 class PutSubgraphRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Nodes, then edges, each with its own result: a faulty item does not affect the others.
+    """Request to write nodes, then edges, each with its own result: a faulty item does not affect the others.
 
     Items are therefore decoded one by one: they are raw values, Structs, or items that could not be decoded.
     """
 
     graph_id: _Graph = None
-    nodes: Annotated[list[NodeSpec | Any], _items(NodeSpec, MAX_SUBGRAPH_NODES)] | None = None
-    edges: Annotated[list[EdgeSpec | Any], _items(EdgeSpec, MAX_SUBGRAPH_EDGES)] | None = None
+    nodes: Annotated[list[SubgraphNodeInput | Any], _items(SubgraphNodeInput, MAX_SUBGRAPH_NODES)] | None = None
+    edges: Annotated[list[SubgraphEdgeInput | Any], _items(SubgraphEdgeInput, MAX_SUBGRAPH_EDGES)] | None = None
 
 
 _Replaced = Annotated[int, Meta(description="The replaced version, if the put was not based on it")]
@@ -107,7 +107,7 @@ _Cleared = Annotated[list[str], Meta(description="Fields that were left out and 
 
 
 class PutNodeAnswer(msgspec.Struct, kw_only=True):
-    """The current node. A put without changes creates no version.
+    """Answer to writing a node: the current node. A put without changes creates no version.
 
     Fields after ``sequence`` are absent where they do not apply.
     """
@@ -120,7 +120,7 @@ class PutNodeAnswer(msgspec.Struct, kw_only=True):
     cleared: _Cleared | UnsetType = UNSET
 
 
-class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SubgraphNodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Result of one node. For a version kept as a conflict: id, version and error."""
 
     created: bool
@@ -132,7 +132,7 @@ class NodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     cleared: _Cleared | UnsetType = UNSET
 
 
-class EdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SubgraphEdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Result of one edge: its id, or an error. Fields after ``error`` are absent for a new edge."""
 
     edge_id: str | None = None
@@ -150,22 +150,22 @@ class EdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PutSubgraphAnswer(msgspec.Struct, kw_only=True):
-    """One result for each node and each edge, in the order sent."""
+    """Answer to writing a subgraph: one result for each node and each edge, in the order sent."""
 
-    nodes: list[NodeResult]
-    edges: list[EdgeResult]
+    nodes: list[SubgraphNodeResult]
+    edges: list[SubgraphEdgeResult]
     sequence: Annotated[int, Meta(description="The commit that holds the last write")]
 
 
 class RetireRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The end of a node's validity; by default now, or its end if that is earlier."""
+    """Request to retire a node, that is to end its validity; by default now."""
 
     valid_to: _Moment | None = None
     created_by: _Name | None = None
 
 
 class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An edge, and the end of its validity; by default now, or its end if that is earlier."""
+    """Request to retire an edge: the edge, and the end of its validity; by default now, or its earlier end."""
 
     source: str = field(name="from")
     target: str = field(name="to")
@@ -176,7 +176,7 @@ class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class RetireAnswer(msgspec.Struct, kw_only=True):
-    """The row is kept, and true until ``valid_to``; ``changed`` is false if it had that end already."""
+    """Answer to retiring a node or edge: the row is kept, and true until ``valid_to``."""
 
     ok: Literal[True] = True
     valid_to: str

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from kgserve.graph.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory, SchemaDescription
+from kgserve.graph.answers import Edge, EdgeKeyAnswer, ListedNode, Node, NodeHistory, StoreTypesAndTags
 from kgserve.platform.codecs import decode_json
 
 FIELD_NAMES_PARAMETER = "field_names"
@@ -43,7 +43,7 @@ _RENAMES_BY_STRUCT: dict[type[msgspec.Struct], Mapping[str, str]] = {
     **dict.fromkeys((Node, ListedNode), _NODE_FIELD_RENAMES),
     **dict.fromkeys((Edge, EdgeKeyAnswer), _EDGE_FIELD_RENAMES),
     NodeHistory: _HISTORY_FIELD_RENAMES,
-    SchemaDescription: _SCHEMA_FIELD_RENAMES,
+    StoreTypesAndTags: _SCHEMA_FIELD_RENAMES,
 }
 _VERSION_FIELDS = frozenset({"node", "nodes"})
 """Fields whose nodes may be former versions; rows of a change are not."""
@@ -53,15 +53,15 @@ _FIELD_NAME_LISTS = frozenset({"cleared", "taken_over", "not_taken"})
 """Lists of field names of a node."""
 
 
-def rename_fields(answer: dict[str, Any]) -> dict[str, Any]:
+def rename_to_versioned_fields(answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer, or an item of one, with its nodes and edges renamed."""
     own = _HISTORY_FIELD_RENAMES if "states" in answer else _SCHEMA_FIELD_RENAMES if "node_count" in answer else {}
     return {own.get(name, name): _renamed(name, value) for name, value in answer.items()}
 
 
-def rename_json_fields(answer: bytes) -> bytes:
+def rename_json_to_versioned_fields(answer: bytes) -> bytes:
     """Return a JSON answer with its nodes and edges renamed."""
-    return msgspec.json.encode(rename_fields(decode_json(answer)))
+    return msgspec.json.encode(rename_to_versioned_fields(decode_json(answer)))
 
 
 def _renamed(name: str, value: Any) -> Any:
@@ -72,7 +72,7 @@ def _renamed(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if name in _WRAPPER_FIELDS:
-        return rename_fields(value)
+        return rename_to_versioned_fields(value)
     if name == _DIFF_FIELD:
         first, dot, rest = value["path"].partition(".")
         return value | {"path": _NODE_FIELD_RENAMES.get(first, first) + dot + rest}
@@ -91,7 +91,7 @@ def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
 
 
 @cache
-def to_versioned_struct(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def derive_versioned_field_struct(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return the Struct that describes a renamed answer; the same one if it contains neither nodes nor edges."""
     names = next((each for kind, each in _RENAMES_BY_STRUCT.items() if issubclass(struct, kind)), {})
     fields = msgspec.structs.fields(struct)
@@ -99,13 +99,13 @@ def to_versioned_struct(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     if not names and kinds == [each.type for each in fields]:
         return struct
     made = [
-        (each.name, kind, copy_field(each, names.get(each.encode_name, "")))
+        (each.name, kind, copy_struct_field(each, names.get(each.encode_name, "")))
         for each, kind in zip(fields, kinds, strict=True)
     ]
     return msgspec.defstruct(f"Versioned{struct.__name__}", made, namespace={"__doc__": struct.__doc__}, kw_only=True)
 
 
-def copy_field(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
+def copy_struct_field(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
     """Return a field definition like that of another Struct, with another ``name`` on the wire."""
     defaults: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
     return msgspec.field(**defaults, name=name or each.encode_name)
@@ -113,7 +113,7 @@ def copy_field(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
 
 def _described(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return to_versioned_struct(kind)
+        return derive_versioned_field_struct(kind)
     match get_origin(kind), get_args(kind):
         case origin, (first, *metadata) if origin is Annotated:
             return Annotated[(_described(first), *metadata)]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from kgserve.cypher.interpreter.graph_view import (
-    GraphView,
+from kgserve.cypher.interpreter.graph_view_interface import (
     NodeReference,
     PathValue,
     RelationshipKey,
     RelationshipReference,
+    StatementGraphView,
 )
 
 
-class DetachedElements:
+class DetachedResultElements:
     """Labels and properties of the nodes and relationships of a result.
 
     It has those methods of a graph view that reading a result takes.
@@ -56,11 +56,11 @@ class DetachedElements:
             self._labels[node.id] = label = node.graph.node_label(node.id)
             # A node that the statement deleted has no properties any more.
             self._nodes[node.id] = {} if label is None else node.graph.node_properties(node.id)
-        return NodeReference(cast("GraphView", self), node.id)
+        return NodeReference(cast("StatementGraphView", self), node.id)
 
     def _detach_relationship(self, relationship: RelationshipReference) -> RelationshipReference:
         key = relationship.key
         if key not in self._relationships:
             is_there = relationship.graph.has_relationship(key)
             self._relationships[key] = relationship.graph.relationship_properties(key) if is_there else {}
-        return RelationshipReference(cast("GraphView", self), key)
+        return RelationshipReference(cast("StatementGraphView", self), key)

@@ -14,37 +14,37 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cypher.guard import MAX_PARAMETER_BYTES, MAX_PARAMETER_DEPTH
-from kgserve.cypher.interpreter.execution import QueryResult, execute
+from kgserve.cypher.interpreter.execution import QueryResult, execute_cypher_statement
+from kgserve.cypher.interpreter.explain_profile_prefix import PlanRequest, split_explain_profile_prefix
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
-from kgserve.cypher.interpreter.graph_edits import GraphChanges, GraphEdits
-from kgserve.cypher.interpreter.graph_view import NO_LABEL, ExecutionLimits, GraphView
-from kgserve.cypher.interpreter.json_results import column_type, to_json_cell
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphChanges
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, ExecutionLimits, StatementGraphView
+from kgserve.cypher.interpreter.json_results import infer_column_type, to_json_cell
+from kgserve.cypher.interpreter.kuzu_table_names import replace_kuzu_table_names
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.plan_prefix import PlanRequest, split_plan_prefix
-from kgserve.cypher.interpreter.query_tree import ParameterReference, QueryUnion, iterate_nodes
-from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.opencypher_syntax_tree import ParameterReference, QueryUnion, iterate_syntax_tree
+from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, check_query_semantics
 from kgserve.cypher.interpreter.statement_plan import (
     PLAN_COLUMNS,
     PROFILE_COLUMNS,
-    PlanDescriber,
-    PlanStep,
-    tabulate_plan,
+    StatementPlanDescriber,
+    StatementPlanStep,
+    tabulate_plan_steps,
 )
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.cypher.interpreter.table_names import replace_table_names
-from kgserve.cypher.lexer import describe_position, syntax_fault
+from kgserve.cypher.lexer import build_syntax_error, describe_text_position
 from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.engine_names import names_links, uses_own_names
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer
+from kgserve.graph.cypher.engine_support_check import has_cross_store_link_patterns, has_names_unknown_to_engine
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
-from kgserve.graph.cypher.point_lookup import PointLookup, accepts_parameters, find_point_lookup
-from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
+from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup, has_string_lookup_id
 from kgserve.graph.cypher.row_properties import build_edge_change, build_node_change
-from kgserve.graph.cypher.rows_graph import ReadRecord, RowsGraph, open_rows_graph
+from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, StatementReadSet, open_snapshot_graph_view
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.projections.cypher_engine.engine.protocol import ResultChunk, RowChanges
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -63,7 +63,7 @@ class InterpretedStatement(NamedTuple):
     """Statement that was parsed and checked, and the parameters to run it with."""
 
     query: QueryUnion
-    info: QueryInfo
+    info: CheckedQuerySummary
     text: str
     parameters: Mapping[str, Any]
     needs_interpreter: bool
@@ -74,7 +74,9 @@ class InterpretedStatement(NamedTuple):
     """The lookup that the statement consists of, if the rows answer it as the engine would."""
 
 
-def prepare_interpreted(text: str, parameters: Mapping[str, Any], plan: PlanRequest = "") -> InterpretedStatement:
+def prepare_interpreted_statement(
+    text: str, parameters: Mapping[str, Any], plan: PlanRequest = ""
+) -> InterpretedStatement:
     """Parse and check a statement, which may begin with EXPLAIN or PROFILE unless ``plan`` has been split off.
 
     Raises InvalidInput with the position of the fault.
@@ -82,18 +84,18 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any], plan: PlanRequ
     if len(text.encode(errors="surrogatepass")) > MAX_QUERY_BYTES:
         raise InvalidInput.at("query", f"the statement is larger than {MAX_QUERY_BYTES} bytes")
     if "\0" in text:
-        raise syntax_fault(text, text.index("\0"), "the statement has a NUL character")
+        raise build_syntax_error(text, text.index("\0"), "the statement has a NUL character")
     for name, value in parameters.items():
-        check_parameter(value, f"params.{name}")
+        check_statement_parameter(value, f"params.{name}")
     if len(_encode(parameters)) > MAX_PARAMETER_BYTES:
         raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
     if not plan:
-        plan, text = split_plan_prefix(text)
+        plan, text = split_explain_profile_prefix(text)
     parse = _parse if len(text) <= MAX_CACHED_QUERY_CHARS else _parse.__wrapped__
-    with locate_faults():
+    with add_query_path_to_errors():
         parsed = parse(text)
     missing = [
-        FieldError(f"params.{name}", f"no value is given for ${name}, used at {describe_position(text, place)}")
+        FieldError(f"params.{name}", f"no value is given for ${name}, used at {describe_text_position(text, place)}")
         for name, place in parsed.parameters.items()
         if name not in parameters
     ]
@@ -101,13 +103,13 @@ def prepare_interpreted(text: str, parameters: Mapping[str, Any], plan: PlanRequ
         parameters = {**dict.fromkeys(parsed.parameters), **parameters}
     elif missing:
         raise InvalidInput(missing[0].message, tuple(missing))
-    lookup = parsed.lookup if parsed.lookup and not plan and accepts_parameters(parsed.lookup, parameters) else None
+    lookup = parsed.lookup if parsed.lookup and not plan and has_string_lookup_id(parsed.lookup, parameters) else None
     return InterpretedStatement(parsed.query, parsed.info, text, parameters, parsed.needs_interpreter, plan, lookup)
 
 
 class _ParsedQuery(NamedTuple):
     query: QueryUnion
-    info: QueryInfo
+    info: CheckedQuerySummary
     needs_interpreter: bool
     parameters: dict[str, int]
     """Names of the parameters and where they are used first."""
@@ -115,7 +117,7 @@ class _ParsedQuery(NamedTuple):
 
 
 @contextmanager
-def locate_faults() -> Generator[None]:
+def add_query_path_to_errors() -> Generator[None]:
     """Give errors of the interpreter the path of the statement in the request."""
     try:
         yield
@@ -127,26 +129,28 @@ def locate_faults() -> Generator[None]:
 
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse(text: str) -> _ParsedQuery:
-    typed = parse_query(text)
-    if names_links(typed):
+    typed = parse_cypher_query(text)
+    if has_cross_store_link_patterns(typed):
         raise InvalidInput.at("query", "links into other stores are read as (:Entity)-[:LINKS_TO]->(:Elsewhere) only")
-    query = replace_marker_labels(replace_table_names(typed))
-    used = [node for node in iterate_nodes(query) if isinstance(node, ParameterReference)]
+    query = replace_marker_labels(replace_kuzu_table_names(typed))
+    used = [node for node in iterate_syntax_tree(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}
-    return _ParsedQuery(query, check_query(query, text), uses_own_names(typed), places, find_point_lookup(typed))
+    return _ParsedQuery(
+        query, check_query_semantics(query, text), has_names_unknown_to_engine(typed), places, find_point_lookup(typed)
+    )
 
 
-def check_parameter(value: Any, path: str, depth: int = 0) -> None:
+def check_statement_parameter(value: Any, path: str, depth: int = 0) -> None:
     """Raise InvalidInput with the path of a value that no parameter may have."""
     if depth > MAX_PARAMETER_DEPTH:
         raise InvalidInput.at(path, f"nested more than {MAX_PARAMETER_DEPTH} deep")
     if isinstance(value, dict):
         for name, part in cast("dict[str, Any]", value).items():
             _check_text(name, path)
-            check_parameter(part, f"{path}.{name}", depth + 1)
+            check_statement_parameter(part, f"{path}.{name}", depth + 1)
     elif isinstance(value, list):
         for index, part in enumerate(cast("list[Any]", value)):
-            check_parameter(part, f"{path}[{index}]", depth + 1)
+            check_statement_parameter(part, f"{path}[{index}]", depth + 1)
     elif isinstance(value, str):
         _check_text(value, path)
     elif isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
@@ -172,7 +176,7 @@ class InterpretedCursor:
         """Offer at most ``most`` rows. The types of columns are inferred from the first rows unless they are given."""
         first = [*islice(result.rows, _TYPED_ROWS)]
         self.columns = [*result.columns]
-        inferred = (column_type([row[at] for row in first]) for at in range(len(self.columns)))
+        inferred = (infer_column_type([row[at] for row in first]) for at in range(len(self.columns)))
         self.types = [*(inferred if types is None else types)]
         self.total = 0
         self._rows = chain(first, result.rows)
@@ -194,7 +198,7 @@ class InterpretedCursor:
 
 
 @contextmanager
-def open_interpreted(
+def open_interpreted_result(
     graph: StoreHandle,
     statement: InterpretedStatement,
     seconds: float,
@@ -203,53 +207,65 @@ def open_interpreted(
 ) -> Generator[InterpretedCursor]:
     """Yield the open result of a reading statement, with at most ``most`` rows."""
     limits = statement_limits(control, seconds)
-    with graph.lease() as store, store.reading() as rows, locate_faults():
-        yield InterpretedCursor(run_interpreted(statement, open_rows_graph(store, rows), limits), most)
+    with graph.lease() as store, store.reading() as rows, add_query_path_to_errors():
+        yield InterpretedCursor(
+            run_interpreted_statement(statement, open_snapshot_graph_view(store, rows), limits), most
+        )
 
 
 @contextmanager
-def open_lookup(
+def open_point_lookup_result(
     graph: StoreHandle, lookup: PointLookup, columns: Sequence[str], parameters: Mapping[str, Any], most: int | None
 ) -> Generator[InterpretedCursor]:
-    """Yield the result of a lookup, with at most ``most`` rows. Raises PathCountTooLong if the engine must count."""
+    """Yield the result of a lookup, with at most ``most`` rows. Raises PathCountNeedsEngine if the engine must count."""
     with graph.lease() as store, store.reading() as rows:
         found = lookup.read(rows, parameters)
     yield InterpretedCursor(QueryResult((*columns,), iter(found)), most, lookup.types)
 
 
-def run_interpreted(statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:
+def run_interpreted_statement(
+    statement: InterpretedStatement, graph: StatementGraphView, limits: ExecutionLimits
+) -> QueryResult:
     """Start a statement on a graph; after EXPLAIN or PROFILE, the rows are those of its plan.
 
     Raises InvalidInput, TimedOut and TooLarge, also while its rows are read.
     """
     if not statement.plan:
-        return start_interpreted(statement, graph, limits)
+        return start_interpreted_statement(statement, graph, limits)
     profile = None
     if statement.plan == "PROFILE":
         profile = StatementProfile()
-        for _ in start_interpreted(statement, graph, limits, profile).rows:
+        for _ in start_interpreted_statement(statement, graph, limits, profile).rows:
             pass
     columns = PLAN_COLUMNS if profile is None else PROFILE_COLUMNS
-    rows = tabulate_plan(describe_plan(statement, graph, limits, profile))
+    rows = tabulate_plan_steps(describe_plan(statement, graph, limits, profile))
     return QueryResult(columns, (row[: len(columns)] for row in rows))
 
 
-def start_interpreted(
-    statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits, profile: StatementProfile | None = None
+def start_interpreted_statement(
+    statement: InterpretedStatement,
+    graph: StatementGraphView,
+    limits: ExecutionLimits,
+    profile: StatementProfile | None = None,
 ) -> QueryResult:
     """Start a statement without regard to its prefix; ``profile`` counts the rows of its clauses."""
     now, parameters = datetime.now(UTC), dict(statement.parameters)
-    return execute(statement.query, statement.info, graph, parameters, limits, now, statement.text, profile)
+    return execute_cypher_statement(
+        statement.query, statement.info, graph, parameters, limits, now, statement.text, profile
+    )
 
 
 def describe_plan(
-    statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits, profile: StatementProfile | None = None
-) -> tuple[PlanStep, ...]:
+    statement: InterpretedStatement,
+    graph: StatementGraphView,
+    limits: ExecutionLimits,
+    profile: StatementProfile | None = None,
+) -> tuple[StatementPlanStep, ...]:
     """Return the plan of a statement on a graph, with rows and times if it has been run with a profile."""
     environment = EvaluationEnvironment(
         graph=graph, parameters=statement.parameters, limits=limits, now=datetime.now(UTC), text=statement.text
     )
-    return PlanDescriber(environment, profile).describe(statement.query)
+    return StatementPlanDescriber(environment, profile).describe(statement.query)
 
 
 def statement_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:
@@ -278,32 +294,32 @@ class InterpretedWrite(OptimisticWrite):
         """Answer with at most `max_rows` rows, and take at most `seconds`."""
         super().__init__(store, max_rows, seconds, control)
         self._statement = statement
-        self._reads = ReadRecord()
+        self._reads = StatementReadSet()
 
     @override
     def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
-        below = open_rows_graph(self._store, rows)
-        edits = GraphEdits(below)
-        with locate_faults():
+        below = open_snapshot_graph_view(self._store, rows)
+        edits = GraphChangeOverlay(below)
+        with add_query_path_to_errors():
             result = self.start(edits, statement_limits(self._control, self._seconds))
             answer = self.collect(result, edits)
         self._reads = below.reads
         return to_row_changes(edits.changes(), below), answer
 
-    def start(self, edits: GraphEdits, limits: ExecutionLimits) -> QueryResult:
+    def start(self, edits: GraphChangeOverlay, limits: ExecutionLimits) -> QueryResult:
         """Start the statement on the changes that it is to make."""
-        return run_interpreted(self._statement, edits, limits)
+        return run_interpreted_statement(self._statement, edits, limits)
 
-    def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:  # noqa: ARG002 - for subclasses
+    def collect(self, result: QueryResult, edits: GraphChangeOverlay) -> CypherAnswer:  # noqa: ARG002 - for subclasses
         """Execute the statement and return its answer, without the changes."""
-        return collect_answer(InterpretedCursor(result, self._max_rows))
+        return collect_cypher_answer(InterpretedCursor(result, self._max_rows))
 
     @override
     def may_have_read(self, since: list[ChangeSet], rows: RowsSnapshot) -> bool:
         return self._reads.overlaps(since)
 
 
-def to_row_changes(changes: GraphChanges, graph: RowsGraph) -> RowChanges:
+def to_row_changes(changes: GraphChanges, graph: SnapshotGraphView) -> RowChanges:
     """Return the changed rows of a statement. Raises InvalidInput for values that no row accepts."""
     gone = {each.id for each in changes.deleted_nodes}
     removed = [each.key for each in changes.deleted_relationships]

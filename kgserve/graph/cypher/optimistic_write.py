@@ -13,17 +13,17 @@ import msgspec
 
 from kgserve.errors import Gone
 from kgserve.graph.answers import CypherAnswer, CypherChanges
-from kgserve.graph.cypher.final_write import StaleRowsError
-from kgserve.graph.cypher.read_statements import (
+from kgserve.graph.cypher.engine_read_statements import (
     StatementCancellation,
 )
+from kgserve.graph.cypher.final_write_changes import StaleRowsError
 from kgserve.graph.cypher.row_changes import to_write_batch
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.plan import WriteReport
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.bulk_delete import BulkDelete, is_bulk_delete
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.writer import PlannedWrite
@@ -217,7 +217,7 @@ def read_commits_after(store: OpenStore, sequence: int, last: int | None = None)
     if last - sequence > MAX_COMMITS_CHECKED:
         raise WriteConflict
     try:
-        return [*JournalTail(store.layout.journal).read(sequence + 1, last)]
+        return [*JournalReader(store.layout.journal).read(sequence + 1, last)]
     except Gone:
         # The journal was truncated while the statement ran.
         raise WriteConflict from None

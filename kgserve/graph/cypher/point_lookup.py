@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kgserve.cypher.interpreter.query_tree import (
+from kgserve.cypher.interpreter.kuzu_table_names import NODE_TABLE, RELATIONSHIP_TABLE
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     ComparisonChain,
     CountStar,
     LiteralValue,
     MapExpression,
-    MatchStage,
-    NodeElement,
+    MatchClauseNode,
+    NodePatternElement,
     ParameterReference,
-    PathElement,
-    ProjectionStage,
-    PropertyLookup,
+    PathPatternElement,
+    ProjectionClauseNode,
+    PropertyAccessNode,
     QueryExpression,
     QueryUnion,
-    RelationshipElement,
+    RelationshipPatternElement,
     VariableReference,
 )
-from kgserve.cypher.interpreter.stored_temporals import show_attributes
-from kgserve.cypher.interpreter.table_names import NODE_TABLE, RELATIONSHIP_TABLE
+from kgserve.cypher.interpreter.stored_temporal_values import format_temporal_attributes_as_iso
 from kgserve.graph.cypher.row_properties import decode_node_attributes, read_node_property
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.fields import INT64_TYPE, NODE, TIMESTAMP_TYPE
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import INT64_TYPE, NODE, TIMESTAMP_TYPE
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_COUNTED_EDGES = 1_000
@@ -48,11 +48,11 @@ _WHOLE_NODE = ""
 _WHOLE_NODE_TYPE = "NODE"
 
 
-class PathCountTooLong(Exception):
+class PathCountNeedsEngine(Exception):
     """Raised when the engine must count the paths."""
 
 
-class ColumnLookup(NamedTuple):
+class NodeColumnLookup(NamedTuple):
     """The columns of one node, or the node itself, by its id."""
 
     node_id: LiteralValue | ParameterReference
@@ -81,7 +81,7 @@ class PathCount(NamedTuple):
         return (INT64_TYPE.engine,)
 
     def read(self, rows: RowsSnapshot, parameters: Mapping[str, Any]) -> list[list[Any]]:
-        """Return the rows of the answer as JSON values. Raises PathCountTooLong."""
+        """Return the rows of the answer as JSON values. Raises PathCountNeedsEngine."""
         return [[self._count(rows, rows.number(_find_value(self.node_id, parameters)))]]
 
     def _count(self, rows: RowsSnapshot, start: int) -> int:
@@ -91,7 +91,7 @@ class PathCount(NamedTuple):
         if not others:
             return _count_edges(rows, [start], outgoing=first)
         if rows.max_degree(start, outgoing=first) > MAX_COUNTED_EDGES:
-            raise PathCountTooLong
+            raise PathCountNeedsEngine
         found = rows.edges_of(start, outgoing=first)
         ends = [*found.ends, *(end for _, end, _ in found.changed)]
         # No path has the same relationship twice.
@@ -100,19 +100,19 @@ class PathCount(NamedTuple):
 
 
 def _count_edges(rows: RowsSnapshot, nodes: Sequence[int], *, outgoing: bool) -> int:
-    """Return the number of edges of nodes, each as often as it is given. Raises PathCountTooLong."""
+    """Return the number of edges of nodes, each as often as it is given. Raises PathCountNeedsEngine."""
     degrees = [rows.unchanged_degree(node, outgoing=outgoing) for node in nodes]
     changed = [node for node, degree in zip(nodes, degrees, strict=True) if degree is None]
     if sum(rows.max_degree(node, outgoing=outgoing) for node in changed) > MAX_COUNTED_EDGES:
-        raise PathCountTooLong
+        raise PathCountNeedsEngine
     found = (rows.edges_of(node, outgoing=outgoing) for node in changed)
     return sum(filter(None, degrees)) + sum(len(edges.numbers) + len(edges.changed) for edges in found)
 
 
-PointLookup: TypeAlias = ColumnLookup | PathCount
+PointLookup: TypeAlias = NodeColumnLookup | PathCount
 
 
-def accepts_parameters(lookup: PointLookup, parameters: Mapping[str, Any]) -> bool:
+def has_string_lookup_id(lookup: PointLookup, parameters: Mapping[str, Any]) -> bool:
     """Return whether the id is a string; the engine converts or refuses others."""
     return isinstance(_find_value(lookup.node_id, parameters), str)
 
@@ -125,7 +125,9 @@ def _read_column(row: NodeRow, name: str) -> Any:
     if name == _WHOLE_NODE:
         # The engine shows a node without its optional columns.
         return {"_label": NODE_TABLE} | {
-            column: show_attributes(row.attributes) if column == "attributes" else _read_column(row, column)
+            column: format_temporal_attributes_as_iso(row.attributes)
+            if column == "attributes"
+            else _read_column(row, column)
             for column in _PLAIN_COLUMNS
         }
     if name in _EXTRA_COLUMNS:
@@ -139,7 +141,7 @@ def find_point_lookup(query: QueryUnion) -> PointLookup | None:
     if len(query.queries) != 1 or len(query.queries[0]) != 2:  # noqa: PLR2004 - MATCH and RETURN
         return None
     match, projection = query.queries[0]
-    if not isinstance(match, MatchStage) or not isinstance(projection, ProjectionStage):
+    if not isinstance(match, MatchClauseNode) or not isinstance(projection, ProjectionClauseNode):
         return None
     if match.is_optional or len(match.paths) != 1 or not _is_plain(projection):
         return None
@@ -151,20 +153,20 @@ def find_point_lookup(query: QueryUnion) -> PointLookup | None:
     if not path.relationships:
         names = [_find_column(column, first.name) for column in columns]
         found = tuple(name for name in names if name is not None)
-        return ColumnLookup(node_id, found) if first.name and len(found) == len(names) else None
+        return NodeColumnLookup(node_id, found) if first.name and len(found) == len(names) else None
     directions = _find_directions(path)
     is_count = len(columns) == 1 and isinstance(columns[0], CountStar)
     return PathCount(node_id, directions) if is_count and directions else None
 
 
-def _is_plain(projection: ProjectionStage) -> bool:
+def _is_plain(projection: ProjectionClauseNode) -> bool:
     is_changed = projection.is_all or projection.is_distinct or projection.order or projection.where
     return not is_changed and projection.skip is None and projection.limit is None
 
 
-def _find_directions(path: PathElement) -> tuple[bool, ...]:
+def _find_directions(path: PathPatternElement) -> tuple[bool, ...]:
     """Return whether each relationship is outgoing; nothing for paths with any other condition than the first id."""
-    parts: Sequence[NodeElement | RelationshipElement] = (*path.nodes, *path.relationships)
+    parts: Sequence[NodePatternElement | RelationshipPatternElement] = (*path.nodes, *path.relationships)
     names = [part.name for part in parts if part.name]
     is_short = len(path.relationships) <= MAX_COUNTED_HOPS and len({*names}) == len(names)
     is_free = all(_is_any_node(node) and node.properties is None for node in path.nodes[1:])
@@ -173,16 +175,16 @@ def _find_directions(path: PathElement) -> tuple[bool, ...]:
     return tuple(each.direction == ">" for each in path.relationships)
 
 
-def _is_any_node(node: NodeElement) -> bool:
+def _is_any_node(node: NodePatternElement) -> bool:
     return node.labels in {(), (NODE_TABLE,)} and node.where is None
 
 
-def _is_any_relationship(each: RelationshipElement) -> bool:
+def _is_any_relationship(each: RelationshipPatternElement) -> bool:
     is_conditional = each.properties is not None or each.where is not None or each.lengths is not None
     return bool(each.direction) and each.types in {(), (RELATIONSHIP_TABLE,)} and not is_conditional
 
 
-def _find_id(node: NodeElement, where: QueryExpression | None) -> LiteralValue | ParameterReference | None:
+def _find_id(node: NodePatternElement, where: QueryExpression | None) -> LiteralValue | ParameterReference | None:
     """Return the value of ``{id: value}`` or ``WHERE n.id = value``, if there is no other condition."""
     value: QueryExpression | None = None
     if not _is_any_node(node):
@@ -206,7 +208,7 @@ def _find_column(tree: QueryExpression, variable: str) -> str | None:
 
 def _find_property(tree: QueryExpression, variable: str) -> str | None:
     """Return the property in ``variable.property``."""
-    return tree.name if isinstance(tree, PropertyLookup) and _is_variable(tree.subject, variable) else None
+    return tree.name if isinstance(tree, PropertyAccessNode) and _is_variable(tree.subject, variable) else None
 
 
 def _is_variable(tree: QueryExpression, name: str) -> bool:

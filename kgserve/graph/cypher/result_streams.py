@@ -15,21 +15,21 @@ import msgspec
 
 from kgserve.errors import InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.point_lookup import PathCountTooLong
-from kgserve.graph.cypher.read_statements import (
+from kgserve.graph.cypher.engine_read_statements import (
     DEFAULT_RESULT_ROWS,
     MAX_RESULT_BYTES,
     ResultCursor,
     StatementCancellation,
-    first_row_too_large,
+    first_row_too_large_error,
     time_limit_seconds,
 )
-from kgserve.graph.cypher.statement_execution import is_known_lookup, read_statement
+from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
+from kgserve.graph.cypher.statement_execution import execute_read_statement, is_cached_point_lookup
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import translate_os_error
-from kgserve.platform.event_loop_reads import WouldBlock
+from kgserve.platform.nonblocking_reads import WouldBlock
 
 MAX_RESULT_MEMORY_BYTES = 4 << 20
 MAX_RESULT_STREAM_BYTES = 1 << 30
@@ -59,7 +59,7 @@ class ResultTextStream:
         self._file.close()
 
 
-def stream_statement(
+def stream_statement_result(
     graph: StoreHandle, request: CypherRequest, form: ResultTextFormat, control: StatementCancellation | None = None
 ) -> ResultTextStream:
     """Return all rows of a reading statement, or ``max_rows`` of them, as at most 1 GiB of text.
@@ -84,7 +84,7 @@ def stream_statement(
         _write_result(file, cursor, form, started, until, control)
 
     try:
-        read_statement(graph, request, most, control, write)
+        execute_read_statement(graph, request, most, control, write)
     except OSError as error:
         file.close()
         raise translate_os_error(error, "keeping the rows of a statement") from error
@@ -94,13 +94,13 @@ def stream_statement(
     return ResultTextStream(file)
 
 
-def answer_known_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | None:
-    """Return the JSON that `stream_statement` gives, without blocking; None if it is no known lookup or would block."""
-    if not is_known_lookup(request):
+def try_answer_known_point_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | None:
+    """Return the JSON that `stream_statement_result` gives, without blocking; None if it is no known lookup or would block."""
+    if not is_cached_point_lookup(request):
         return None
     with (
-        suppress(WouldBlock, PathCountTooLong),
-        closing(stream_statement(graph.nonblocking_handle(), request, "json")) as text,
+        suppress(WouldBlock, PathCountNeedsEngine),
+        closing(stream_statement_result(graph.nonblocking_handle(), request, "json")) as text,
     ):
         return b"".join(text)
     return None
@@ -128,7 +128,7 @@ def _write_result(
         if file.tell() >= how.most_bytes:
             break
     if cursor.total and not count and form == "json" and file.tell() > end:
-        raise first_row_too_large()
+        raise first_row_too_large_error()
     # Remove the partial last row.
     file.seek(end - (how.surplus if count else 0))
     file.truncate()

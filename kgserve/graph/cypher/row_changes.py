@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import InvalidInput, TooLarge
-from kgserve.graph.mutations import estimate_bytes
+from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
-from kgserve.graph.request_validation import FaultCallback, to_edge_put, to_node_put
+from kgserve.graph.request_validation import FaultCallback, validate_edge_input, validate_node_input
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import is_representable_time
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, RowChanges
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import (
+from kgserve.storage.model.node_edge_fields import (
     EDGE,
     MAX_ORDINAL,
     MAX_TAGS,
@@ -23,16 +22,17 @@ from kgserve.storage.model.fields import (
     STRING_LIST_TYPE,
     STRING_TYPE,
     TIMESTAMP_TYPE,
-    EdgeExtrasPut,
-    NodeExtrasPut,
+    EdgeExtrasUpsert,
+    NodeExtrasUpsert,
     NumberPut,
     RowFields,
     TimestampPut,
 )
-from kgserve.storage.model.rows import (
+from kgserve.storage.model.node_edge_rows import (
     EDGE_EXTRA_NAMES,
     NODE_EXTRA_NAMES,
 )
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 
 MAX_CHANGED_ROWS = 200_000
 _MANAGED_MEMORY_FIELDS = tuple(field.name for field in NODE.memory if field.is_kept)
@@ -41,13 +41,13 @@ _MANAGED_EDGE_FIELDS = ("version", "sequence")
 
 
 def to_write_batch(difference: RowChanges) -> WriteBatch:
-    """Return the equivalent batch. Raises InvalidInput for rows that no store accepts, TooLarge for too many."""
+    """Return row changes as a write batch. Raises InvalidInput for invalid rows, TooLarge for too many."""
     count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
     if count > MAX_CHANGED_ROWS:
         raise TooLarge(f"the statement changes {count} rows; the limit is {MAX_CHANGED_ROWS}, so split it")
     if difference.doubled:
         source, target, relation_type = difference.doubled[0]
-        raise statement_error(
+        raise forbidden_change_error(
             f"it creates a second edge from {source!r} to {target!r} of type {relation_type!r};"
             " only one edge per source, target and type is allowed: use MERGE"
         )
@@ -58,66 +58,66 @@ def to_write_batch(difference: RowChanges) -> WriteBatch:
         edges=edges,
         delete_nodes=difference.nodes_gone,
         delete_edges=difference.edges_gone,
-        cost=estimate_bytes(nodes, edges),
+        cost=estimate_batch_bytes(nodes, edges),
     )
 
 
-def _node(index: int, row: ChangedRow) -> NodePut:
+def _node(index: int, row: ChangedRow) -> NodeUpsert:
     name = f"node {row.now['id']!r}"
     _check_managed(row, _MANAGED_NODE_FIELDS, name)
     node_type = _changed_value(row, "type", "")
     if node_type == "" or (row.before is None and node_type is None):
-        raise statement_error(f"{name} has no type; every node needs one")
+        raise forbidden_change_error(f"{name} has no type; every node needs one")
     node = NodeInput(
         id=row.now["id"],
         type=node_type,
         content=_changed_value(row, "content", ""),
         attributes=_parse_attributes(_changed_value(row, "attributes", "{}"), name),
     )
-    put = to_node_put(index, node, _fault_raiser(name))
+    put = validate_node_input(index, node, _fault_raiser(name))
     return msgspec.structs.replace(put, extras=_node_extras(row, name))
 
 
-def _edge(index: int, row: ChangedRow) -> EdgePut:
+def _edge(index: int, row: ChangedRow) -> EdgeUpsert:
     source, target, relation_type = row.now["source"], row.now["target"], row.now["relation_type"]
     name = f"the edge from {source!r} to {target!r}"
     if not relation_type:
-        raise statement_error(f"{name} has no relation_type; every edge needs one")
+        raise forbidden_change_error(f"{name} has no relation_type; every edge needs one")
     if row.before is None and row.now["version"] is not None:
-        raise statement_error(
+        raise forbidden_change_error(
             f"{name} is new and has a version, which kgserve manages;"
             " to give an edge another relation_type, delete it and create another"
         )
     _check_managed(row, _MANAGED_EDGE_FIELDS, name)
     weight = _changed_value(row, "weight", 1.0)
     if weight is not None and not math.isfinite(weight):
-        raise statement_error(f"{name}: weight must be a finite number")
+        raise forbidden_change_error(f"{name}: weight must be a finite number")
     attributes = _parse_attributes(_changed_value(row, "attributes", "{}"), name)
     edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
-    put = to_edge_put(index, edge, _fault_raiser(name))
+    put = validate_edge_input(index, edge, _fault_raiser(name))
     return msgspec.structs.replace(put, extras=_edge_extras(row, name))
 
 
-def _node_extras(row: ChangedRow, name: str) -> NodeExtrasPut | None:
+def _node_extras(row: ChangedRow, name: str) -> NodeExtrasUpsert | None:
     if all(_is_unchanged(row, field) for field in NODE_EXTRA_NAMES):
         return None
     _check_author(row, name)
     checked = NodeInput(id="-", **_texts(row, NODE, name))
-    put = to_node_put(0, checked, _fault_raiser(name)).extras or NodeExtrasPut()
+    put = validate_node_input(0, checked, _fault_raiser(name)).extras or NodeExtrasUpsert()
     return msgspec.structs.replace(put, **_moments(row, NODE, name), **_numbers(row, NODE, name))
 
 
-def _edge_extras(row: ChangedRow, name: str) -> EdgeExtrasPut | None:
+def _edge_extras(row: ChangedRow, name: str) -> EdgeExtrasUpsert | None:
     if all(_is_unchanged(row, field) for field in EDGE_EXTRA_NAMES):
         return None
     _check_author(row, name)
     ordinal = row.now["ordinal"]
     if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
-        raise statement_error(f"{name}: ordinal cannot be removed; delete the edge and create it again")
+        raise forbidden_change_error(f"{name}: ordinal cannot be removed; delete the edge and create it again")
     if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
-        raise statement_error(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
+        raise forbidden_change_error(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
     checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
-    put = to_edge_put(0, checked, _fault_raiser(name)).extras or EdgeExtrasPut()
+    put = validate_edge_input(0, checked, _fault_raiser(name)).extras or EdgeExtrasUpsert()
     return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name), **_numbers(row, EDGE, name))
 
 
@@ -144,13 +144,13 @@ def _numbers(row: ChangedRow, fields: RowFields, name: str) -> dict[str, NumberP
         if not _is_unchanged(row, field):
             value = found[field] = row.now[field]
             if value is not None and not 0 <= value <= _MAX_MEMORY_VALUES[field]:
-                raise statement_error(f"{name}: {field} is outside 0 to {_MAX_MEMORY_VALUES[field]}")
+                raise forbidden_change_error(f"{name}: {field} is outside 0 to {_MAX_MEMORY_VALUES[field]}")
     return found
 
 
 def _check_author(row: ChangedRow, name: str) -> None:
     if row.before is not None and all(_is_unchanged(row, field) for field in row.now if field != "created_by"):
-        raise statement_error(
+        raise forbidden_change_error(
             f"{name}: created_by is the author of a state and cannot be set alone; change another field, too"
         )
 
@@ -165,7 +165,7 @@ def _tags(text: str | None, name: str) -> list[str] | None:
         return None
     found = [tag for tag in tags if tag is not None]
     if len(found) != len(tags) or len(found) > MAX_TAGS:
-        raise statement_error(f"{name}: tags must be at most {MAX_TAGS} strings without null")
+        raise forbidden_change_error(f"{name}: tags must be at most {MAX_TAGS} strings without null")
     return found
 
 
@@ -174,7 +174,7 @@ def _moment(row: ChangedRow, field: str, name: str) -> TimestampPut:
     if row.before is not None and now == row.before[field]:
         return msgspec.UNSET
     if now is not None and not is_representable_time(now):
-        raise statement_error(f"{name}: {field} is outside the years 1 to 9999")
+        raise forbidden_change_error(f"{name}: {field} is outside the years 1 to 9999")
     return now
 
 
@@ -191,7 +191,7 @@ def _check_managed(row: ChangedRow, fields: tuple[str, ...], name: str) -> None:
         return  # new, or deleted and created again
     for field in fields:
         if row.now[field] != (row.before[field] if row.before else None):
-            raise statement_error(f"{name}: {field} is managed by kgserve and cannot be set")
+            raise forbidden_change_error(f"{name}: {field} is managed by kgserve and cannot be set")
 
 
 def _parse_attributes(text: str | None, name: str) -> dict[str, Any] | None:
@@ -200,16 +200,16 @@ def _parse_attributes(text: str | None, name: str) -> dict[str, Any] | None:
     try:
         return decode_json(text, dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
-        raise statement_error(f"{name}: attributes must be the text of a JSON object") from None
+        raise forbidden_change_error(f"{name}: attributes must be the text of a JSON object") from None
 
 
 def _fault_raiser(name: str) -> FaultCallback:
     def raise_it(path: str, message: str) -> None:
-        raise statement_error(f"{name}: {path} {message}")
+        raise forbidden_change_error(f"{name}: {path} {message}")
 
     return raise_it
 
 
-def statement_error(message: str) -> InvalidInput:
+def forbidden_change_error(message: str) -> InvalidInput:
     """Return the error for a change that is not allowed."""
     return InvalidInput.at("query", message)

@@ -14,15 +14,19 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.interpreter.graph_edits import GENERATED_ID_PREFIX
-from kgserve.cypher.interpreter.graph_view import NO_LABEL, RelationshipKey
-from kgserve.cypher.interpreter.stored_temporals import from_stored_value, may_have_temporals, to_stored_value
-from kgserve.cypher.interpreter.temporal import FUNCTIONS, is_temporal
+from kgserve.cypher.interpreter.graph_change_overlay import GENERATED_ID_PREFIX
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, RelationshipKey
+from kgserve.cypher.interpreter.stored_temporal_values import (
+    decode_property_from_json,
+    encode_property_as_json,
+    may_have_temporal_values,
+)
+from kgserve.cypher.interpreter.temporal_functions import FUNCTIONS, is_temporal_value
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.timestamps import complete_time, format_time, parse_time
+from kgserve.platform.timestamps import complete_time_to_rfc3339, format_time, parse_time
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow
-from kgserve.storage.model.fields import (
+from kgserve.storage.model.node_edge_fields import (
     AUTHOR_FIELD,
     DOUBLE_TYPE,
     EDGE,
@@ -37,7 +41,7 @@ from kgserve.storage.model.fields import (
     RowFields,
     field_names_of,
 )
-from kgserve.storage.model.rows import (
+from kgserve.storage.model.node_edge_rows import (
     EDGE_EXTRA_NAMES,
     NODE_EXTRA_NAMES,
     EdgeRow,
@@ -86,8 +90,8 @@ def _decode(text: str) -> Attributes:
     if text == "{}":
         return {}
     found = _decode_attributes(text)
-    if may_have_temporals(text):
-        return {name: from_stored_value(value) for name, value in found.items()}
+    if may_have_temporal_values(text):
+        return {name: decode_property_from_json(value) for name, value in found.items()}
     return found
 
 
@@ -101,7 +105,7 @@ def read_node_property(row: NodeRow, attributes: Attributes, name: str) -> Any:
         case "id" | "content" | "attributes" | "version" | "sequence":
             return getattr(row, name)
         case "created_at" | "updated_at":
-            return to_datetime(getattr(row, name))
+            return to_cypher_datetime(getattr(row, name))
         case _:
             return _read_extra(row.extras, attributes, name)
 
@@ -119,14 +123,14 @@ def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
             return attributes.get(name)
 
 
-def read_unset_node_property(row: NodeRow | None, name: str) -> Any:
+def read_implicit_node_property(row: NodeRow | None, name: str) -> Any:
     """Return a property that a node has without being given one; ``row`` is None for a new node."""
     if name == "content":
         return ""
     return None if row is None or name not in _MANAGED_NODE_PROPERTIES else read_node_property(row, {}, name)
 
 
-def read_unset_edge_property(row: EdgeRow | None, key: RelationshipKey, name: str) -> Any:
+def read_implicit_edge_property(row: EdgeRow | None, key: RelationshipKey, name: str) -> Any:
     """Return a property that a relationship has without being given one; ``row`` is None for a new one."""
     if name in {"weight", "relation_type"}:
         return DEFAULT_WEIGHT if name == "weight" else key[2]
@@ -134,7 +138,7 @@ def read_unset_edge_property(row: EdgeRow | None, key: RelationshipKey, name: st
 
 
 def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]:
-    """Return the properties that a caller has set, without those that are null; a generated id is none of them."""
+    """Return the properties of a node that a caller has set and that are not null, without a generated id."""
     found = {} if row.id.startswith(GENERATED_ID_PREFIX) else {"id": row.id}
     found |= {name: value for name, value in attributes.items() if value is not None}
     if row.content:
@@ -143,14 +147,14 @@ def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]
 
 
 def list_edge_properties(row: EdgeRow, attributes: Attributes) -> dict[str, Any]:
-    """Return the properties that a caller has set, without those that are null."""
+    """Return the properties of a relationship that a caller has set and that are not null."""
     found = {name: value for name, value in attributes.items() if value is not None}
     if row.weight != DEFAULT_WEIGHT:
         found["weight"] = row.weight
     return found | _list_extras(row.extras, (*EDGE.extras, *EDGE.memory), _MANAGED_EDGE_PROPERTIES)
 
 
-def to_datetime(microseconds: int) -> Any:
+def to_cypher_datetime(microseconds: int) -> Any:
     """Return a time as a value of openCypher."""
     return _parse_datetime(format_time(microseconds))
 
@@ -171,7 +175,7 @@ def _read_extra(extras: NodeExtras | EdgeExtras | None, attributes: Attributes, 
 def _from_column(name: str, value: Any) -> Any:
     field = _NODE_EXTRAS.get(name) or _NODE_MEMORY.get(name)
     if field is not None and field.type is TIMESTAMP_TYPE:
-        return to_datetime(value)
+        return to_cypher_datetime(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -261,7 +265,7 @@ def _split_properties(
 
 
 def _encode_attributes(attributes: Attributes) -> str:
-    return _encode(to_stored_value(attributes)).decode()
+    return _encode(encode_property_as_json(attributes)).decode()
 
 
 def _to_column(field: RowField, value: Any, before: Any, element: str) -> Any:
@@ -298,8 +302,8 @@ def _require_texts(value: Any, name: str, element: str) -> str:
 
 
 def _require_time(value: Any, name: str, element: str) -> int:
-    text = str(value) if is_temporal(value) or isinstance(value, str) else ""
-    completed = complete_time(text)
+    text = str(value) if is_temporal_value(value) or isinstance(value, str) else ""
+    completed = complete_time_to_rfc3339(text)
     try:
         return parse_time(text if completed is None else completed)
     except ValueError:

@@ -15,30 +15,30 @@ from typing import TypeVar
 
 import msgspec
 
-from kgserve.cypher.code_fences import blank_code_fences
-from kgserve.cypher.guard import GuardedStatement, guard_statement
+from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
+from kgserve.cypher.markdown_code_fences import blank_code_fences
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.graph.answers import CypherAnswer
+from kgserve.graph.cypher.engine_read_statements import (
+    DEFAULT_RESULT_ROWS,
+    ResultCursor,
+    StatementCancellation,
+    collect_cypher_answer,
+    open_engine_result,
+    retry_after_crash,
+    time_limit_seconds,
+)
+from kgserve.graph.cypher.engine_write_statements import EngineWriteStatement
 from kgserve.graph.cypher.interpreted_statements import (
     MAX_CACHED_QUERIES,
     InterpretedStatement,
     InterpretedWrite,
-    open_interpreted,
-    open_lookup,
-    prepare_interpreted,
+    open_interpreted_result,
+    open_point_lookup_result,
+    prepare_interpreted_statement,
 )
-from kgserve.graph.cypher.point_lookup import PathCountTooLong
-from kgserve.graph.cypher.read_statements import (
-    DEFAULT_RESULT_ROWS,
-    ResultCursor,
-    StatementCancellation,
-    collect_answer,
-    open_result,
-    retry_after_crash,
-    time_limit_seconds,
-)
-from kgserve.graph.cypher.temporal_texts import show_temporal_texts, show_texts_of
-from kgserve.graph.cypher.write_transaction import EngineWrite
+from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
+from kgserve.graph.cypher.temporal_text_conversion import convert_temporals_to_texts, wrap_cursor_with_temporal_texts
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 
@@ -60,19 +60,19 @@ class StatementRouter:
         self._text = blank_code_fences(request.query)
         self._parameters = request.params
         self._writable = request.mode == "write"
-        self.guarded: GuardedStatement | None = None
+        self.guarded: GuardedCypherStatement | None = None
         """The statement for the engine, once a statement is chosen; None if the engine does not accept it."""
         self.columns: Sequence[str] = ()
         """Names of the columns as typed, once a statement is chosen; empty if unknown."""
 
     @cached_property
-    def statement(self) -> GuardedStatement | InterpretedStatement:
+    def statement(self) -> GuardedCypherStatement | InterpretedStatement:
         """The statement for the engine or for the interpreter.
 
         Raises InvalidInput if neither accepts it, and Forbidden for what the mode does not permit.
         """
         try:
-            guarded = guard_statement(self._text, self._parameters, writable=self._writable)
+            guarded = guard_cypher_statement(self._text, self._parameters, writable=self._writable)
         except InvalidInput as refusal:
             return self.interpret(refusal)
         except Forbidden as refusal:
@@ -117,18 +117,18 @@ class StatementRouter:
 
         def use_named(cursor: ResultCursor) -> _Answer:
             cursor.columns = self.name_columns(cursor.columns)
-            return use(show_texts_of(cursor))
+            return use(wrap_cursor_with_temporal_texts(cursor))
 
         return use_named
 
     def _interpreted(self) -> InterpretedStatement:
-        statement = prepare_interpreted(self._text, self._parameters)
+        statement = prepare_interpreted_statement(self._text, self._parameters)
         if statement.info.is_updating and statement.plan != "EXPLAIN" and not self._writable:
             raise Forbidden('the statement writes data, but this request may only read; send "mode": "write"')
         return statement
 
 
-def read_statement(
+def execute_read_statement(
     graph: StoreHandle,
     request: CypherRequest,
     most: int | None,
@@ -151,15 +151,15 @@ def _read(
 ) -> _Answer:
     statement, seconds = router.statement, time_limit_seconds(graph, router.request)
     if isinstance(statement, InterpretedStatement) and statement.lookup is not None:
-        with suppress(*([PathCountTooLong] if graph.most_edges is None else [])):
+        with suppress(*([PathCountNeedsEngine] if graph.most_edges is None else [])):
             return _look_up(graph, router, statement, most, use)
         statement = router.guarded or statement
-    if isinstance(statement, GuardedStatement):
+    if isinstance(statement, GuardedCypherStatement):
         try:
             return _read_from_engine(graph, statement, seconds, most, control, router.named(use))
         except InvalidInput as refusal:
             statement = router.interpret(refusal)
-    with open_interpreted(graph, statement, seconds, most, control) as cursor:
+    with open_interpreted_result(graph, statement, seconds, most, control) as cursor:
         return use(cursor)
 
 
@@ -171,7 +171,9 @@ def _look_up(
     use: Callable[[ResultCursor], _Answer],
 ) -> _Answer:
     assert statement.lookup is not None  # noqa: S101
-    with open_lookup(graph, statement.lookup, statement.info.columns, statement.parameters, most) as cursor:
+    with open_point_lookup_result(
+        graph, statement.lookup, statement.info.columns, statement.parameters, most
+    ) as cursor:
         answer = use(cursor)
     _note_lookup(router.request.query)
     return answer
@@ -187,7 +189,7 @@ def _note_lookup(text: str) -> None:
         _known_lookups.pop(next(iter(_known_lookups)), None)
 
 
-def is_known_lookup(request: CypherRequest) -> bool:
+def is_cached_point_lookup(request: CypherRequest) -> bool:
     """Return whether a request is a lookup whose text is cached, with few and small parameters."""
     values = request.params.values()
     is_known = request.mode == "read" and request.query in _known_lookups and len(values) <= MAX_LOOKUP_PARAMETERS
@@ -199,14 +201,14 @@ def is_known_lookup(request: CypherRequest) -> bool:
 
 def _read_from_engine(
     graph: StoreHandle,
-    statement: GuardedStatement,
+    statement: GuardedCypherStatement,
     seconds: float,
     most: int | None,
     control: StatementCancellation,
     use: Callable[[ResultCursor], _Answer],
 ) -> _Answer:
     def read() -> _Answer:
-        with open_result(graph, statement, seconds, most, control) as cursor:
+        with open_engine_result(graph, statement, seconds, most, control) as cursor:
             return use(cursor)
 
     return retry_after_crash(read)
@@ -228,7 +230,7 @@ def run_cypher_request(
     router = StatementRouter(request)
     answer = _write(graph, router, most, control) if request.mode == "write" else None
     if answer is None:
-        answer = _read(graph, router, most, control, collect_answer)
+        answer = _read(graph, router, most, control, collect_cypher_answer)
     return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
 
 
@@ -237,17 +239,17 @@ def _write(
 ) -> CypherAnswer | None:
     """Run a statement if it writes; return None if it only reads."""
     statement, seconds = router.statement, time_limit_seconds(graph, router.request)
-    if isinstance(statement, GuardedStatement):
+    if isinstance(statement, GuardedCypherStatement):
         updates = statement.updates
     else:
         updates = statement.info.is_updating and statement.plan != "EXPLAIN"
     if not updates:
         return None
     with graph.lease(create=True) as store:
-        if isinstance(statement, GuardedStatement):
+        if isinstance(statement, GuardedCypherStatement):
             try:
-                answer = EngineWrite(store, statement, most, seconds, control).run()
-                rows = [show_temporal_texts(row) for row in answer.rows]
+                answer = EngineWriteStatement(store, statement, most, seconds, control).run()
+                rows = [convert_temporals_to_texts(row) for row in answer.rows]
                 return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns), rows=rows)
             except InvalidInput as refusal:
                 if not statement.assumptions:

@@ -13,15 +13,15 @@ from kgserve.cypher.completion import (
     COMPLETION_PROCEDURES,
     NODE_LABELS,
     RELATION_LABELS,
-    quote_name,
+    quote_cypher_identifier,
 )
-from kgserve.cypher.interpreter.graph_view import NO_LABEL
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL
 from kgserve.graph.answers import StoreCypherVocabulary
 from kgserve.graph.cypher.row_properties import decode_edge_attributes, decode_node_attributes
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.projections.catalog.catalog import NodeCatalog
-from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.projections.catalog.node_catalog import NodeCatalog
+from kgserve.storage.model.node_and_memory_filters import NodeFilter
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_LISTED_NAMES = 1_000
@@ -157,14 +157,14 @@ def _compose_example(pattern: tuple[str, str, str], sampled: list[NodeRow]) -> s
     for row in sampled:
         if row.type == label:
             attributes.update([*decode_node_attributes(row)])
-    returned = ["a.id", *(f"a.{quote_name(name)}" for name in _most_frequent(attributes)[:1])]
+    returned = ["a.id", *(f"a.{quote_cypher_identifier(name)}" for name in _most_frequent(attributes)[:1])]
     match = f"(a{_label_text(label)})"
     if relation_type:
-        match += f"-[:{quote_name(relation_type)}]->(b{_label_text(other)})"
+        match += f"-[:{quote_cypher_identifier(relation_type)}]->(b{_label_text(other)})"
         returned.append("b.id")
     example = f"MATCH {match} RETURN {', '.join(returned)} LIMIT 10"
     return example if len(example) <= _MAX_EXAMPLE_CHARS else ""
 
 
 def _label_text(label: str) -> str:
-    return "" if label == NO_LABEL else f":{quote_name(label)}"
+    return "" if label == NO_LABEL else f":{quote_cypher_identifier(label)}"

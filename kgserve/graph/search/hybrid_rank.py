@@ -8,25 +8,31 @@ from typing import Literal, NamedTuple, Protocol
 
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search import score_fusion
+from kgserve.graph.search.conversation_turn_scores import (
+    ConversationTurnPool,
+    MaxSimTokenScores,
+    ScoredConversationTurns,
+    blend_late_interaction_scores,
+    score_conversation_turns,
+)
 from kgserve.graph.search.score_fusion import (
     MATCHED_SECOND_HOP_SHARE,
-    EntityMatch,
+    EntityMatchScores,
+    GraphProximityBoost,
     NeighbourWeights,
-    ProximityGain,
     RankedHit,
 )
 from kgserve.graph.search.search_index import SearchIndex
-from kgserve.graph.search.turn_scores import RankedTurns, TokenScores, TurnPool, blend_tokens, score_turns
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_rows import NodeRow
 
-GainsById = Mapping[str, tuple[ProximityGain, ...]]
+GainsById = Mapping[str, tuple[GraphProximityBoost, ...]]
 
 MAX_TURN_SEEDS = 30
 """Best hits of each list whose conversations are looked up: with the turns around them, about 200 turns are scored."""
-NO_TURNS = RankedTurns({}, {}, 0.0)
+NO_TURNS = ScoredConversationTurns({}, {}, 0.0)
 
 
-class HybridOptions(Protocol):
+class HybridSearchOptions(Protocol):
     """Options of a request that decide how hits are combined."""
 
     query: str
@@ -37,32 +43,37 @@ class HybridOptions(Protocol):
     syntax: bool
 
 
-class HitLists(NamedTuple):
+class KeywordAndSemanticHits(NamedTuple):
     """Hits of both indexes, best first, with BM25 scores and cosines; ``meaning`` grows by those of other nodes."""
 
     words: Mapping[str, float]
     meaning: dict[str, float]
 
 
-class HybridFunctions(NamedTuple):
+class HybridRankingCallbacks(NamedTuple):
     """Functions of one search, for nodes by id: their neighbours, filters, cosines, and MaxSim if they have tokens."""
 
     neighbours: Callable[[Sequence[str]], NeighbourWeights]
     passes: Callable[[NodeRow], bool]
     similarities: Callable[[Sequence[str]], Mapping[str, float]]
-    token_scores: Callable[[Sequence[str]], TokenScores | None]
+    token_scores: Callable[[Sequence[str]], MaxSimTokenScores | None]
 
 
-def first_hits(*lists: Mapping[str, float]) -> dict[str, None]:
+def select_top_hits_per_list(*lists: Mapping[str, float]) -> dict[str, None]:
     """Return the ids of the first hits of each list, whose conversations are looked up."""
     return dict.fromkeys(key for found in lists for key in islice(found, MAX_TURN_SEEDS))
 
 
 class HybridRanking:
-    """Ranking of the hits of one search of one store. ``top`` is the best keyword score, by which scores are scaled."""
+    """Hybrid ranking of the hits of one search; ``top`` is the best keyword score, by which scores are scaled."""
 
     def __init__(
-        self, reader: GraphReader, index: SearchIndex, options: HybridOptions, functions: HybridFunctions, top: float
+        self,
+        reader: GraphReader,
+        index: SearchIndex,
+        options: HybridSearchOptions,
+        functions: HybridRankingCallbacks,
+        top: float,
     ) -> None:
         self.top = top
         self._reader = reader
@@ -70,30 +81,30 @@ class HybridRanking:
         self._options = options
         self._functions = functions
 
-    def rank(self, lists: HitLists) -> list[RankedHit]:
+    def rank(self, lists: KeywordAndSemanticHits) -> list[RankedHit]:
         """Return all hits and the nodes near them, best first."""
         options = self._options
         self.top = max(self.top, max(lists.words.values(), default=0.0))
         if options.fusion == "rrf":
-            matches = score_fusion.fuse_reciprocal(lists.words, lists.meaning)
+            matches = score_fusion.fuse_scores_by_reciprocal_rank(lists.words, lists.meaning)
             return score_fusion.rank_matches(matches, self._propagate(matches, {}, {}))
         around = self._turns_around(lists)
         turns = self._score_turns(around, lists) if around else NO_TURNS
         self.top = max(self.top, turns.top)
-        matches = score_fusion.fuse_weighted(lists.words, lists.meaning, options.alpha, self.top)
+        matches = score_fusion.fuse_scores_by_weighted_sum(lists.words, lists.meaning, options.alpha, self.top)
         if options.late:
             matches |= self._score_by_tokens(matches, turns.matches)
         matches |= turns.matches
         return score_fusion.rank_matches(matches, self._propagate(matches, turns.gains, around))
 
-    def _turns_around(self, lists: HitLists) -> NeighbourWeights:
+    def _turns_around(self, lists: KeywordAndSemanticHits) -> NeighbourWeights:
         """Return the turns among the first hits and up to two steps away, each with those next to it."""
-        around = self._reader.turns_around(first_hits(*lists))
+        around = self._reader.turns_around(select_top_hits_per_list(*lists))
         if self._options.neighbours:
             return around
         return {key: near for key, near in around.items() if key in lists.words or key in lists.meaning}
 
-    def _score_turns(self, around: NeighbourWeights, lists: HitLists) -> RankedTurns:
+    def _score_turns(self, around: NeighbourWeights, lists: KeywordAndSemanticHits) -> ScoredConversationTurns:
         options = self._options
         rows = self._reader.valid_nodes(around.keys())
         passes = self._functions.passes
@@ -105,23 +116,23 @@ class HybridRanking:
         word_scores = {} if options.syntax else self._index.bm25_scores(options.query, texts)
         turns = around if options.neighbours else {}
         tokens = self._functions.token_scores(ids)
-        pool = TurnPool(texts, turns, word_scores, lists.words, lists.meaning, tokens, self.top)
-        return score_turns(pool, options.alpha)
+        pool = ConversationTurnPool(texts, turns, word_scores, lists.words, lists.meaning, tokens, self.top)
+        return score_conversation_turns(pool, options.alpha)
 
     def _score_by_tokens(
-        self, matches: Mapping[str, EntityMatch], turns: Mapping[str, EntityMatch]
-    ) -> dict[str, EntityMatch]:
+        self, matches: Mapping[str, EntityMatchScores], turns: Mapping[str, EntityMatchScores]
+    ) -> dict[str, EntityMatchScores]:
         """Return the scores of nodes that are no turns, with late interaction, if they have tokens."""
         ids = [key for key in matches if key not in turns]
         tokens = self._functions.token_scores(ids)
-        return {} if tokens is None else blend_tokens(matches, ids, tokens, self._options.alpha)
+        return {} if tokens is None else blend_late_interaction_scores(matches, ids, tokens, self._options.alpha)
 
     def _propagate(
         self,
-        matches: Mapping[str, EntityMatch],
-        gains: Mapping[str, tuple[ProximityGain, ...]],
+        matches: Mapping[str, EntityMatchScores],
+        gains: Mapping[str, tuple[GraphProximityBoost, ...]],
         turns: NeighbourWeights,
-    ) -> Mapping[str, tuple[ProximityGain, ...]]:
+    ) -> Mapping[str, tuple[GraphProximityBoost, ...]]:
         """Return what nodes gain from related ones: turns from turns near them, and all over other relations."""
         if not self._options.neighbours:
             return {}
@@ -139,7 +150,7 @@ class HybridRanking:
                 for key, ends in found.items()
             }
 
-        neighbourhood = score_fusion.fetch_neighbourhood(scores, look_up)
+        neighbourhood = score_fusion.fetch_neighbours_of_best_matches(scores, look_up)
         more = score_fusion.propagate_scores(scores, neighbourhood, matched_share=MATCHED_SECOND_HOP_SHARE)
         if not gains:
             return more

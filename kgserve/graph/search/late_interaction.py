@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.token_projection import FloatMatrix, TokenVectors
-from kgserve.graph.search.turn_scores import TokenScores
-from kgserve.projections.token_vectors.turn_tokens import TurnTokens
+from kgserve.embedding.token_embeddings import FloatMatrix, TokenVectors
+from kgserve.graph.search.conversation_turn_scores import MaxSimTokenScores
+from kgserve.projections.token_vectors.conversation_turn_vectors import LateInteractionTokenVectors
 
 MIN_COVERED_SHARE = 0.9
 """Share of the nodes that must have tokens: those without would otherwise rank too low."""
 
 
-def max_similarities(similarities: FloatMatrix, counts: Sequence[int] | NDArray[np.int64]) -> FloatMatrix:
+def max_token_similarities(similarities: FloatMatrix, counts: Sequence[int] | NDArray[np.int64]) -> FloatMatrix:
     """Return the highest cosine of each token of a query with any token of each text, of shape (texts, query tokens).
 
     ``similarities`` are those of the tokens of all texts, of shape (tokens, query tokens), one text after the other,
@@ -31,7 +31,9 @@ def max_similarities(similarities: FloatMatrix, counts: Sequence[int] | NDArray[
     return best
 
 
-def score_tokens(query: TokenVectors | None, found: TurnTokens, ids: Sequence[str]) -> TokenScores | None:
+def compute_query_token_maxsim(
+    query: TokenVectors | None, found: LateInteractionTokenVectors, ids: Sequence[str]
+) -> MaxSimTokenScores | None:
     """Return MaxSim and weights of the tokens of a query for some nodes; None if too few of them have tokens."""
     table = found.table
     if query is None or table is None or not ids:
@@ -39,6 +41,6 @@ def score_tokens(query: TokenVectors | None, found: TurnTokens, ids: Sequence[st
     encoded = table.read(ids)
     if np.count_nonzero(encoded.counts) < MIN_COVERED_SHARE * len(ids):
         return None
-    best = max_similarities(table.similarities(query.vectors, encoded.codes), encoded.counts)
+    best = max_token_similarities(table.similarities(query.vectors, encoded.codes), encoded.counts)
     weights = table.rarity(query.pieces)
-    return TokenScores(best.astype(np.float64), weights / max(float(weights.sum()), 1e-9))
+    return MaxSimTokenScores(best.astype(np.float64), weights / max(float(weights.sum()), 1e-9))

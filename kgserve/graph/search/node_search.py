@@ -14,55 +14,55 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.cache import QueryVectorCache
 from kgserve.errors import InvalidInput, NoStore, Unavailable
-from kgserve.graph import context_rendering as texts
-from kgserve.graph import row_conversion
+from kgserve.graph import llm_context_rendering as texts
+from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import (
-    BatchHit,
     BatchSearchAnswer,
-    ContextAnswer,
+    BatchSearchHit,
     Edge,
+    LlmContextAnswer,
     Node,
     SearchAnswer,
     SearchHit,
 )
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.federated_traversal import QualifiedNodeId, find_linked_nodes
-from kgserve.graph.graph_reader import GraphReader, read_graph
-from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
-from kgserve.graph.request_validation import FaultCollector, build_attribute_conditions, resolve_alias
+from kgserve.graph.graph_reader import GraphReader, open_graph_reader
+from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
+from kgserve.graph.request_validation import ValidationErrorCollector, build_attribute_conditions, resolve_field_alias
 from kgserve.graph.search import score_fusion
-from kgserve.graph.search.attribute_filter import AttributeFilteredIndex, AttributeMatcher
-from kgserve.graph.search.hybrid_rank import HitLists, HybridFunctions, HybridRanking
-from kgserve.graph.search.late_interaction import score_tokens
-from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatch, NeighbourWeights, RankedHit
-from kgserve.graph.search.search_index import CommitIndex, ConflictAwareIndex
+from kgserve.graph.search.attribute_filtered_search import AttributeFilteredIndex, NodeAttributeMatcher
+from kgserve.graph.search.conversation_turn_scores import MaxSimTokenScores
+from kgserve.graph.search.hybrid_rank import HybridRanking, HybridRankingCallbacks, KeywordAndSemanticHits
+from kgserve.graph.search.late_interaction import compute_query_token_maxsim
+from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatchScores, NeighbourWeights, RankedHit
+from kgserve.graph.search.search_index import SearchIndexAtCommit, SearchIndexWithConflicts
 from kgserve.graph.search.search_notices import SearchNotices
-from kgserve.graph.search.turn_scores import TokenScores
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.metrics.telemetry import measure_request_part
-from kgserve.projections.conflict_index import ConflictingVersionsIndex
-from kgserve.projections.indexed_text import IndexFilter
+from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
+from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.storage.model.attributes import AttributeCondition, matches_all_conditions
-from kgserve.storage.model.batch import conflicting_versions
-from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.traversal import clamp_depth
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.storage.model.attribute_filters import AttributeCondition, matches_attribute_conditions
+from kgserve.storage.model.breadth_first_traversal import clamp_depth
+from kgserve.storage.model.node_and_memory_filters import NodeFilter
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.write_batch import get_conflicting_head_versions
 from kgserve.stores.open_store import OpenStore
 
 
-class StoreSearch(msgspec.Struct):
-    """A search of a store: its current graph, or as of a commit, and the index of the texts of that graph.
+class StoreSearchSnapshot(msgspec.Struct):
+    """A store's graph, current or as of a commit, with the index of its texts, as one search sees them.
 
     ``indexes`` are those of the current texts. ``heads`` are versions in conflict, if they are searched, too.
     """
 
     store: OpenStore
     reader: GraphReader
-    index: CommitIndex
-    indexes: TextIndexes
+    index: SearchIndexAtCommit
+    indexes: CurrentAndPastTextIndexes
     words_alone: bool = False
     heads: ConflictingVersionsIndex | None = None
 
@@ -83,16 +83,16 @@ class StoreSearch(msgspec.Struct):
             return {
                 row.id
                 for row in self.reader.valid_nodes(ids).values()
-                if matches_all_conditions(row.attributes, wanted)
+                if matches_attribute_conditions(row.attributes, wanted)
             }
 
-        return AttributeFilteredIndex(self.index, AttributeMatcher(self.store, wanted, self.reader), passing)
+        return AttributeFilteredIndex(self.index, NodeAttributeMatcher(self.store, wanted, self.reader), passing)
 
-    def token_scores(self, query: str, ids: Sequence[str]) -> TokenScores | None:
+    def token_scores(self, query: str, ids: Sequence[str]) -> MaxSimTokenScores | None:
         """Return the scores of late interaction; None if the nodes have no tokens, and for a past moment."""
         if not self.indexes.has_vectors or not self.reader.is_current:
             return None
-        return score_tokens(self.queries.tokens_of(query), self.indexes.vector.tokens, ids)
+        return compute_query_token_maxsim(self.queries.tokens_of(query), self.indexes.vector.tokens, ids)
 
     @property
     def degraded(self) -> bool:
@@ -101,13 +101,13 @@ class StoreSearch(msgspec.Struct):
 
 
 @contextmanager
-def open_store_search(
+def open_store_search_snapshot(
     store: OpenStore, indexer: IndexWorker, past: PastMoment | None, valid_at: str | None
-) -> Generator[StoreSearch]:
+) -> Generator[StoreSearchSnapshot]:
     """Yield a search of a store, whose indexes may still lag behind the commit. Raises what `read_graph` does."""
     indexes = indexer.of(store)
-    with read_graph(store, past, valid_at) as reader:
-        yield StoreSearch(store, reader, reader.search_index(indexes), indexes)
+    with open_graph_reader(store, past, valid_at) as reader:
+        yield StoreSearchSnapshot(store, reader, reader.search_index(indexes), indexes)
 
 
 MAX_SEARCH_LIMIT = 100
@@ -120,10 +120,10 @@ MAX_GRAPH_SEARCH_NODES = 1000
 _DELETED_HITS_OVERFETCH = 10
 
 EmbeddingArray = NDArray[np.float32]
-_Asked = TypeVar("_Asked", SearchRequest, SearchVariant)
+_Asked = TypeVar("_Asked", SearchRequest, SearchQueryVariant)
 
 
-class RankedEntity(msgspec.Struct, frozen=True):
+class RankedHitWithRawScores(msgspec.Struct, frozen=True):
     """A ranked entity with its original keyword and semantic scores, before normalization."""
 
     ranked: RankedHit
@@ -131,7 +131,7 @@ class RankedEntity(msgspec.Struct, frozen=True):
     semantic: float | None
 
 
-def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
+def search_store_nodes(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     """Return the best nodes, best first. `hybrid` (the default) combines keywords, meaning and relations.
 
     `at_least` waits until the indexes contain a write: pass the `sequence` of its answer. With `as_of`, hits, rows and
@@ -144,12 +144,12 @@ def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     request = _with_types(request)
     attributes = {"kgserve.store": graph.name, "kgserve.search.mode": request.mode}
     with (
-        open_search_when_indexed(graph, request, words_alone=request.mode == "keyword") as searched,
+        open_search_snapshot_when_indexed(graph, request, words_alone=request.mode == "keyword") as searched,
         # After the wait, because a waiting request may be suspended and restarted.
         graph.pool.observation.span("search", attributes),
     ):
         searched.heads = _heads(graph, searched, request.at_least)
-        finder = NodeSearch(searched, request)
+        finder = NodeSearchExecutor(searched, request)
         hits = finder.page(max(1, min(request.limit, MAX_SEARCH_LIMIT)), request.offset)
         degraded, sequence = searched.degraded, searched.sequence
         notice = finder.notices.text(has_hits=bool(hits), degraded=degraded)
@@ -158,7 +158,7 @@ def search(graph: StoreHandle, request: SearchRequest) -> SearchAnswer:
     )
 
 
-def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchSearchAnswer:
+def search_query_variants(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchSearchAnswer:
     """Run 1 to 8 variants and combine them by reciprocal rank fusion (k = 60); ties keep the order of appearance.
 
     Raises what a search raises; an error of one variant fails the whole request.
@@ -167,12 +167,12 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     nodes: dict[str, Node] = {}
     rankings: list[list[str]] = []
     notices = SearchNotices()
-    with open_search_when_indexed(
+    with open_search_snapshot_when_indexed(
         graph, request, words_alone=all(each.mode == "keyword" for each in request.queries)
     ) as searched:
         searched.heads = _heads(graph, searched, request.at_least)
         for variant in request.queries:
-            finder = NodeSearch(searched, _to_search_request(_with_types(variant)), notices=notices)
+            finder = NodeSearchExecutor(searched, _to_search_request(_with_types(variant)), notices=notices)
             hits = finder.page(_clamp_limit(variant.limit, MAX_HITS_PER_QUERY), 0)
             # For a node in conflict, the version found first is used.
             nodes = {hit.node.id: hit.node for hit in reversed(hits)} | nodes
@@ -182,7 +182,7 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     best = list(scores)[: _clamp_limit(request.limit, MAX_SEARCH_LIMIT)]
     return BatchSearchAnswer(
         hits=[
-            BatchHit(node=nodes[key], score=scores[key], queries_matched=_matching_queries(key, rankings))
+            BatchSearchHit(node=nodes[key], score=scores[key], queries_matched=_matching_queries(key, rankings))
             for key in best
         ],
         query_count=len(rankings),
@@ -195,7 +195,7 @@ def search_batch(graph: StoreHandle, request: MultiQuerySearchRequest) -> BatchS
     )
 
 
-def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> ConflictingVersionsIndex | None:
+def _heads(graph: StoreHandle, searched: StoreSearchSnapshot, at_least: int | None) -> ConflictingVersionsIndex | None:
     """Return the index of versions in conflict, if any exist; a search of the past includes them already."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
@@ -211,7 +211,7 @@ def _heads(graph: StoreHandle, searched: StoreSearch, at_least: int | None) -> C
     return None
 
 
-def build_context(graph: StoreHandle, request: ContextRequest) -> ContextAnswer:
+def build_llm_context(graph: StoreHandle, request: LlmContextRequest) -> LlmContextAnswer:
     """Return the best nodes and the edges between them as Markdown or JSON, with ids to cite.
 
     The text never exceeds the budget. With `also`, the best nodes of several stores are combined, each with its store.
@@ -226,15 +226,17 @@ def build_context(graph: StoreHandle, request: ContextRequest) -> ContextAnswer:
         parts = [_search_one_store(graph, request, limit, notices, label=label)]
     else:
         graphs = stores_to_search(graph, request.also, request.as_of)
-        by_store = {each.name: request if each is graph else without_at_least(request) for each in graphs}
+        by_store = {each.name: request if each is graph else without_minimum_sequence(request) for each in graphs}
         top = max(_search_one_store(each, by_store[each.name], 1, notices).top for each in graphs)
         parts = [_search_one_store(each, by_store[each.name], limit, notices, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
     entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
-    made = (texts.render_markdown if request.format == "markdown" else texts.render_json)(entries, request.budget)
+    made = (texts.render_context_markdown if request.format == "markdown" else texts.render_context_json)(
+        entries, request.budget
+    )
     included = entries[: made.count]
     degraded = any(part.degraded for part in parts)
-    return ContextAnswer(
+    return LlmContextAnswer(
         text=made.text,
         tokens=made.tokens,
         ids=[each.node.id for each in included],
@@ -247,37 +249,44 @@ def build_context(graph: StoreHandle, request: ContextRequest) -> ContextAnswer:
 
 
 def _with_linked(
-    graph: StoreHandle, request: ContextRequest, best: list[tuple[float, texts.ContextEntry]], limit: int
-) -> list[texts.ContextEntry]:
+    graph: StoreHandle, request: LlmContextRequest, best: list[tuple[float, texts.ContextNodeEntry]], limit: int
+) -> list[texts.ContextNodeEntry]:
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
     scores = {QualifiedNodeId(entry.store, entry.node.id): score for score, entry in best}
     found = find_linked_nodes(graph, scores, request, limit)
     wanted = NodeFilter(types=tuple(request.types or ()), attributes=build_attribute_conditions(request.attributes))
     more = [
-        (score, texts.ContextEntry(node, (), store)) for score, store, row, node in found.nodes if wanted.matches(row)
+        (score, texts.ContextNodeEntry(node, (), store))
+        for score, store, row, node in found.nodes
+        if wanted.matches(row)
     ]
     entries = [entry for _, entry in sorted((*best, *more), key=lambda each: -each[0])[:limit]]
-    return texts.attach_links(entries, found.links)
+    return texts.attach_cross_store_links(entries, found.links)
 
 
 class _StoreMatches(NamedTuple):
     """Matches of one store with scores, best first; ``top`` is the best keyword score."""
 
     store: str
-    found: list[tuple[float, texts.ContextEntry]]
+    found: list[tuple[float, texts.ContextNodeEntry]]
     top: float
     degraded: bool
     sequence: int
 
 
 def _search_one_store(
-    graph: StoreHandle, request: ContextRequest, limit: int, notices: SearchNotices, top: float = 0.0, label: str = ""
+    graph: StoreHandle,
+    request: LlmContextRequest,
+    limit: int,
+    notices: SearchNotices,
+    top: float = 0.0,
+    label: str = "",
 ) -> _StoreMatches:
     wanted = SearchRequest(
         query=request.query, types=request.types, attributes=request.attributes, prefix=request.prefix
     )
-    with open_search_when_indexed(graph, request, words_alone=False) as searched:
-        finder = NodeSearch(searched, wanted, top, notices)
+    with open_search_snapshot_when_indexed(graph, request, words_alone=False) as searched:
+        finder = NodeSearchExecutor(searched, wanted, top, notices)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
         entries = texts.build_context_entries(nodes, _edges_between(searched.reader, nodes), label)
@@ -299,12 +308,12 @@ def stores_to_search(graph: StoreHandle, also: Sequence[str], as_of: int | str |
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-def without_at_least(request: R) -> R:
-    """Return the request for another store; `at_least` applies only to the store of the request."""
+def without_minimum_sequence(request: R) -> R:
+    """Return the request without `at_least`, the minimum commit sequence, which applies to one store only."""
     return msgspec.structs.replace(request, at_least=None)
 
 
-class SearchArguments(Protocol):
+class CommonSearchParameters(Protocol):
     """Parameters that every kind of search has."""
 
     @property
@@ -321,9 +330,9 @@ class SearchArguments(Protocol):
 
 
 @contextmanager
-def open_search_when_indexed(
-    graph: StoreHandle, asked: SearchArguments, *, words_alone: bool, patience: float = 0.0
-) -> Generator[StoreSearch]:
+def open_search_snapshot_when_indexed(
+    graph: StoreHandle, asked: CommonSearchParameters, *, words_alone: bool, patience: float = 0.0
+) -> Generator[StoreSearchSnapshot]:
     """Yield a search of the store at the requested moment, once its indexes contain the required commit.
 
     words_alone: wait for the keyword index only. patience: seconds to wait for the indexes to catch up with the store,
@@ -336,20 +345,20 @@ def open_search_when_indexed(
         indexes = indexer.of(store)
         indexes.require()
         with measure_request_part("index_wait"):
-            require_indexed_sequence(indexes, asked.at_least, words_alone=words_alone)
+            wait_until_commit_indexed(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
             indexes.require_built(words_alone=words_alone)
-        with open_store_search(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
+        with open_store_search_snapshot(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
-                require_indexed_sequence(
+                wait_until_commit_indexed(
                     indexes, searched.index.required_sequence, words_alone=words_alone, why="as_of"
                 )
             yield searched
             if (needed := asked.at_least) is not None and indexes.applied_sequence(words_alone=words_alone) < needed:
                 # The indexes were rebuilt meanwhile: suspend the request, if possible, until they contain the commit.
-                require_indexed_sequence(indexes, needed, words_alone=words_alone)
+                wait_until_commit_indexed(indexes, needed, words_alone=words_alone)
                 raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
 
 
@@ -360,10 +369,15 @@ def elapsed_ms(started: float) -> float:
 
 def _edges_between(reader: GraphReader, nodes: list[Node]) -> list[Edge]:
     ids = {node.id for node in nodes}
-    return [row_conversion.to_edge(row) for node in nodes for row in reader.outgoing(node.id) if row.target in ids]
+    return [
+        row_to_api_conversion.edge_from_row(row)
+        for node in nodes
+        for row in reader.outgoing(node.id)
+        if row.target in ids
+    ]
 
 
-def _to_search_request(variant: SearchVariant) -> SearchRequest:
+def _to_search_request(variant: SearchQueryVariant) -> SearchRequest:
     return SearchRequest(
         query=variant.query,
         mode=variant.mode,
@@ -381,8 +395,8 @@ def _with_types(asked: _Asked) -> _Asked:
     """Return the request with `kinds` moved to `types`; empty `kinds` mean all. Raises InvalidInput if both differ."""
     if not asked.kinds:
         return asked
-    faults = FaultCollector()
-    types = resolve_alias(faults, "kinds", asked.kinds, "types", asked.types)
+    faults = ValidationErrorCollector()
+    types = resolve_field_alias(faults, "kinds", asked.kinds, "types", asked.types)
     faults.raise_any()
     return msgspec.structs.replace(asked, types=types, kinds=None)
 
@@ -395,8 +409,12 @@ def _matching_queries(key: str, rankings: list[list[str]]) -> list[int]:
     return [place for place, ranking in enumerate(rankings) if key in ranking]
 
 
-def require_indexed_sequence(
-    indexes: TextIndexes, sequence: int | None, *, words_alone: bool, why: Literal["at_least", "as_of"] = "at_least"
+def wait_until_commit_indexed(
+    indexes: CurrentAndPastTextIndexes,
+    sequence: int | None,
+    *,
+    words_alone: bool,
+    why: Literal["at_least", "as_of"] = "at_least",
 ) -> None:
     """Wait until both indexes, or the keyword index alone, contain a commit.
 
@@ -416,7 +434,7 @@ def require_indexed_sequence(
         raise indexes.not_caught_up_error(sequence, words_alone=words_alone)
 
 
-def wait_for_indexes(graph: StoreHandle, sequence: int, seconds: float) -> None:
+def try_wait_for_commit_indexed(graph: StoreHandle, sequence: int, seconds: float) -> None:
     """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
     if graph.graphs.indexer is not None:
         with graph.lease() as store:
@@ -434,11 +452,15 @@ def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:
         raise
 
 
-class NodeSearch:
-    """One search of one store."""
+class NodeSearchExecutor:
+    """Execution of one node search on one store: finds, ranks and pages the hits."""
 
     def __init__(
-        self, searched: StoreSearch, request: SearchRequest, top: float = 0.0, notices: SearchNotices | None = None
+        self,
+        searched: StoreSearchSnapshot,
+        request: SearchRequest,
+        top: float = 0.0,
+        notices: SearchNotices | None = None,
     ) -> None:
         """``top``: the best keyword score in other stores, used to normalize the scores of this one.
 
@@ -455,13 +477,13 @@ class NodeSearch:
         self._attributes = build_attribute_conditions(request.attributes) if request.attributes else ()
         index = searched.among(self._attributes) if self._attributes else searched.index
         self._heads = searched.heads
-        self._index = index if self._heads is None else ConflictAwareIndex(index, searched.indexes, self._heads)
+        self._index = index if self._heads is None else SearchIndexWithConflicts(index, searched.indexes, self._heads)
         self._queries = searched.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)
         fresh_at = time.time_ns() // 1000 if request.fresh_only else None
         tags = frozenset(request.tags or ())
-        self._filter = IndexFilter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
+        self._filter = EntitySearchFilter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)
         self._is_filtered = not self._filter.is_empty or bool(self._attributes)
         self._vector: EmbeddingArray | None = None
 
@@ -469,19 +491,19 @@ class NodeSearch:
         """Return a page of hits."""
         ranked = self._rank(limit + offset)
         rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
-        nodes = self._reader.to_nodes([row for _, row in rows], row_conversion.to_node)
+        nodes = self._reader.to_nodes([row for _, row in rows], row_to_api_conversion.node_from_row)
         return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
 
-    def _rank(self, wanted: int) -> list[RankedEntity]:
+    def _rank(self, wanted: int) -> list[RankedHitWithRawScores]:
         match self._request.mode:
             case "keyword":
                 return [
-                    _single_score_entity(EntityMatch(s, keyword=s), key, s, None)
+                    _single_score_entity(EntityMatchScores(s, keyword=s), key, s, None)
                     for key, s in self._keyword_hits(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "semantic":
                 return [
-                    _single_score_entity(EntityMatch(s, semantic=s), key, None, s)
+                    _single_score_entity(EntityMatchScores(s, semantic=s), key, None, s)
                     for key, s in self._semantic_hits(wanted + _DELETED_HITS_OVERFETCH).items()
                 ]
             case "hybrid":
@@ -514,8 +536,8 @@ class NodeSearch:
         near = np.concatenate([*vectors.values()]).reshape(len(vectors), -1) @ self._query_vector()
         return dict(zip(vectors, near.tolist(), strict=True))
 
-    def _hybrid_until_enough(self, wanted: int) -> list[RankedEntity]:
-        found: dict[str, RankedEntity] = {}
+    def _hybrid_until_enough(self, wanted: int) -> list[RankedHitWithRawScores]:
+        found: dict[str, RankedHitWithRawScores] = {}
         for pool in FUSION_POOL_HITS:
             hits = self._hybrid(pool)
             for hit in hits:
@@ -524,7 +546,7 @@ class NodeSearch:
                 break
         return list(found.values())
 
-    def _hybrid(self, pool: int) -> list[RankedEntity]:
+    def _hybrid(self, pool: int) -> list[RankedHitWithRawScores]:
         words, meaning = (
             self._keyword_hits(pool),
             self._semantic_hits(pool) if self._searched.indexes.has_vectors else {},
@@ -533,13 +555,13 @@ class NodeSearch:
             self.notices.record_words(found=bool(words))
         # Keyword-only hits get a similarity, too; semantic-only hits mostly contain none of the words.
         meaning |= self._similarities(key for key in words if key not in meaning)
-        functions = HybridFunctions(self._neighbours, self._passes, self._similarities, self._token_scores)
+        functions = HybridRankingCallbacks(self._neighbours, self._passes, self._similarities, self._token_scores)
         ranking = HybridRanking(self._reader, self._index, self._request, functions, self.top)
-        ranked = ranking.rank(HitLists(words, meaning))
+        ranked = ranking.rank(KeywordAndSemanticHits(words, meaning))
         self.top = ranking.top
-        return [RankedEntity(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
+        return [RankedHitWithRawScores(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
 
-    def _token_scores(self, ids: Sequence[str]) -> TokenScores | None:
+    def _token_scores(self, ids: Sequence[str]) -> MaxSimTokenScores | None:
         """Return the scores of late interaction; None if it is turned off, or versions in conflict are searched."""
         if self._request.late is False or self._searched.index.has_conflicts:
             return None
@@ -550,17 +572,19 @@ class NodeSearch:
             return self._reader.neighbours(keys)
         return self._reader.neighbours([key for key in keys if self._head(key) is None])
 
-    def _graph_hits(self) -> list[RankedEntity]:
+    def _graph_hits(self) -> list[RankedHitWithRawScores]:
         starts = self._graph_starts()
         reached: dict[str, list[tuple[str, float]]] = {}
         for start in starts:
             for one, other, weight in self._edges_around(start):
                 reached.setdefault(one, []).append((other, weight))
                 reached.setdefault(other, []).append((one, weight))
-        ways = score_fusion.best_paths(starts, reached)
+        ways = score_fusion.compute_best_path_strengths(starts, reached)
         similar = self._similarities(ways)
         found = [
-            RankedEntity(_ranked_by_path(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key))
+            RankedHitWithRawScores(
+                _ranked_by_path(key, strength * max(similar.get(key, 0.0), 0.0), hops), None, similar.get(key)
+            )
             for key, (strength, hops) in ways.items()
         ]
         return sorted(found, key=lambda hit: (-hit.ranked.score, hit.ranked.hops, hit.ranked.id))
@@ -580,7 +604,9 @@ class NodeSearch:
         edges = self._reader.walk(start, depth, MAX_GRAPH_SEARCH_NODES)
         return [(edge.source, edge.target, edge.weight) for edge in edges]
 
-    def _passing(self, ranked: Sequence[RankedEntity], batch_size: int) -> Iterable[tuple[RankedEntity, NodeRow]]:
+    def _passing(
+        self, ranked: Sequence[RankedHitWithRawScores], batch_size: int
+    ) -> Iterable[tuple[RankedHitWithRawScores, NodeRow]]:
         """Yield the entities that exist and match the filter, with their rows, looked up in batches."""
         for first in range(0, len(ranked), batch_size):
             some = ranked[first : first + batch_size]
@@ -599,7 +625,7 @@ class NodeSearch:
         named = {
             key: row
             for key, row in heads.items()
-            if row.id in current and row.version in conflicting_versions(current[row.id])
+            if row.id in current and row.version in get_conflicting_head_versions(current[row.id])
         }
         held = {key: row for key, row in named.items() if self._filter.passes_row(row)}
         return self._reader.valid_nodes([key for key in keys if key not in heads]) | held
@@ -611,10 +637,10 @@ class NodeSearch:
         return not self._is_filtered or self._matches_filter(row)
 
     def _matches_filter(self, row: NodeRow) -> bool:
-        had = not self._attributes or matches_all_conditions(row.attributes, self._attributes)
+        had = not self._attributes or matches_attribute_conditions(row.attributes, self._attributes)
         return had and self._filter.passes_row(row)
 
-    def _hit(self, found: RankedEntity, node: Node) -> SearchHit:
+    def _hit(self, found: RankedHitWithRawScores, node: Node) -> SearchHit:
         explained = self._request.mode in {"graph", "hybrid"}
         if self._head(found.ranked.id) is not None:
             node.is_current = True
@@ -628,11 +654,13 @@ class NodeSearch:
         )
 
 
-def _single_score_entity(match: EntityMatch, key: str, keyword: float | None, semantic: float | None) -> RankedEntity:
-    return RankedEntity(RankedHit(key, match.score, match), keyword, semantic)
+def _single_score_entity(
+    match: EntityMatchScores, key: str, keyword: float | None, semantic: float | None
+) -> RankedHitWithRawScores:
+    return RankedHitWithRawScores(RankedHit(key, match.score, match), keyword, semantic)
 
 
 def _ranked_by_path(key: str, score: float, hops: int) -> RankedHit:
     if hops == 0:
-        return RankedHit(key, score, EntityMatch(score))
-    return RankedHit(key, score, None, (score_fusion.ProximityGain(score, "the start", hops),))
+        return RankedHit(key, score, EntityMatchScores(score))
+    return RankedHit(key, score, None, (score_fusion.GraphProximityBoost(score, "the start", hops),))

@@ -2,7 +2,7 @@
 
 A hybrid search is ranked in three pure steps:
 
-1. `fuse_weighted` (or `reciprocal_rank_fusion`) combines both lists.
+1. `fuse_scores_by_weighted_sum` (or `reciprocal_rank_fusion`) combines both lists.
 2. `propagate_scores` propagates scores: a match raises related nodes part of the way towards its own score. In a graph
    of turns, events or notes, the answer is often one relation away from the text that shares the words of the question.
 3. `rank_matches` sorts the result and keeps the parts of each score, to explain it.
@@ -39,8 +39,8 @@ NeighbourWeights = Mapping[str, Collection[tuple[str, float]]]
 """Other ends of the relations of looked-up entities, in both directions, with weights."""
 
 
-class EntityMatch(msgspec.Struct, frozen=True):
-    """An entity found by keyword or semantic search. Scores are from 0 to 1, None where a list does not contain it."""
+class EntityMatchScores(msgspec.Struct, frozen=True):
+    """Scores of an entity found by keyword or semantic search, from 0 to 1; None where a list does not contain it."""
 
     score: float
     keyword: float | None = None
@@ -49,7 +49,7 @@ class EntityMatch(msgspec.Struct, frozen=True):
     """Late interaction: weighted mean over the tokens of the query, each 1 in the text that matches it best."""
 
 
-class ProximityGain(msgspec.Struct, frozen=True):
+class GraphProximityBoost(msgspec.Struct, frozen=True):
     """The amount that a related match adds to a score, the id of that match, and its distance in relations."""
 
     amount: float
@@ -62,8 +62,8 @@ class RankedHit(msgspec.Struct, frozen=True):
 
     id: str
     score: float
-    match: EntityMatch | None
-    nearby: tuple[ProximityGain, ...] = ()
+    match: EntityMatchScores | None
+    nearby: tuple[GraphProximityBoost, ...] = ()
 
     @property
     def hops(self) -> int:
@@ -84,9 +84,9 @@ class RankedHit(msgspec.Struct, frozen=True):
         return ", ".join(parts)
 
 
-def fuse_weighted(
+def fuse_scores_by_weighted_sum(
     keyword: Mapping[str, float], semantic: Mapping[str, float], alpha: float = KEYWORD_WEIGHT, top: float = 0.0
-) -> dict[str, EntityMatch]:
+) -> dict[str, EntityMatchScores]:
     """Return alpha times the keyword score plus (1 - alpha) times the similarity, for each entity in either list.
 
     BM25 scores are normalized to 0..1 by their maximum, with 0 for entities that contain none of the words. The minimum
@@ -96,14 +96,14 @@ def fuse_weighted(
     top = max(top, max(keyword.values(), default=0.0))
     factor = 1.0 / top if top > 0.0 else 0.0
     rest = 1.0 - alpha
-    matches: dict[str, EntityMatch] = {}
+    matches: dict[str, EntityMatchScores] = {}
     for key in dict.fromkeys((*keyword, *semantic)):
         words, similarity = keyword.get(key), semantic.get(key)
         if words is not None:
             words *= factor
         if similarity is not None:
             similarity = 0.0 if similarity < 0.0 else min(similarity, 1.0)
-        matches[key] = EntityMatch(alpha * (words or 0.0) + rest * (similarity or 0.0), words, similarity)
+        matches[key] = EntityMatchScores(alpha * (words or 0.0) + rest * (similarity or 0.0), words, similarity)
     return matches
 
 
@@ -119,15 +119,19 @@ def reciprocal_rank_fusion(rankings: Iterable[Sequence[str]], k: float = RRF_K) 
     return dict(sorted(scores.items(), key=lambda item: -item[1]))
 
 
-def fuse_reciprocal(keyword: Mapping[str, float], semantic: Mapping[str, float]) -> dict[str, EntityMatch]:
+def fuse_scores_by_reciprocal_rank(
+    keyword: Mapping[str, float], semantic: Mapping[str, float]
+) -> dict[str, EntityMatchScores]:
     """Combine both lists by `reciprocal_rank_fusion`, scaled so that first place in both is 1.
 
-    The parts of a score are as in `fuse_weighted`.
+    The parts of a score are as in `fuse_scores_by_weighted_sum`.
     """
-    parts = fuse_weighted(keyword, semantic)
+    parts = fuse_scores_by_weighted_sum(keyword, semantic)
     scores = reciprocal_rank_fusion((top_ids(keyword, len(keyword)), top_ids(semantic, len(semantic))))
     scale = (RRF_K + 1.0) / 2.0
-    return {key: EntityMatch(score * scale, parts[key].keyword, parts[key].semantic) for key, score in scores.items()}
+    return {
+        key: EntityMatchScores(score * scale, parts[key].keyword, parts[key].semantic) for key, score in scores.items()
+    }
 
 
 def top_ids(scores: Mapping[str, float], count: int) -> list[str]:
@@ -141,7 +145,7 @@ def propagate_scores(
     decay: float = DEFAULT_PROPAGATION_DECAY,
     hops: int = DEFAULT_PROPAGATION_HOPS,
     matched_share: float | None = None,
-) -> dict[str, tuple[ProximityGain, ...]]:
+) -> dict[str, tuple[GraphProximityBoost, ...]]:
     """Return what each entity gains from its best match exactly one, and exactly two, relations away.
 
     The gain is ``decay`` per hop times the difference between the match's weighted score and the entity's own score.
@@ -154,18 +158,18 @@ def propagate_scores(
     """
     if not 0.0 <= decay <= MAX_PROPAGATION_DECAY or hops not in (0, 1, 2):
         raise ValueError(f"decay must be within 0..{MAX_PROPAGATION_DECAY} and hops 0, 1 or 2, not {decay} and {hops}")
-    links = symmetrize(neighbours) if hops else {}
+    links = symmetrize_neighbour_weights(neighbours) if hops else {}
     givers = {key: _list_givers(scores, around) for key, around in links.items()}
     second = _second_hop(links, givers) if hops > 1 else {}
-    found: dict[str, tuple[ProximityGain, ...]] = {}
+    found: dict[str, tuple[GraphProximityBoost, ...]] = {}
     for key, offers in givers.items():
         own, near = scores.get(key, 0.0), ()
         if offers and (amount := decay * (offers[0][1] - own)) > 0.0:
-            near = (ProximityGain(amount, offers[0][0], 1),)
+            near = (GraphProximityBoost(amount, offers[0][0], 1),)
         if (best := second.get(key)) is not None:
             share = decay**2 if matched_share is None or own <= 0.0 else matched_share
             if (amount := share * (best[1] - own)) > 0.0:
-                near = (*near, ProximityGain(amount, best[0], 2))
+                near = (*near, GraphProximityBoost(amount, best[0], 2))
         if near:
             found[key] = near
     return found
@@ -174,7 +178,7 @@ def propagate_scores(
 _Giver = tuple[str, float]
 
 
-def symmetrize(neighbours: NeighbourWeights) -> dict[str, dict[str, float]]:
+def symmetrize_neighbour_weights(neighbours: NeighbourWeights) -> dict[str, dict[str, float]]:
     """Return relations in both directions, each pair with its strongest weight; hubs and loops are left out."""
     hubs = {
         key
@@ -229,7 +233,7 @@ def _falling(giver: _Giver) -> tuple[float, str]:
 
 
 def rank_matches(
-    matches: Mapping[str, EntityMatch], nearby: Mapping[str, tuple[ProximityGain, ...]] | None = None
+    matches: Mapping[str, EntityMatchScores], nearby: Mapping[str, tuple[GraphProximityBoost, ...]] | None = None
 ) -> list[RankedHit]:
     """Return all matches and entities near them, best first; ties by their own match score, then by id."""
     near = nearby or {}
@@ -241,7 +245,7 @@ def rank_matches(
     return sorted(ranked, key=_rank_order)
 
 
-def _ranked(key: str, match: EntityMatch | None, nearby: tuple[ProximityGain, ...]) -> RankedHit:
+def _ranked(key: str, match: EntityMatchScores | None, nearby: tuple[GraphProximityBoost, ...]) -> RankedHit:
     own = match.score if match else 0.0
     return RankedHit(key, own + sum(near.amount for near in nearby) if nearby else own, match, nearby)
 
@@ -250,7 +254,7 @@ def _rank_order(hit: RankedHit) -> tuple[float, float, str]:
     return -hit.score, -hit.match.score if hit.match else 0.0, hit.id
 
 
-def fetch_neighbourhood(
+def fetch_neighbours_of_best_matches(
     scores: Mapping[str, float],
     look_up: Callable[[Sequence[str]], NeighbourWeights],
     most_seeds: int = MAX_PROPAGATION_SEEDS,
@@ -284,7 +288,7 @@ def _round_robin(lists: Sequence[Sequence[_Giver]]) -> Iterable[Sequence[_Giver]
     return (entries[at : at + 2] for at in range(0, longest, 2) for entries in usable)
 
 
-def best_paths(
+def compute_best_path_strengths(
     starts: Mapping[str, float], neighbours: NeighbourWeights, decay: float = DEFAULT_PROPAGATION_DECAY
 ) -> dict[str, tuple[float, int]]:
     """Return strength and length of the paths from the starts to each entity within ``neighbours``, starts included.

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.projections.conflict_index import ConflictingVersionsIndex
-from kgserve.projections.indexed_text import IndexFilter
+from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
+from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 
 ScoredIds = dict[str, float]
 """Ids with scores, best first."""
@@ -21,7 +21,7 @@ ScoredIds = dict[str, float]
 class SearchIndex(Protocol):
     """A keyword and vector index of the texts of nodes."""
 
-    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: EntitySearchFilter) -> ScoredIds:
         """Return the best nodes for the words of a query, with BM25 scores.
 
         Raises InvalidInput for a query that cannot be parsed, Unavailable while the index is behind.
@@ -32,7 +32,7 @@ class SearchIndex(Protocol):
         """Return the BM25 scores of each word of a query for some texts, with current word frequencies."""
         ...
 
-    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter) -> ScoredIds:
         """Return the nearest nodes, with cosine similarities. Raises Unavailable while the index is behind."""
         ...
 
@@ -41,7 +41,7 @@ class SearchIndex(Protocol):
         ...
 
 
-class CommitIndex(SearchIndex, Protocol):
+class SearchIndexAtCommit(SearchIndex, Protocol):
     """The index of a store after one commit."""
 
     has_conflicts: bool
@@ -61,7 +61,7 @@ class IndexDecorator(SearchIndex):
         self._index = index
 
     @override
-    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: EntitySearchFilter) -> ScoredIds:
         return self._index.search_keywords(query, limit, only)
 
     @override
@@ -69,7 +69,7 @@ class IndexDecorator(SearchIndex):
         return self._index.bm25_scores(query, texts)
 
     @override
-    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter) -> ScoredIds:
         return self._index.search_vectors(vector, limit, only)
 
     @override
@@ -77,25 +77,25 @@ class IndexDecorator(SearchIndex):
         return self._index.vectors_of(ids)
 
 
-class ConflictAwareIndex(IndexDecorator):
+class SearchIndexWithConflicts(IndexDecorator):
     """An index of the current texts that includes versions in conflict.
 
     These versions have keys of their own. Their attributes are not indexed and must be checked in their rows.
     """
 
-    def __init__(self, index: SearchIndex, indexes: TextIndexes, heads: ConflictingVersionsIndex) -> None:
+    def __init__(self, index: SearchIndex, indexes: CurrentAndPastTextIndexes, heads: ConflictingVersionsIndex) -> None:
         super().__init__(index)
         self._indexes = indexes
         self._heads = heads
 
     @override
-    def search_keywords(self, query: KeywordQuery, limit: int, only: IndexFilter) -> ScoredIds:
+    def search_keywords(self, query: KeywordQuery, limit: int, only: EntitySearchFilter) -> ScoredIds:
         frequencies = self._indexes.keyword.frequencies(query)
         found = self._heads.search_keywords(query, limit, only, frequencies)
         return _best(super().search_keywords(query, limit, only) | found, limit)
 
     @override
-    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: IndexFilter) -> ScoredIds:
+    def search_vectors(self, vector: NDArray[np.float32], limit: int, only: EntitySearchFilter) -> ScoredIds:
         found = self._heads.search_vectors(vector, only)
         return _best(super().search_vectors(vector, limit, only) | found, limit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 
 NO_WORD_FOUND = "no word of the query was found"
 NEAREST_BY_MEANING = f"{NO_WORD_FOUND}; nearest by meaning"
@@ -22,7 +22,7 @@ class SearchNotices:
         self._searched_words = True
         self._found_words = self._found_words or found
 
-    def record_builds(self, indexes: TextIndexes, *, meaning: bool = True) -> None:
+    def record_builds(self, indexes: CurrentAndPastTextIndexes, *, meaning: bool = True) -> None:
         """Record which of the searched indexes still lack hits; ``meaning``: vectors are searched, too."""
         if indexes.keyword.is_incomplete:
             self._builds[f"{indexes.keyword.explain_build()}; hits by words are missing"] = None

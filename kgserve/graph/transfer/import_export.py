@@ -24,57 +24,71 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.admin.api import StoreExportLine
-from kgserve.admin.stores import build_settings_change
+from kgserve.admin.api import StoreSettingsExportLine
+from kgserve.admin.stores import build_settings_updater
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
-from kgserve.graph.answers import ImportAnswer, LineError, RepeatedLine, RestoreAnswer, empty_import_answer
+from kgserve.graph.answers import DuplicateImportLine, ImportAnswer, ImportLineError, RestoreAnswer, empty_import_answer
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.as_of_resolution import VALID_AT_ANY, caught_up_history
-from kgserve.graph.compat.memory_server_api import ObservedEntity, ServerRelation
-from kgserve.graph.compat.memory_server_tools import add_placeholders
-from kgserve.graph.graph_reader import GraphReader, read_graph
-from kgserve.graph.request_bodies import ConflictingVersionLine, EdgeLine, NodeLine, RestoreRequest
-from kgserve.graph.request_validation import FaultCollector, to_access, to_edge_put, to_node_put
-from kgserve.graph.store_handle import StoreHandle
-from kgserve.graph.transfer.formats.exchange_lines import MAX_LINE_BYTES, ImportConversion, InputPart
-from kgserve.graph.transfer.formats.files import (
-    PAIR_FORMATS,
-    extract_archive,
-    open_parts,
-    stream_part,
-    write_archive,
-    write_stream,
+from kgserve.graph.compat.mcp_memory_server_api import EntityNameRelation, ObservedEntity
+from kgserve.graph.compat.mcp_memory_server_operations import add_missing_endpoint_placeholders
+from kgserve.graph.graph_reader import GraphReader, open_graph_reader
+from kgserve.graph.request_bodies import (
+    ConflictingVersionNdjsonLine,
+    EdgeNdjsonLine,
+    NodeNdjsonLine,
+    PointInTimeRestoreRequest,
 )
-from kgserve.graph.transfer.formats.memory_server_file import (
-    decode_server_line,
-    entity_line,
-    is_memory_file,
-    is_memory_line,
-    relation_line,
+from kgserve.graph.request_validation import (
+    ValidationErrorCollector,
+    validate_access_statistics,
+    validate_edge_input,
+    validate_node_input,
+)
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.transfer.formats.import_export_files import (
+    PAIR_FORMATS,
+    extract_import_zip,
+    open_import_tables,
+    read_stream_as_import_table,
+    write_export_zip,
+    write_single_file_export,
+)
+from kgserve.graph.transfer.formats.mcp_memory_server_file import (
+    decode_mcp_memory_server_line,
+    is_mcp_memory_graph_start,
+    is_mcp_memory_server_line,
+    mcp_entity_to_ndjson_line,
+    mcp_relation_to_ndjson_line,
+)
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
+    MAX_LINE_BYTES,
+    ImportLinesWithSourceMap,
+    ImportSourceTable,
 )
 from kgserve.graph.transfer.observation_merge import OBSERVATIONS_TOO_LONG_MESSAGE, merge_observations
-from kgserve.graph.transfer.plain_lines import decode_plain_lines, hash_keys
-from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, merge_message, row_key
+from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, format_duplicate_row_message, import_row_key
+from kgserve.graph.transfer.simple_ndjson_lines import decode_simple_ndjson_lines, hash_import_row_keys
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import find_lone_surrogate, json_decoder
 from kgserve.platform.durable_files import translate_os_error
+from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.gil_yield import fair_pause_seconds
-from kgserve.platform.permissions import create_private_folder
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
-from kgserve.storage.model.fields import LINK_STORE_FIELD
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.change_feed_events import MAX_SINGLE_EVENT_ROWS
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_edge_fields import LINK_STORE_FIELD
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
-from kgserve.storage.plan import MAX_REPORTED_REDIRECTS, MAX_REPORTED_ROWS, OmittedRow, WriteReport
-from kgserve.storage.rows.encoding import (
+from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.rows.row_json_encoding import (
     ExportedConflictVersion,
     ExportedNode,
-    build_node_line,
+    build_node_export_line,
 )
+from kgserve.storage.write_planner import MAX_REPORTED_REDIRECTS, MAX_REPORTED_ROWS, OmittedRow, WriteReport
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.scoped_stores import CreateIfMissing
+from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest
 
 # Size of a batch: suits the scans of the engine, and equals the maximum size of a line.
 IMPORT_BLOCK_BYTES = 8 << 20
@@ -88,8 +102,8 @@ MAX_BATCHES_IN_FLIGHT = 2
 IMPORT_QUEUE_TIMEOUT_SECONDS = 60.0
 
 _LineNumbers = Sequence[int] | NDArray[np.int64]
-_Line = NodeLine | EdgeLine | ConflictingVersionLine | StoreExportLine
-_Imported = _Line | ObservedEntity | ServerRelation
+_Line = NodeNdjsonLine | EdgeNdjsonLine | ConflictingVersionNdjsonLine | StoreSettingsExportLine
+_Imported = _Line | ObservedEntity | EntityNameRelation
 
 
 class _RowBlock(NamedTuple):
@@ -99,26 +113,26 @@ class _RowBlock(NamedTuple):
     those of the memory server, by the index of their nodes.
     """
 
-    heads: list[dict[str, NodePut]]
-    nodes: list[NodePut]
-    edges: list[EdgePut]
-    links: list[LinkPut]
-    accesses: list[AccessRecord]
+    heads: list[dict[str, NodeUpsert]]
+    nodes: list[NodeUpsert]
+    edges: list[EdgeUpsert]
+    links: list[CrossStoreLinkUpsert]
+    accesses: list[MemoryAccessRecord]
     numbers: list[int]
     entities: dict[int, ObservedEntity]
 
-    def add(self, put: NodePut | EdgePut | LinkPut) -> None:
+    def add(self, put: NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert) -> None:
         """Add the row of a line."""
-        if isinstance(put, NodePut) and put.is_head:
+        if isinstance(put, NodeUpsert) and put.is_head:
             self.add_head(put)
-        elif isinstance(put, NodePut):
+        elif isinstance(put, NodeUpsert):
             self.nodes.append(put)
-        elif isinstance(put, LinkPut):
+        elif isinstance(put, CrossStoreLinkUpsert):
             self.links.append(put)
         else:
             self.edges.append(put)
 
-    def add_head(self, put: NodePut) -> None:
+    def add_head(self, put: NodeUpsert) -> None:
         """Add a version. The versions of a node go into separate batches, because the last one in a batch would win."""
         batch = next((some for some in self.heads if put.id not in some), None)
         if batch is None:
@@ -154,7 +168,7 @@ class StreamingImport:
         self._graph = graph
         self._as_they_are = as_they_are
         self._pool = graph.pool
-        self._creation = CreateIfMissing()
+        self._creation = StoreCreateIfMissingRequest()
         self._store = graph.pool.acquire(graph.name, create=self._creation)
         self._parts: list[bytes] = []
         self._size = self._remainder_bytes = self._newlines = self._unfinished_bytes = 0
@@ -258,11 +272,11 @@ class StreamingImport:
         count = block.count(b"\n") + (not block.endswith(b"\n"))
         if self._names_entities or not self._store.rows.is_bulk(count):
             return False
-        rows = decode_plain_lines(block if self._lines else block.removeprefix(BOM_UTF8), count, 3 * len(block))
+        rows = decode_simple_ndjson_lines(block if self._lines else block.removeprefix(BOM_UTF8), count, 3 * len(block))
         if rows is None:
             return False
         lines = np.arange(self._lines + 1, self._lines + 1 + count)
-        if not self._keys.add_if_new(hash_keys(rows), lines[[*rows.node_positions, *rows.edge_positions]]):
+        if not self._keys.add_if_new(hash_import_row_keys(rows), lines[[*rows.node_positions, *rows.edge_positions]]):
             return False
         self._answer.lines = self._lines = self._lines + count
         self._make_room()
@@ -310,10 +324,10 @@ class StreamingImport:
         self._answer.edges_sent += edges
         self._in_flight.append((report, numbers))
 
-    def _newer_accesses(self, accesses: list[AccessRecord]) -> list[AccessRecord]:
+    def _newer_accesses(self, accesses: list[MemoryAccessRecord]) -> list[MemoryAccessRecord]:
         """Return the accesses later than those in the store; the order and number of lines do not matter."""
         known = self._store.accesses.of(access.id for access in accesses)
-        newer: dict[str, AccessRecord] = {}
+        newer: dict[str, MemoryAccessRecord] = {}
         for access in accesses:
             before = newer.get(access.id) or known.get(access.id)
             if before is None or access.last > before.last:
@@ -329,7 +343,7 @@ class StreamingImport:
             with self._store.reading() as rows:
                 nodes, too_long = merge_observations(rows, batch.nodes, entities)
                 self._too_long.extend(numbers[index] for index in too_long)
-                return add_placeholders(rows, msgspec.structs.replace(batch, nodes=nodes))
+                return add_missing_endpoint_placeholders(rows, msgspec.structs.replace(batch, nodes=nodes))
 
         return self._store.submit_prepared(prepared, wait=IMPORT_QUEUE_TIMEOUT_SECONDS)
 
@@ -337,12 +351,12 @@ class StreamingImport:
         """Return the rows of a block, and the line number of each; a row's ``index`` is its position in that list."""
         found = _RowBlock([], [], [], [], [], [], {})
         keys: list[RowKey] = []
-        faults = FaultCollector()
+        faults = ValidationErrorCollector()
         for number, line in self._numbered_lines(block):
-            if isinstance(line, StoreExportLine):
+            if isinstance(line, StoreSettingsExportLine):
                 self._read_settings(number, line)
                 continue
-            if isinstance(line, ConflictingVersionLine) and self._store.description.history == "none":
+            if isinstance(line, ConflictingVersionNdjsonLine) and self._store.description.history == "none":
                 continue
             index = len(found.numbers)
             put, access = self._checked(index, line, faults)
@@ -351,7 +365,7 @@ class StreamingImport:
                 faults.errors.clear()
                 continue
             found.numbers.append(number)
-            keys.append(row_key(put))
+            keys.append(import_row_key(put))
             found.add(put)
             if isinstance(line, ObservedEntity):
                 found.entities[index] = line
@@ -361,20 +375,23 @@ class StreamingImport:
         return found
 
     def _checked(
-        self, index: int, line: NodeLine | EdgeLine | ObservedEntity | ServerRelation, faults: FaultCollector
-    ) -> tuple[NodePut | EdgePut | LinkPut, AccessRecord | None]:
+        self,
+        index: int,
+        line: NodeNdjsonLine | EdgeNdjsonLine | ObservedEntity | EntityNameRelation,
+        faults: ValidationErrorCollector,
+    ) -> tuple[NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert, MemoryAccessRecord | None]:
         if isinstance(line, ObservedEntity):
-            line = entity_line(line)
-        elif isinstance(line, ServerRelation):
-            line = relation_line(line)
-        if isinstance(line, NodeLine):
-            return to_node_put(index, line, faults), to_access(line, faults)
-        return self._edge(to_edge_put(index, line, faults), line.to_graph, faults), None
+            line = mcp_entity_to_ndjson_line(line)
+        elif isinstance(line, EntityNameRelation):
+            line = mcp_relation_to_ndjson_line(line)
+        if isinstance(line, NodeNdjsonLine):
+            return validate_node_input(index, line, faults), validate_access_statistics(line, faults)
+        return self._edge(validate_edge_input(index, line, faults), line.to_graph, faults), None
 
     def _add_repeats(self, keys: list[RowKey], found: _RowBlock) -> None:
         """Report every row of a block whose key occurs on an earlier line."""
         for place, earlier in self._keys.add(keys, found.numbers).items():
-            message = merge_message(keys[place], is_entity=place in found.entities)
+            message = format_duplicate_row_message(keys[place], is_entity=place in found.entities)
             self._add_repeat(found.numbers[place], earlier, message)
 
     def _add_repeat(self, number: int, earlier: int, message: str) -> None:
@@ -382,19 +399,21 @@ class StreamingImport:
             return
         self._answer.merged_count += 1
         if len(self._answer.merged) < MAX_REPORTED_ROWS:
-            self._answer.merged.append(RepeatedLine(line=number, earlier_line=earlier, message=message))
+            self._answer.merged.append(DuplicateImportLine(line=number, earlier_line=earlier, message=message))
 
-    def _read_settings(self, number: int, line: StoreExportLine) -> None:
+    def _read_settings(self, number: int, line: StoreSettingsExportLine) -> None:
         self._add_repeat(number, self._settings_line, "settings of the store: only the later line is used")
         self._settings_line = number
         try:
-            self._imported_settings = build_settings_change(line)
+            self._imported_settings = build_settings_updater(line)
             self._imported_settings(self._store.description.settings)
         except InvalidInput as error:
             self._imported_settings = None
             self._add_error(number, str(error))
 
-    def _edge(self, put: EdgePut, to_graph: str | None, faults: FaultCollector) -> EdgePut | LinkPut:
+    def _edge(
+        self, put: EdgeUpsert, to_graph: str | None, faults: ValidationErrorCollector
+    ) -> EdgeUpsert | CrossStoreLinkUpsert:
         """Return an edge, or its link; `to_graph` names another store even if it equals the name of this one."""
         if to_graph is None:
             return put
@@ -404,7 +423,7 @@ class StreamingImport:
                 self._graph.graphs.caller.require_store(to_graph)
         except KgserveError as error:
             faults(LINK_STORE_FIELD, str(error))
-        return LinkPut(to_graph, put)
+        return CrossStoreLinkUpsert(to_graph, put)
 
     def _numbered_lines(self, block: bytes) -> Iterator[tuple[int, _Imported]]:
         if not self._lines:
@@ -426,10 +445,10 @@ class StreamingImport:
 
     def _decode_line(self, text: bytes) -> _Imported:
         """Decode a line of the exchange format or of the memory server. Raises msgspec's DecodeError."""
-        if not is_memory_line(text):
+        if not is_mcp_memory_server_line(text):
             return _decoder.decode(text)
         self._names_entities = True
-        return decode_server_line(text)
+        return decode_mcp_memory_server_line(text)
 
     def _settle_oldest(self) -> None:
         future, numbers = self._in_flight.popleft()
@@ -454,7 +473,7 @@ class StreamingImport:
     def _add_error(self, number: int, message: str) -> None:
         self._answer.error_count += 1
         if len(self._answer.errors) < MAX_REPORTED_ROWS:
-            self._answer.errors.append(LineError(line=number, message=message))
+            self._answer.errors.append(ImportLineError(line=number, message=message))
 
 
 def _pieces(block: bytes) -> Iterator[tuple[int, int]]:
@@ -482,7 +501,7 @@ def _decode_error(error: Exception, text: bytes) -> str:
         return half
     if text.lstrip().startswith(b"["):
         return "is a JSON array, but a line must be one object; `jq -c '.[]' FILE` converts an array to lines"
-    if is_memory_file(text):
+    if is_mcp_memory_graph_start(text):
         return (
             "contains all entities and relations in one object, but a line must be one of them; "
             """`jq -c '(.entities[] | {type: "entity"} + .), (.relations[] | {type: "relation"} + .)' FILE` """
@@ -495,8 +514,8 @@ def _decode_error(error: Exception, text: bytes) -> str:
 _TRUNCATED_JSON_MESSAGE = "Input data was truncated"
 
 
-def _line_errors(rows: list[OmittedRow], numbers: _LineNumbers, room: int) -> list[LineError]:
-    return [LineError(line=int(numbers[row.index]), message=row.reason) for row in rows[: max(room, 0)]]
+def _line_errors(rows: list[OmittedRow], numbers: _LineNumbers, room: int) -> list[ImportLineError]:
+    return [ImportLineError(line=int(numbers[row.index]), message=row.reason) for row in rows[: max(room, 0)]]
 
 
 _encode = msgspec.json.Encoder().encode_lines
@@ -527,7 +546,7 @@ class SettingsAndConflictLines:
     def _conflicting_versions(self, line: ExportedNode) -> list[ExportedNode]:
         named = () if line.conflicts is msgspec.UNSET else sorted(line.conflicts)
         rows = [row for version in named if (row := self._find_version(line.id, version)) is not None]
-        lines = [build_node_line(row, ExportedConflictVersion) for row in rows]
+        lines = [build_node_export_line(row, ExportedConflictVersion) for row in rows]
         for place, each in enumerate((*lines, line)):
             each.conflicts = [row.version for row in rows[:place]] or msgspec.UNSET
         return lines
@@ -579,11 +598,11 @@ def open_export(graph: StoreHandle, valid_at: str | None = None, past: PastMomen
         if past is None:
             leased.accesses.flush_and_wait()
         moment = VALID_AT_ANY if valid_at is None else valid_at
-        reader = stack.enter_context(read_graph(leased, past, moment, links=True))
+        reader = stack.enter_context(open_graph_reader(leased, past, moment, links=True))
         return ExportStream(SettingsAndConflictLines(graph, leased), reader, stack.pop_all().close)
 
 
-def restore_to_new_store(graph: StoreHandle, request: RestoreRequest) -> RestoreAnswer:
+def restore_to_new_store(graph: StoreHandle, request: PointInTimeRestoreRequest) -> RestoreAnswer:
     """Create a new store from a past moment, with its versions, times and open conflicts and the current settings.
 
     The original store does not change.
@@ -631,9 +650,9 @@ class ConvertedExport(ClosableContext):
                 scratch = _scratch(graph)
                 self._file = self._stack.enter_context(_temporary_file(scratch))
                 if kind in PAIR_FORMATS:
-                    write_archive(kind, stream, self._file)
+                    write_export_zip(kind, stream, self._file)
                 else:
-                    write_stream(kind, stream, self._file, scratch)
+                    write_single_file_export(kind, stream, self._file, scratch)
             self.size = self._file.tell()
             self._file.seek(0)
         except OSError as error:
@@ -689,7 +708,7 @@ class ConvertedImport:
         """Read and commit the body. Raises InvalidInput if it is not of the expected format."""
         try:
             with ExitStack() as stack:
-                conversion = ImportConversion(self._parts(stack))
+                conversion = ImportLinesWithSourceMap(self._parts(stack))
                 begun = time.perf_counter()
                 for block in conversion.blocks():
                     if self._importer.feed(block):
@@ -708,13 +727,13 @@ class ConvertedImport:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._importer.abort()
 
-    def _parts(self, stack: ExitStack) -> list[InputPart]:
+    def _parts(self, stack: ExitStack) -> list[ImportSourceTable]:
         self._file.flush()
         self._file.seek(0)
         if self._kind == ARCHIVE_FORMAT:
-            kind, paths = extract_archive(self._file, self._folder)
-            return open_parts(kind, paths, stack)
-        return [stream_part(self._kind, self._file, "")]
+            kind, paths = extract_import_zip(self._file, self._folder)
+            return open_import_tables(kind, paths, stack)
+        return [read_stream_as_import_table(self._kind, self._file, "")]
 
 
 def _temporary_file(scratch: Path) -> BinaryIO:

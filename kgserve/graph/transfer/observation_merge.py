@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from kgserve.graph.compat.memory_server_api import (
+from kgserve.graph.compat.mcp_memory_server_api import (
     ObservedEntity,
+    append_observations_to_content,
     decode_observations,
     encode_observations,
-    with_observations,
 )
-from kgserve.storage.model.batch import NodePut
-from kgserve.storage.model.fields import MAX_CONTENT_BYTES
+from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES
+from kgserve.storage.model.write_batch import NodeUpsert
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 OBSERVATIONS_TOO_LONG_MESSAGE = (
@@ -22,23 +22,23 @@ OBSERVATIONS_TOO_LONG_MESSAGE = (
 )
 
 
-class MergedObservations(NamedTuple):
+class ObservationMergeResult(NamedTuple):
     """Puts with complete contents, and the indexes of puts left out because their content would be too long."""
 
-    nodes: list[NodePut]
+    nodes: list[NodeUpsert]
     too_long: list[int]
 
 
 def merge_observations(
-    rows: RowsSnapshot, nodes: list[NodePut], entities: Mapping[int, ObservedEntity]
-) -> MergedObservations:
+    rows: RowsSnapshot, nodes: list[NodeUpsert], entities: Mapping[int, ObservedEntity]
+) -> ObservationMergeResult:
     """Extend the puts of entities, given by index, with the observations known already.
 
     An entity whose line has no type keeps its current type.
     """
     known = rows.nodes({put.id for put in nodes if put.index in entities})
     texts = {name: _GrowingContent(row.content) for name, row in known.items()}
-    kept: list[NodePut] = []
+    kept: list[NodeUpsert] = []
     too_long: list[int] = []
     for put in nodes:
         entity = entities.get(put.index)
@@ -52,7 +52,7 @@ def merge_observations(
         keeps_type = entity is not None and is_known and not entity.entity_type
         kept.append(replace(put, type=None) if keeps_type else put)
     whole = [replace(put, content=texts[put.id].whole) if put.index in entities else put for put in kept]
-    return MergedObservations(whole, too_long)
+    return ObservationMergeResult(whole, too_long)
 
 
 class _GrowingContent:
@@ -80,4 +80,4 @@ class _GrowingContent:
     @property
     def whole(self) -> str:
         """The content with all added observations."""
-        return with_observations(self._content, self._added)
+        return append_observations_to_content(self._content, self._added)

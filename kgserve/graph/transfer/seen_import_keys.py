@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.storage.model.batch import EdgePut, LinkPut, NodePut
+from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, NodeUpsert
 
 _Numbers = NDArray[np.int64]
 
@@ -72,14 +72,14 @@ RowKey = str | tuple[Hashable, ...]
 """Key of an imported row: a node's id; or a tuple of two to four items for a version, an edge or a link."""
 
 
-def row_key(put: NodePut | EdgePut | LinkPut) -> RowKey:
+def import_row_key(put: NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert) -> RowKey:
     """Return the key of a node, version, edge or link."""
-    if isinstance(put, NodePut):
+    if isinstance(put, NodeUpsert):
         return (put.id, put.version) if put.is_head else put.id
-    return (*put.edge.key, put.store) if isinstance(put, LinkPut) else put.key
+    return (*put.edge.key, put.store) if isinstance(put, CrossStoreLinkUpsert) else put.key
 
 
-def merge_message(key: RowKey, *, is_entity: bool) -> str:
+def format_duplicate_row_message(key: RowKey, *, is_entity: bool) -> str:
     """Return the message for a row whose key occurs on an earlier line."""
     if is_entity:
         return f'entity "{key}": the observations of both are kept, and the type of the later one'

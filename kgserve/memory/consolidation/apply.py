@@ -19,42 +19,47 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, NotFound, Unavailable
-from kgserve.memory.api import MemoryCluster
+from kgserve.memory.api import MemoryMergeCluster
 from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, PauseFunction
 from kgserve.memory.consolidation.plan import (
-    AbsorbedRecord,
-    ClusterPlan,
-    PrimaryRecord,
-    RunRecord,
+    AbsorbedMemoryUndoRecord,
+    ConsolidationRunRecord,
+    MemoryClusterMergePlan,
+    PrimaryMemoryUndoRecord,
     TooManyEdges,
+    build_rejected_memory_cluster,
     decode_absorbed_record,
     decode_primary_record,
     decode_run_record,
-    encode_run_note,
-    is_kept_edge,
-    move_edges,
-    reject_cluster,
+    encode_consolidation_undo_record,
+    is_edge_type_kept_when_absorbed,
+    move_absorbed_edges_to_primary,
 )
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
-from kgserve.storage.model.batch import (
-    KIND_CONSOLIDATION,
-    EdgePut,
-    NodePut,
-    WriteBatch,
-    copy_as_edge_put,
-    restore_node_put,
+from kgserve.projections.memory_index.built_in_relation_types import RELATION_CONSOLIDATED
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_and_memory_filters import NodeFilter
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS, EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.soft_delete import (
+    REASON_MERGED,
+    build_memory_restore_upsert,
+    build_memory_soft_delete_upsert,
+    build_withdrawal_extras,
 )
-from kgserve.storage.model.fields import NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.filters import NodeFilter
-from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow, split_edge_attributes
-from kgserve.storage.model.soft_delete import REASON_MERGED, restore, soft_delete, withdrawal_extras
-from kgserve.storage.plan import WriteReport
-from kgserve.storage.rows.hierarchy import find_parents
+from kgserve.storage.model.write_batch import (
+    KIND_CONSOLIDATION,
+    EdgeUpsert,
+    NodeUpsert,
+    WriteBatch,
+    build_node_restore_upsert,
+    copy_edge_row_as_upsert,
+)
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
 from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 
 _MERGE_BATCH_ROWS = 200
@@ -67,16 +72,16 @@ _MAX_RECORDED_RESTORED = 2_000
 _MAX_QUOTED_IDS = 20
 
 
-class RunInProgress(NamedTuple):
+class ConsolidationRunInProgress(NamedTuple):
     """A run in progress: the id of its node, and its record so far."""
 
     id: str
-    record: RunRecord
+    record: ConsolidationRunRecord
     author: str = ""
 
 
-class PlanOutdated(Conflict):
-    """Memories changed since a plan was made."""
+class OutdatedConsolidationPlan(Conflict):
+    """Error: memories changed since a consolidation plan was made."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         named = ", ".join(map(repr, ids[:_MAX_QUOTED_IDS])) + (" and more" if len(ids) > _MAX_QUOTED_IDS else "")
@@ -84,18 +89,18 @@ class PlanOutdated(Conflict):
         self.ids = [*ids]
 
 
-class NestedMembers(Exception):
+class NestedClusterMembers(Exception):
     """One memory of a cluster is an indirect descendant of another."""
 
 
-def new_consolidation_id(now: int) -> str:
+def generate_consolidation_run_id(now: int) -> str:
     """Return the id of a run's node; ids sort by time. `now` is in microseconds."""
     return f"consolidation-{now // 1000:012x}-{os.urandom(4).hex()}"
 
 
-def merge_clusters(
-    store: OpenStore, run: RunInProgress, clusters: Sequence[ClusterPlan], pause: PauseFunction
-) -> tuple[list[MemoryCluster], WriteReport]:
+def merge_memory_clusters(
+    store: OpenStore, run: ConsolidationRunInProgress, clusters: Sequence[MemoryClusterMergePlan], pause: PauseFunction
+) -> tuple[list[MemoryMergeCluster], WriteReport]:
     """Merge clusters, record the run, and return the clusters not merged and the last report. Blocks.
 
     Clusters whose memories changed meanwhile are not merged.
@@ -103,17 +108,17 @@ def merge_clusters(
     store.runs.add(run.id)
     try:
         _write_run(store, run)
-        left: list[MemoryCluster] = []
+        left: list[MemoryMergeCluster] = []
 
-        def write(rows: RowsSnapshot, cluster: ClusterPlan) -> WriteBatch:
+        def write(rows: RowsSnapshot, cluster: MemoryClusterMergePlan) -> WriteBatch:
             try:
                 return _build_merge(rows, run, cluster)
-            except PlanOutdated:
-                left.append(reject_cluster(cluster.ids, cluster.similarity, "changed meanwhile"))
-            except NestedMembers:
-                left.append(reject_cluster(cluster.ids, cluster.similarity, _NESTED_REASON))
+            except OutdatedConsolidationPlan:
+                left.append(build_rejected_memory_cluster(cluster.ids, cluster.similarity, "changed meanwhile"))
+            except NestedClusterMembers:
+                left.append(build_rejected_memory_cluster(cluster.ids, cluster.similarity, _NESTED_REASON))
             except TooManyEdges:
-                left.append(reject_cluster(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
+                left.append(build_rejected_memory_cluster(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
             return WriteBatch()
 
         _write_all(store, clusters, write, pause)
@@ -124,21 +129,21 @@ def merge_clusters(
         store.runs.discard(run.id)
 
 
-def _as_done(run: RunInProgress, clusters: int, merged: int) -> RunInProgress:
+def _as_done(run: ConsolidationRunInProgress, clusters: int, merged: int) -> ConsolidationRunInProgress:
     now = format_time(time.time_ns() // 1000)
     done = {"status": "done", "ended_at": now, "clusters": clusters, "merged": merged, "deleted": merged}
     return run._replace(record=msgspec.structs.replace(run.record, **done))
 
 
-def list_changed_members(store: OpenStore, clusters: Iterable[ClusterPlan]) -> list[str]:
+def list_memories_changed_since_plan(store: OpenStore, clusters: Iterable[MemoryClusterMergePlan]) -> list[str]:
     """Return the memories of a plan that changed since."""
     with store.reading() as rows:
         return [each for cluster in clusters for each in _changed_members(rows, cluster)]
 
 
-def _write_run(store: OpenStore, run: RunInProgress) -> WriteReport:
-    extras = NodeExtrasPut(created_by=run.author)
-    put = NodePut(0, run.id, KIND_CONSOLIDATION, "", run.record.text, extras=extras)
+def _write_run(store: OpenStore, run: ConsolidationRunInProgress) -> WriteReport:
+    extras = NodeExtrasUpsert(created_by=run.author)
+    put = NodeUpsert(0, run.id, KIND_CONSOLIDATION, "", run.record.text, extras=extras)
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
 
 
@@ -188,17 +193,17 @@ def _combine(one: WriteBatch, other: WriteBatch) -> WriteBatch:
     )
 
 
-def _changed_members(rows: RowsSnapshot, cluster: ClusterPlan) -> list[str]:
+def _changed_members(rows: RowsSnapshot, cluster: MemoryClusterMergePlan) -> list[str]:
     found = rows.nodes(cluster.ids)
     return [each for each in cluster.ids if each not in found or found[each].version != cluster.versions[each]]
 
 
-def _build_merge(rows: RowsSnapshot, run: RunInProgress, cluster: ClusterPlan) -> WriteBatch:
-    """Return the write that merges a cluster. Raises PlanOutdated, NestedMembers and TooManyEdges."""
+def _build_merge(rows: RowsSnapshot, run: ConsolidationRunInProgress, cluster: MemoryClusterMergePlan) -> WriteBatch:
+    """Return the write that merges a cluster. Raises OutdatedConsolidationPlan, NestedClusterMembers and TooManyEdges."""
     if changed := _changed_members(rows, cluster):
-        raise PlanOutdated(changed)
+        raise OutdatedConsolidationPlan(changed)
     if _is_nested(rows, cluster.ids):
-        raise NestedMembers
+        raise NestedClusterMembers
     found = rows.nodes(cluster.ids)
     cluster = _with_possible_layer(rows, cluster, found[cluster.primary])
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
@@ -207,22 +212,31 @@ def _build_merge(rows: RowsSnapshot, run: RunInProgress, cluster: ClusterPlan) -
     primary, says_more = found[cluster.primary], cluster.changes_primary(found[cluster.primary])
     had, parented = _existing_edges(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
-    grown = PrimaryRecord(_author(primary), primary.version + says_more, former, parented, list(had.values()))
+    grown = PrimaryMemoryUndoRecord(_author(primary), primary.version + says_more, former, parented, list(had.values()))
     marks = [_absorbed_mark(run, found[each], cluster.primary, edges[each]) for each in cluster.absorbed]
-    nodes = [soft_delete(found[each], REASON_MERGED, cluster.primary, run.author) for each in cluster.absorbed]
+    nodes = [
+        build_memory_soft_delete_upsert(found[each], REASON_MERGED, cluster.primary, run.author)
+        for each in cluster.absorbed
+    ]
     if says_more:
         nodes += [_primary_put(cluster, run.author), _former_state(primary, former, run.author)]
         marks.append(
-            EdgePut(0, (former, cluster.primary, MERGED_INTO_RELATION), extras=EdgeExtrasPut(created_by=run.author))
+            EdgeUpsert(
+                0, (former, cluster.primary, MERGED_INTO_RELATION), extras=EdgeExtrasUpsert(created_by=run.author)
+            )
         )
-    marks.append(_edge((run.id, cluster.primary, RELATION_CONSOLIDATED), encode_run_note(grown), run.author))
-    puts = [*move_edges(cluster.primary, edges, had, parented=parented).values()]
+    marks.append(
+        _edge((run.id, cluster.primary, RELATION_CONSOLIDATED), encode_consolidation_undo_record(grown), run.author)
+    )
+    puts = [*move_absorbed_edges_to_primary(cluster.primary, edges, had, parented=parented).values()]
     deleted = [*{row.key for rows_ in edges.values() for row in rows_}]
     cost = sum(len(put.own or "") + 300 for put in [*marks, *puts]) + len(cluster.content) + 1000
     return WriteBatch(nodes=nodes, edges=[*puts, *marks], delete_edges=deleted, touch=False, cost=cost)
 
 
-def _with_possible_layer(rows: RowsSnapshot, cluster: ClusterPlan, primary: NodeRow) -> ClusterPlan:
+def _with_possible_layer(
+    rows: RowsSnapshot, cluster: MemoryClusterMergePlan, primary: NodeRow
+) -> MemoryClusterMergePlan:
     """Keep the primary's layer if it has a place in the hierarchy, which another layer might contradict."""
     own = (primary.extras or NO_EXTRAS).layer
     if cluster.layer == own or not any(edge.relation_type == CHILD_OF_RELATION for edge in _edges(rows, primary.id)):
@@ -230,26 +244,26 @@ def _with_possible_layer(rows: RowsSnapshot, cluster: ClusterPlan, primary: Node
     return msgspec.structs.replace(cluster, layer=own)
 
 
-def _primary_put(cluster: ClusterPlan, author: str) -> NodePut:
+def _primary_put(cluster: MemoryClusterMergePlan, author: str) -> NodeUpsert:
     importance = msgspec.UNSET if cluster.importance is None else cluster.importance
-    extras = NodeExtrasPut(created_by=author, tags=cluster.tags, importance=importance, layer=cluster.layer)
-    return NodePut(0, cluster.primary, content=cluster.content, attributes=cluster.attributes, extras=extras)
+    extras = NodeExtrasUpsert(created_by=author, tags=cluster.tags, importance=importance, layer=cluster.layer)
+    return NodeUpsert(0, cluster.primary, content=cluster.content, attributes=cluster.attributes, extras=extras)
 
 
-def _former_state(row: NodeRow, node_id: str, author: str) -> NodePut:
+def _former_state(row: NodeRow, node_id: str, author: str) -> NodeUpsert:
     """Return the previous state of a primary as a withdrawn node."""
-    again = restore_node_put(row)
-    extras = withdrawal_extras(row, REASON_MERGED, row.id, author).over(again.extras)
+    again = build_node_restore_upsert(row)
+    extras = build_withdrawal_extras(row, REASON_MERGED, row.id, author).over(again.extras)
     return msgspec.structs.replace(again, id=node_id, extras=extras, created_at=row.created_at, version=row.version)
 
 
-def _absorbed_mark(run: RunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgePut:
-    note = encode_run_note(AbsorbedRecord(run.id, _author(row), row.version + 1, edges))
+def _absorbed_mark(run: ConsolidationRunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgeUpsert:
+    note = encode_consolidation_undo_record(AbsorbedMemoryUndoRecord(run.id, _author(row), row.version + 1, edges))
     return _edge((row.id, primary, MERGED_INTO_RELATION), note, run.author)
 
 
-def _edge(key: EdgeKey, own: str, author: str) -> EdgePut:
-    return EdgePut(0, key, own=own, extras=EdgeExtrasPut(created_by=author))
+def _edge(key: EdgeKey, own: str, author: str) -> EdgeUpsert:
+    return EdgeUpsert(0, key, own=own, extras=EdgeExtrasUpsert(created_by=author))
 
 
 def _author(row: NodeRow) -> str:
@@ -259,12 +273,14 @@ def _author(row: NodeRow) -> str:
 def _edges(rows: RowsSnapshot, node_id: str) -> Iterator[EdgeRow]:
     """Return the edges of a memory that move with it."""
     into = (row for row in rows.incoming(node_id) if row.source != node_id)
-    return (row for row in chain(rows.outgoing(node_id), into) if not is_kept_edge(row.relation_type))
+    return (
+        row for row in chain(rows.outgoing(node_id), into) if not is_edge_type_kept_when_absorbed(row.relation_type)
+    )
 
 
 def _existing_edges(rows: RowsSnapshot, primary: str, edges: Mapping[str, Sequence[EdgeRow]]) -> dict[EdgeKey, EdgeRow]:
     """Return the existing edges of a primary with the keys of edges to be moved."""
-    return rows.edges([*move_edges(primary, edges, {}, parented=False)])
+    return rows.edges([*move_absorbed_edges_to_primary(primary, edges, {}, parented=False)])
 
 
 def _has_parent(rows: RowsSnapshot, node_id: str, but: Collection[str]) -> bool:
@@ -280,7 +296,7 @@ def _is_nested(rows: RowsSnapshot, ids: Collection[str]) -> bool:
 def _is_below_any(rows: RowsSnapshot, start: str, ids: Collection[str]) -> bool:
     at = start
     for level in range(MAX_HIERARCHY_DEPTH):
-        above = find_parents(rows, (at,)).get(at)
+        above = find_memory_parents(rows, (at,)).get(at)
         if above is None or above in ids:
             return above is not None and level > 0
         at = above
@@ -290,7 +306,7 @@ def _is_below_any(rows: RowsSnapshot, start: str, ids: Collection[str]) -> bool:
 # Undo
 
 
-class UndoResult(NamedTuple):
+class UndoConsolidationResult(NamedTuple):
     """Result of undoing a run."""
 
     restored: dict[str, None]
@@ -298,12 +314,14 @@ class UndoResult(NamedTuple):
     skipped: dict[str, None]
 
 
-def list_consolidation_runs(store: OpenStore) -> list[tuple[NodeRow, RunRecord]]:
+def list_consolidation_runs(store: OpenStore) -> list[tuple[NodeRow, ConsolidationRunRecord]]:
     """Return all runs of a store, newest first."""
-    return list_runs(store, KIND_CONSOLIDATION, decode_run_record)
+    return list_nodes_of_type_newest_first(store, KIND_CONSOLIDATION, decode_run_record)
 
 
-def list_runs(store: OpenStore, node_type: str, read: Callable[[str], _Item]) -> list[tuple[NodeRow, _Item]]:
+def list_nodes_of_type_newest_first(
+    store: OpenStore, node_type: str, read: Callable[[str], _Item]
+) -> list[tuple[NodeRow, _Item]]:
     """Return the nodes of a type, newest first by id, with their decoded attributes."""
 
     def look(rows: RowsSnapshot, ids: Sequence[str]) -> Iterator[tuple[NodeRow, _Item]]:
@@ -319,23 +337,27 @@ def list_runs(store: OpenStore, node_type: str, read: Callable[[str], _Item]) ->
     return sorted(found, key=lambda run: run[0].id, reverse=True)
 
 
-def is_interrupted(store: OpenStore, row: NodeRow, record_: RunRecord) -> bool:
+def is_consolidation_run_interrupted(store: OpenStore, row: NodeRow, record_: ConsolidationRunRecord) -> bool:
     """Return whether a run is recorded as running but is not being carried out."""
     return record_.status == "running" and row.id not in store.runs
 
 
-def record_interrupted_runs(store: OpenStore) -> None:
+def mark_interrupted_consolidation_runs(store: OpenStore) -> None:
     """Record interrupted runs as such, with the merges that they completed."""
     for row, record_ in list_consolidation_runs(store):
-        if is_interrupted(store, row, record_):
+        if is_consolidation_run_interrupted(store, row, record_):
             with store.reading() as rows:
                 done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
             found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
-            _write_run(store, RunInProgress(row.id, msgspec.structs.replace(record_, **found), _author(row)))
+            _write_run(
+                store, ConsolidationRunInProgress(row.id, msgspec.structs.replace(record_, **found), _author(row))
+            )
 
 
-def undo_run(store: OpenStore, run_id: str, author: str, pause: PauseFunction, *, force: bool) -> UndoResult:
+def undo_consolidation_run(
+    store: OpenStore, run_id: str, author: str, pause: PauseFunction, *, force: bool
+) -> UndoConsolidationResult:
     """Restore the memories that a run absorbed. Raises NotFound, Unavailable, and Conflict for later changes."""
     with store.reading() as rows:
         row = rows.node(run_id)
@@ -349,7 +371,7 @@ def undo_run(store: OpenStore, run_id: str, author: str, pause: PauseFunction, *
         message = _conflict_message(rows, changed)
     if changed:
         raise Conflict(message)
-    undone = UndoResult({}, {})
+    undone = UndoConsolidationResult({}, {})
     # Last first: a relation between two clusters moved with the first, then with the second.
     keys = [note.key for note in sorted(notes, key=lambda note: -note.sequence)]
     _write_all(store, keys, lambda rows, key: _build_undo(rows, key, undone), pause)
@@ -357,7 +379,7 @@ def undo_run(store: OpenStore, run_id: str, author: str, pause: PauseFunction, *
     return undone
 
 
-def _read(row: NodeRow) -> RunRecord:
+def _read(row: NodeRow) -> ConsolidationRunRecord:
     """Return the record of a run. Raises NotFound for any other node."""
     try:
         return decode_run_record(row.attributes)
@@ -365,9 +387,9 @@ def _read(row: NodeRow) -> RunRecord:
         raise NotFound(f"node {row.id!r} is not a consolidation run") from None
 
 
-def _absorbed(rows: RowsSnapshot, run_id: str, primary: str) -> dict[str, AbsorbedRecord]:
+def _absorbed(rows: RowsSnapshot, run_id: str, primary: str) -> dict[str, AbsorbedMemoryUndoRecord]:
     """Return the records of the memories that a primary absorbed in a run."""
-    found: dict[str, AbsorbedRecord] = {}
+    found: dict[str, AbsorbedMemoryUndoRecord] = {}
     for edge in rows.incoming(primary):
         if (
             edge.relation_type == MERGED_INTO_RELATION
@@ -403,7 +425,7 @@ def _conflict_message(rows: RowsSnapshot, changed: Sequence[str]) -> str:
     return f"changed since the consolidation: {named}; undo it with force to keep what they say now"
 
 
-def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoResult) -> WriteBatch:
+def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoConsolidationResult) -> WriteBatch:
     """Return the write that undoes one cluster."""
     run_id, primary_id, _ = key
     note = rows.edge(key)
@@ -416,7 +438,7 @@ def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoResult) -> WriteBa
     found = rows.nodes([primary_id, grown.former, *taken])
     restored, deleted = _edges_to_restore(rows, primary_id, {each: noted.edges for each, noted in taken.items()}, grown)
     again = [each for each in taken if each in found and (found[each].extras or NO_EXTRAS).ended == REASON_MERGED]
-    nodes = [restore(found[each], taken[each].author) for each in again]
+    nodes = [build_memory_restore_upsert(found[each], taken[each].author) for each in again]
     primary, former = found.get(primary_id), found.get(grown.former)
     untouched = primary is not None and primary.version == grown.left
     if former is not None and untouched:
@@ -433,37 +455,39 @@ def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoResult) -> WriteBa
     return WriteBatch(nodes=nodes, edges=restored, delete_edges=deleted, delete_nodes=delete, cost=1000)
 
 
-def _earlier_notes(rows: RowsSnapshot, memory: str, left: int) -> Iterator[EdgePut]:
+def _earlier_notes(rows: RowsSnapshot, memory: str, left: int) -> Iterator[EdgeUpsert]:
     """Yield updates of earlier runs' records, so that they expect the restored version of a memory."""
     for edge in incoming_edges_of_type(rows, memory, RELATION_CONSOLIDATED):
         grown = decode_primary_record(split_edge_attributes(edge.attributes).own)
         if grown.left == left - 1:
-            yield EdgePut(0, edge.key, own=encode_run_note(msgspec.structs.replace(grown, left=left + 1)))
+            yield EdgeUpsert(
+                0, edge.key, own=encode_consolidation_undo_record(msgspec.structs.replace(grown, left=left + 1))
+            )
 
 
-def _restored_primary(primary: str, former: NodeRow, author: str) -> NodePut:
+def _restored_primary(primary: str, former: NodeRow, author: str) -> NodeUpsert:
     old = former.extras or NO_EXTRAS
-    extras = NodeExtrasPut(created_by=author, tags=old.tags, importance=old.importance, layer=old.layer)
-    return NodePut(0, primary, content=former.content, attributes=former.attributes, extras=extras)
+    extras = NodeExtrasUpsert(created_by=author, tags=old.tags, importance=old.importance, layer=old.layer)
+    return NodeUpsert(0, primary, content=former.content, attributes=former.attributes, extras=extras)
 
 
 def _edges_to_restore(
-    rows: RowsSnapshot, primary: str, edges: Mapping[str, Sequence[EdgeRow]], grown: PrimaryRecord
-) -> tuple[list[EdgePut], list[EdgeKey]]:
+    rows: RowsSnapshot, primary: str, edges: Mapping[str, Sequence[EdgeRow]], grown: PrimaryMemoryUndoRecord
+) -> tuple[list[EdgeUpsert], list[EdgeKey]]:
     """Return the edges to restore, and the keys of edges that the primary loses.
 
     Edges that another caller changed at the primary since stay.
     """
     had = {row.key: row for row in grown.had}
-    made = move_edges(primary, edges, had, parented=grown.parented)
+    made = move_absorbed_edges_to_primary(primary, edges, had, parented=grown.parented)
     now = rows.edges([*made])
     untouched = [key for key, put in made.items() if key in now and _is_unchanged(now[key], put, had.get(key))]
-    again = {row.key: copy_as_edge_put(row, row.key) for each in edges.values() for row in each}
-    again |= {key: copy_as_edge_put(had[key], key) for key in untouched if key in had}
+    again = {row.key: copy_edge_row_as_upsert(row, row.key) for each in edges.values() for row in each}
+    again |= {key: copy_edge_row_as_upsert(had[key], key) for key in untouched if key in had}
     return [*again.values()], [key for key in untouched if key not in had]
 
 
-def _is_unchanged(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
+def _is_unchanged(row: EdgeRow, put: EdgeUpsert, had: EdgeRow | None) -> bool:
     """Return whether an edge is unchanged since a run."""
     if row.weight != put.weight:
         return False
@@ -473,7 +497,9 @@ def _is_unchanged(row: EdgeRow, put: EdgePut, had: EdgeRow | None) -> bool:
     return own == put.own
 
 
-def _close_run(store: OpenStore, row: NodeRow, run: RunRecord, restored: Iterable[str], author: str) -> None:
+def _close_run(
+    store: OpenStore, row: NodeRow, run: ConsolidationRunRecord, restored: Iterable[str], author: str
+) -> None:
     """Delete the node of a manual run; mark an automatic one as undone, so that it is not repeated."""
     if run.trigger == "manual":
         store.submit(WriteBatch(delete_nodes=[row.id])).result()
@@ -481,4 +507,4 @@ def _close_run(store: OpenStore, row: NodeRow, run: RunRecord, restored: Iterabl
     undone = msgspec.structs.replace(
         run, status="undone", apart=[*restored][:_MAX_RECORDED_RESTORED], clusters=0, merged=0, deleted=0
     )
-    _write_run(store, RunInProgress(row.id, undone, author))
+    _write_run(store, ConsolidationRunInProgress(row.id, undone, author))

@@ -11,27 +11,32 @@ from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.memory.api import MemoryCluster, UnmergedPair
+from kgserve.memory.api import MemoryMergeCluster, UnmergedMemoryPair
 from kgserve.memory.consolidation.plan import (
     MAX_CLUSTER_MEMORIES,
     MAX_SUGGESTIONS,
-    ClusterMember,
-    ClusterPlan,
+    ConsolidationCriteria,
     ConsolidationPlan,
-    MemoryKind,
+    MemoryClusterMergePlan,
+    MemoryWithEffectiveConfidence,
     can_consolidate,
-    memory_kind,
-    plan_cluster,
+    get_consolidation_criteria,
+    plan_memory_cluster_merge,
 )
-from kgserve.platform.text.similarity import TextDifference, cluster_complete_linkage, find_conflict, fingerprint
-from kgserve.projections.memory_index.decay import half_lives_of
-from kgserve.projections.memory_index.memories import MemoryIndexFile, batched_rows
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.projections.vector.index import VectorHit
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_name
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import is_active
+from kgserve.platform.text.text_equality import (
+    TextDifference,
+    cluster_complete_linkage,
+    find_consolidation_conflict,
+    fingerprint_wording,
+)
+from kgserve.projections.memory_index.confidence_decay import memory_half_lives_from_settings
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile, batched_rows
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.vector.vector_index import VectorHit
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_entity_name
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.soft_delete import is_memory_active_at
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -45,7 +50,7 @@ _NEIGHBOUR_QUERY_BATCH_SIZE = 64
 _MAX_CANDIDATE_PAIRS = 500_000
 
 
-class CandidateQuery(NamedTuple):
+class ConsolidationCandidateQuery(NamedTuple):
     """Options of a search for candidates; near pairs are merged or suggested, as `near` says.
 
     With `fresh`, only those memories are compared with all others; memories in `apart` are excluded.
@@ -59,12 +64,14 @@ class CandidateQuery(NamedTuple):
     apart: frozenset[str] = frozenset()
 
 
-def build_consolidation_members(store: OpenStore, rows: Iterable[NodeRow], now: int) -> dict[str, ClusterMember]:
+def attach_effective_confidence(
+    store: OpenStore, rows: Iterable[NodeRow], now: int
+) -> dict[str, MemoryWithEffectiveConfidence]:
     """Return memories by id with their effective confidence at `now`, from the last access or the row."""
     found = {row.id: row for row in rows}
-    half_lives, accesses = half_lives_of(store.description.memory), store.accesses.of(found)
+    half_lives, accesses = memory_half_lives_from_settings(store.description.memory), store.accesses.of(found)
     return {
-        key: ClusterMember(row, half_lives.decayed_confidence(row, accesses.get(key), now))
+        key: MemoryWithEffectiveConfidence(row, half_lives.decayed_confidence(row, accesses.get(key), now))
         for key, row in found.items()
     }
 
@@ -72,7 +79,7 @@ def build_consolidation_members(store: OpenStore, rows: Iterable[NodeRow], now: 
 class _Candidate(NamedTuple):
     """A memory that can be merged: its kind, fingerprint of the wording, and commit."""
 
-    kind: MemoryKind
+    kind: ConsolidationCriteria
     wording: bytes
     sequence: int
 
@@ -83,7 +90,7 @@ class _CandidateSet:
     With `fresh`, only those memories and their equals are loaded at first; others are added when they are found.
     """
 
-    def __init__(self, store: OpenStore, wanted: CandidateQuery, now: int) -> None:
+    def __init__(self, store: OpenStore, wanted: ConsolidationCandidateQuery, now: int) -> None:
         self.at = 0
         self.candidates: dict[str, _Candidate] = {}
         self.groups: dict[str, list[str]] = {}
@@ -91,7 +98,7 @@ class _CandidateSet:
         self._store = store
         self._wanted = wanted
         self._now = now
-        self._kinds: dict[str, set[MemoryKind]] = {}
+        self._kinds: dict[str, set[ConsolidationCriteria]] = {}
         self._firsts: dict[bytes, list[str]] = {}
 
     def load_candidates(self, pause: PauseFunction) -> list[str]:
@@ -114,7 +121,7 @@ class _CandidateSet:
         """Add a node if it can be merged with others."""
         kind = _candidate_kind(row, self._wanted, self._now)
         if kind is not None and row.id not in self.candidates:
-            found = self.candidates[row.id] = _Candidate(kind, fingerprint(row.content), row.sequence)
+            found = self.candidates[row.id] = _Candidate(kind, fingerprint_wording(row.content), row.sequence)
             firsts = self._firsts.setdefault(found.wording, [])
             first = next((each for each in firsts if self._is_compatible(kind, each)), None)
             if first is None:
@@ -128,7 +135,7 @@ class _CandidateSet:
         """Return whether two groups can be consolidated."""
         return all(self._is_compatible(kind, other) for kind in self._kinds[one])
 
-    def _is_compatible(self, kind: MemoryKind, first: str) -> bool:
+    def _is_compatible(self, kind: ConsolidationCriteria, first: str) -> bool:
         return all(can_consolidate(kind, each) for each in self._kinds[first])
 
     def load_neighbours(self, ids: Iterable[str]) -> None:
@@ -156,14 +163,18 @@ class _CandidateSet:
 
 
 def plan_consolidation(
-    store: OpenStore, indexes: TextIndexes | None, wanted: CandidateQuery, now: int, pause: PauseFunction
+    store: OpenStore,
+    indexes: CurrentAndPastTextIndexes | None,
+    wanted: ConsolidationCandidateQuery,
+    now: int,
+    pause: PauseFunction,
 ) -> ConsolidationPlan:
     """Return the plan of a run. Blocks for its duration; `now` in microseconds."""
     survey = _CandidateSet(store, wanted, now)
     fresh = survey.load_candidates(pause)
     near = _find_near_pairs(indexes, survey, fresh, _Pairs(store, wanted), pause)
     pairs = near.passing if near else {}
-    linked, left = cluster_complete_linkage(pairs), list[MemoryCluster]()
+    linked, left = cluster_complete_linkage(pairs), list[MemoryMergeCluster]()
     suggested = linked if wanted.near == "suggest" else []
     merging = linked if wanted.near == "merge" else []
     alone = {*fresh} - {*chain.from_iterable(merging)}
@@ -187,7 +198,7 @@ class _Pairs:
     `complete` is false if the index lacked some of the memories to compare.
     """
 
-    def __init__(self, store: OpenStore, wanted: CandidateQuery) -> None:
+    def __init__(self, store: OpenStore, wanted: ConsolidationCandidateQuery) -> None:
         self.passing: dict[tuple[str, str], float] = {}
         self.apart_count = 0
         self.complete = True
@@ -214,7 +225,7 @@ class _Pairs:
         for pair, similarity in new.items():
             one, other = (found_rows.get(each) for each in pair)
             if one is not None and other is not None:
-                self._classify(pair, similarity, find_conflict(one.content, other.content))
+                self._classify(pair, similarity, find_consolidation_conflict(one.content, other.content))
 
     def _classify(self, pair: tuple[str, str], similarity: float, differs: TextDifference) -> None:
         if not differs:
@@ -224,22 +235,27 @@ class _Pairs:
         entry = (similarity, pair, differs)
         (heapq.heappush if len(self._apart) < MAX_REPORTED_ITEMS else heapq.heappushpop)(self._apart, entry)
 
-    def kept_apart(self) -> list[UnmergedPair]:
+    def kept_apart(self) -> list[UnmergedMemoryPair]:
         """Return the nearest pairs that the guard keeps apart."""
         ordered = sorted(self._apart, key=lambda entry: (-entry[0], entry[1]))
         return [
-            UnmergedPair(ids=[*pair], similarity=round(near, 4), differs=differs) for near, pair, differs in ordered
+            UnmergedMemoryPair(ids=[*pair], similarity=round(near, 4), differs=differs)
+            for near, pair, differs in ordered
         ]
 
 
-def _candidate_kind(row: NodeRow, wanted: CandidateQuery, now: int) -> MemoryKind | None:
-    if not row.content or not is_active(row, now) or row.id in wanted.apart:
+def _candidate_kind(row: NodeRow, wanted: ConsolidationCandidateQuery, now: int) -> ConsolidationCriteria | None:
+    if not row.content or not is_memory_active_at(row, now) or row.id in wanted.apart:
         return None
-    return memory_kind(row) if wanted.types is None or row.type in wanted.types else None
+    return get_consolidation_criteria(row) if wanted.types is None or row.type in wanted.types else None
 
 
 def _find_near_pairs(
-    indexes: TextIndexes | None, survey: _CandidateSet, fresh: Sequence[str], pairs: _Pairs, pause: PauseFunction
+    indexes: CurrentAndPastTextIndexes | None,
+    survey: _CandidateSet,
+    fresh: Sequence[str],
+    pairs: _Pairs,
+    pause: PauseFunction,
 ) -> _Pairs | None:
     """Return pairs of near groups; None without usable vectors."""
     if indexes is None or not indexes.can_embed_queries:
@@ -284,9 +300,9 @@ def _plan_clusters(
     groups: Iterable[Sequence[str]],
     pairs: Mapping[tuple[str, str], float],
     now: int,
-    left: list[MemoryCluster],
+    left: list[MemoryMergeCluster],
     pause: PauseFunction,
-) -> Iterator[ClusterPlan]:
+) -> Iterator[MemoryClusterMergePlan]:
     """Yield cluster plans for groups, limited to memories unchanged since they were loaded."""
     for group in groups:
         started = time.perf_counter()
@@ -294,14 +310,14 @@ def _plan_clusters(
         with store.reading() as rows:
             found = rows.nodes(ids)
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-            parts = partition_members(rows, build_consolidation_members(store, same, now).values())
+            parts = partition_mergeable_memories(rows, attach_effective_confidence(store, same, now).values())
         for members in parts:
             cluster = (
-                plan_cluster(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs))
+                plan_memory_cluster_merge(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs))
                 if len(members) > 1
                 else None
             )
-            if isinstance(cluster, ClusterPlan):
+            if isinstance(cluster, MemoryClusterMergePlan):
                 yield cluster
             elif cluster is not None:
                 left.append(cluster)
@@ -313,15 +329,17 @@ def _min_similarity(group: Sequence[str], pairs: Mapping[tuple[str, str], float]
     return min((pairs[one, other] for one in group for other in group if one < other), default=1.0)
 
 
-def partition_members(rows: RowsSnapshot, members: Iterable[ClusterMember]) -> list[list[ClusterMember]]:
+def partition_mergeable_memories(
+    rows: RowsSnapshot, members: Iterable[MemoryWithEffectiveConfidence]
+) -> list[list[MemoryWithEffectiveConfidence]]:
     """Return memories in groups that can merge: consistent kinds, and no two entities of one name.
 
     A memory that fits several groups joins the one with the oldest first member. Groups are ordered by creation.
     """
     groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
-        about, kind = _about(rows, member.row.id), memory_kind(member.row)
-        kinds = set[MemoryKind]() if kind is None else {kind}
+        about, kind = _about(rows, member.row.id), get_consolidation_criteria(member.row)
+        kinds = set[ConsolidationCriteria]() if kind is None else {kind}
         for group in groups:
             if _is_consistent(group.names, about) and all(
                 can_consolidate(one, each) for one in kinds for each in group.kinds
@@ -339,14 +357,14 @@ class _CandidateGroup(NamedTuple):
     """Group of memories that can merge: their kinds, and the entities that they are about, by name."""
 
     names: dict[str, str]
-    kinds: set[MemoryKind]
-    members: list[ClusterMember]
+    kinds: set[ConsolidationCriteria]
+    members: list[MemoryWithEffectiveConfidence]
 
 
 def _about(rows: RowsSnapshot, memory: str) -> dict[str, str]:
     """Return the entities that a memory is about, by folded name."""
     ids = [edge.target for edge in rows.outgoing(memory) if edge.relation_type == IS_ABOUT_RELATION]
-    return {normalize_name((row.extras or NO_EXTRAS).name or row.id): row.id for row in rows.nodes(ids).values()}
+    return {normalize_entity_name((row.extras or NO_EXTRAS).name or row.id): row.id for row in rows.nodes(ids).values()}
 
 
 def _is_consistent(names: Mapping[str, str], about: Mapping[str, str]) -> bool:

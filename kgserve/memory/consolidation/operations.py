@@ -12,29 +12,38 @@ from weakref import WeakKeyDictionary
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.request_validation import require_label
+from kgserve.graph.request_validation import require_valid_identifier
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import pruning
 from kgserve.memory.api import (
     ConsolidateRequest,
     ConsolidationReport,
     ConsolidationRun,
+    ConsolidationRunListQuery,
     ConsolidationRuns,
-    ConsolidationsQuery,
-    MemoryCluster,
+    MemoryMergeCluster,
+    MemoryPruneReport,
     PruneMemoriesRequest,
-    PruneReport,
     UndoConsolidationAnswer,
     UndoConsolidationRequest,
 )
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import PlanOutdated, RunInProgress, list_changed_members
-from kgserve.memory.consolidation.candidates import CandidateQuery, plan_consolidation
-from kgserve.memory.consolidation.plan import ClusterPlan, ConsolidationPlan, RunRecord, to_cluster
+from kgserve.memory.consolidation.apply import (
+    ConsolidationRunInProgress,
+    OutdatedConsolidationPlan,
+    list_memories_changed_since_plan,
+)
+from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.plan import (
+    ConsolidationPlan,
+    ConsolidationRunRecord,
+    MemoryClusterMergePlan,
+    cluster_plan_to_answer,
+)
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.text_indexes import TextIndexes
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.stores.open_store import OpenStore
 
 MAX_PAUSE_SECONDS, READER_PRIORITY_DELAY_SECONDS = 0.5, 1.0
@@ -43,7 +52,7 @@ MAX_CACHED_PLANS = 4
 """Maximum number of dry-run plans cached per open store."""
 
 
-def consolidate(graph: StoreHandle, request: ConsolidateRequest) -> ConsolidationReport:
+def consolidate_memories(graph: StoreHandle, request: ConsolidateRequest) -> ConsolidationReport:
     """Merge memories that say the same, in clusters in which each pair exceeds the similarity threshold.
 
     Only memories of the same type and layer are merged, and never episodes. The one with the highest effective
@@ -60,10 +69,10 @@ def consolidate(graph: StoreHandle, request: ConsolidateRequest) -> Consolidatio
         plan = _plan(graph, store, request, now)
         if request.dry_run:
             _plans_of(store).keep(_plan_key(store, request, plan.sequence), plan)
-        run, clusters, left, sequence = None, plan.clusters, list[MemoryCluster](), store.state.sequence
+        run, clusters, left, sequence = None, plan.clusters, list[MemoryMergeCluster](), store.state.sequence
         if plan.clusters and not request.dry_run:
             record = _record(plan, threshold, now, guard=_guard(store, request))
-            run = RunInProgress(apply.new_consolidation_id(now), record, graph.graphs.caller.name)
+            run = ConsolidationRunInProgress(apply.generate_consolidation_run_id(now), record, graph.graphs.caller.name)
             clusters, left, sequence = _carry_out(store, plan, run)
     merged = sum(len(each.absorbed) for each in clusters)
     return ConsolidationReport(
@@ -74,7 +83,7 @@ def consolidate(graph: StoreHandle, request: ConsolidateRequest) -> Consolidatio
         clusters_found=len(clusters),
         memories_merged=merged,
         memories_deleted=merged,
-        clusters=[*map(to_cluster, clusters[:MAX_REPORTED_ITEMS])],
+        clusters=[*map(cluster_plan_to_answer, clusters[:MAX_REPORTED_ITEMS])],
         kept_apart=plan.kept_apart,
         kept_apart_count=plan.kept_apart_count,
         left=[*plan.left, *left][:MAX_REPORTED_ITEMS],
@@ -84,7 +93,7 @@ def consolidate(graph: StoreHandle, request: ConsolidateRequest) -> Consolidatio
     )
 
 
-def list_consolidations(graph: StoreHandle, request: ConsolidationsQuery) -> ConsolidationRuns:
+def list_consolidations(graph: StoreHandle, request: ConsolidationRunListQuery) -> ConsolidationRuns:
     """Return the consolidation runs of a store, newest first, both requested and automatic."""
     with graph.lease() as store:
         found = apply.list_consolidation_runs(store)[: request.limit]
@@ -99,10 +108,10 @@ def undo_consolidation(graph: StoreHandle, request: UndoConsolidationRequest) ->
 
     Raises NotFound, and Conflict with the ids of the memories that changed since.
     """
-    require_label(request.run_id)
+    require_valid_identifier(request.run_id)
     with graph.lease() as store:
         caller = graph.graphs.caller.name
-        undone = apply.undo_run(store, request.run_id, caller, WorkThrottle(store), force=request.force)
+        undone = apply.undo_consolidation_run(store, request.run_id, caller, WorkThrottle(store), force=request.force)
         sequence = store.state.sequence
     return UndoConsolidationAnswer(
         run=request.run_id,
@@ -113,7 +122,7 @@ def undo_consolidation(graph: StoreHandle, request: UndoConsolidationRequest) ->
     )
 
 
-def prune_memories(graph: StoreHandle, request: PruneMemoriesRequest) -> PruneReport:
+def prune_memories(graph: StoreHandle, request: PruneMemoriesRequest) -> MemoryPruneReport:
     """Withdraw or delete memories whose confidence is below the store's threshold, as its settings say.
 
     Protected are pinned memories (importance 1), domains and concepts, parents, and memories written or accessed within
@@ -122,11 +131,11 @@ def prune_memories(graph: StoreHandle, request: PruneMemoriesRequest) -> PruneRe
     """
     with graph.lease() as store:
         settings, now, pause = store.description.memory, RETENTION_CLOCK.require(), WorkThrottle(store)
-        found, sequence = pruning.find_prunable(store, now, pause), store.state.sequence
-        ids, mode = found.ids, pruning.prune_mode(settings)
+        found, sequence = pruning.find_prunable_memories(store, now, pause), store.state.sequence
+        ids, mode = found.ids, pruning.get_memory_prune_mode(settings)
         if not request.dry_run:
-            ids, sequence = pruning.prune_batches(store, ids, mode, now, pause)
-    return PruneReport(
+            ids, sequence = pruning.prune_memories_in_batches(store, ids, mode, now, pause)
+    return MemoryPruneReport(
         dry_run=request.dry_run,
         mode=mode,
         threshold=settings.prune_threshold,
@@ -193,7 +202,7 @@ def _threshold(store: OpenStore, request: ConsolidateRequest) -> float:
     return store.description.memory.consolidation_threshold if requested is None else requested
 
 
-def _is_still_embedding(indexes: TextIndexes) -> bool:
+def _is_still_embedding(indexes: CurrentAndPastTextIndexes) -> bool:
     """Return whether missing vectors will soon exist: a model is set and has not failed."""
     return indexes.can_embed_queries and indexes.vector.error is None
 
@@ -206,7 +215,7 @@ def _plan(graph: StoreHandle, store: OpenStore, request: ConsolidateRequest, now
     """Return a new plan, or the one to apply. Raises Conflict if it is outdated or unknown."""
     if request.apply is None:
         types = None if request.types is None else frozenset(request.types)
-        wanted = CandidateQuery(_threshold(store, request), _guard(store, request), types)
+        wanted = ConsolidationCandidateQuery(_threshold(store, request), _guard(store, request), types)
         indexes = _indexes(graph, store)
         found = plan_consolidation(store, indexes, wanted, now, WorkThrottle(store))
         if indexes is not None and not found.near_checked and _is_still_embedding(indexes):
@@ -222,13 +231,13 @@ def _plan(graph: StoreHandle, store: OpenStore, request: ConsolidateRequest, now
             f"plan {request.apply.plan} is unknown for this threshold, guard and types, or was evicted; "
             "make a new dry run"
         )
-    if changed := list_changed_members(store, plan.clusters):
-        raise PlanOutdated(changed)
+    if changed := list_memories_changed_since_plan(store, plan.clusters):
+        raise OutdatedConsolidationPlan(changed)
     return plan
 
 
-def _record(plan: ConsolidationPlan, threshold: float, now: int, *, guard: bool) -> RunRecord:
-    return RunRecord(
+def _record(plan: ConsolidationPlan, threshold: float, now: int, *, guard: bool) -> ConsolidationRunRecord:
+    return ConsolidationRunRecord(
         status="running",
         trigger="manual",
         similarity_threshold=threshold,
@@ -239,20 +248,20 @@ def _record(plan: ConsolidationPlan, threshold: float, now: int, *, guard: bool)
 
 
 def _carry_out(
-    store: OpenStore, plan: ConsolidationPlan, run: RunInProgress
-) -> tuple[list[ClusterPlan], list[MemoryCluster], int]:
+    store: OpenStore, plan: ConsolidationPlan, run: ConsolidationRunInProgress
+) -> tuple[list[MemoryClusterMergePlan], list[MemoryMergeCluster], int]:
     """Return the merged clusters, those not merged, and the last sequence."""
-    left, report = apply.merge_clusters(store, run, plan.clusters, WorkThrottle(store))
+    left, report = apply.merge_memory_clusters(store, run, plan.clusters, WorkThrottle(store))
     skipped = {each.primary for each in left}
     return [each for each in plan.clusters if each.primary not in skipped], left, report.sequence
 
 
-def _to_answer(store: OpenStore, row: NodeRow, record: RunRecord) -> ConsolidationRun:
+def _to_answer(store: OpenStore, row: NodeRow, record: ConsolidationRunRecord) -> ConsolidationRun:
     return ConsolidationRun(
         id=row.id,
         started_at=record.started_at,
         trigger=record.trigger,
-        state="interrupted" if apply.is_interrupted(store, row, record) else record.status,
+        state="interrupted" if apply.is_consolidation_run_interrupted(store, row, record) else record.status,
         threshold=record.similarity_threshold,
         guard=record.guard,
         clusters=record.clusters,
@@ -262,7 +271,7 @@ def _to_answer(store: OpenStore, row: NodeRow, record: RunRecord) -> Consolidati
     )
 
 
-def _indexes(graph: StoreHandle, store: OpenStore) -> TextIndexes | None:
+def _indexes(graph: StoreHandle, store: OpenStore) -> CurrentAndPastTextIndexes | None:
     """Return the indexes of a store, or None if only wording is compared. Raises Unavailable."""
     indexer = graph.graphs.indexer
     return None if indexer is None else indexer.of(store)

@@ -12,17 +12,23 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kgserve.memory.api import EPISODE_LAYER, PINNED_IMPORTANCE, MemoryCluster, MergeSuggestion, UnmergedPair
-from kgserve.memory.hierarchy_api import can_share_layer, can_share_type
+from kgserve.memory.api import (
+    EPISODE_LAYER,
+    PINNED_IMPORTANCE,
+    MemoryMergeCluster,
+    MemoryMergeSuggestion,
+    UnmergedMemoryPair,
+)
+from kgserve.memory.hierarchy_api import can_merge_memory_layers, can_merge_memory_types
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.text.similarity import fingerprint
-from kgserve.projections.memory_index.relation_types import RELATION_CONSOLIDATED
-from kgserve.storage.model.batch import EdgePut, copy_as_edge_put
-from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
-from kgserve.storage.model.parents import CHILD_OF_RELATION
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION, redirect_edge_key
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.platform.text.text_equality import fingerprint_wording
+from kgserve.projections.memory_index.built_in_relation_types import RELATION_CONSOLIDATED
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, move_edge_key_to_survivor
+from kgserve.storage.model.node_edge_fields import MAX_ATTRIBUTES_BYTES, MAX_TAGS, NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
+from kgserve.storage.model.write_batch import EdgeUpsert, copy_edge_row_as_upsert
 
 MAX_MERGED_CHARS = 2_000
 MAX_MERGED_LINES = 20
@@ -38,14 +44,14 @@ _metadata = json_decoder(dict[str, Any]).decode
 # Planning
 
 
-class ClusterMember(NamedTuple):
+class MemoryWithEffectiveConfidence(NamedTuple):
     """A memory and its effective confidence at the time of planning."""
 
     row: NodeRow
     effective: float
 
 
-class ClusterPlan(msgspec.Struct, frozen=True):
+class MemoryClusterMergePlan(msgspec.Struct, frozen=True):
     """Plan of a cluster: the primary's new content, and the versions that the plan was computed from."""
 
     primary: str
@@ -79,15 +85,15 @@ class ConsolidationPlan(msgspec.Struct, frozen=True):
     """Plan of a run, as of a commit."""
 
     sequence: int
-    clusters: list[ClusterPlan]
-    suggestions: list[ClusterPlan]
-    kept_apart: list[UnmergedPair]
+    clusters: list[MemoryClusterMergePlan]
+    suggestions: list[MemoryClusterMergePlan]
+    kept_apart: list[UnmergedMemoryPair]
     kept_apart_count: int
-    left: list[MemoryCluster]
+    left: list[MemoryMergeCluster]
     near_checked: bool
 
 
-class MemoryKind(NamedTuple):
+class ConsolidationCriteria(NamedTuple):
     """Properties that decide whether memories can be consolidated, by `can_consolidate`."""
 
     type: str
@@ -97,32 +103,34 @@ class MemoryKind(NamedTuple):
     valid_to: int | None
 
 
-def can_consolidate(one: MemoryKind, other: MemoryKind) -> bool:
+def can_consolidate(one: ConsolidationCriteria, other: ConsolidationCriteria) -> bool:
     """Return whether memories of two kinds can be consolidated. Not transitive: no layer fits facts and concepts."""
     if one == other:
         return True
-    share = can_share_layer(one.layer, other.layer) and can_share_type(one[:2], other[:2])
+    share = can_merge_memory_layers(one.layer, other.layer) and can_merge_memory_types(one[:2], other[:2])
     return share and one[2:] == other[2:]
 
 
-def memory_kind(row: NodeRow) -> MemoryKind | None:
-    """Return the kind of a memory, or None if it can never be consolidated."""
+def get_consolidation_criteria(row: NodeRow) -> ConsolidationCriteria | None:
+    """Return the properties by which a memory can be consolidated, or None if it never can be."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
         return None
-    return MemoryKind(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
+    return ConsolidationCriteria(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
 
 
-def is_pinned(row: NodeRow) -> bool:
+def is_pinned_memory(row: NodeRow) -> bool:
     """Return whether a memory is never absorbed or pruned."""
     importance = (row.extras or NO_EXTRAS).importance
     return importance is not None and importance >= PINNED_IMPORTANCE
 
 
-def plan_cluster(members: Sequence[ClusterMember], similarity: float) -> ClusterPlan | MemoryCluster | None:
+def plan_memory_cluster_merge(
+    members: Sequence[MemoryWithEffectiveConfidence], similarity: float
+) -> MemoryClusterMergePlan | MemoryMergeCluster | None:
     """Return the plan for some memories, the reason against it, or None if all but one are pinned."""
     ordered = sorted(members, key=_rank)
-    primary, others = ordered[0].row, [each.row for each in ordered[1:] if not is_pinned(each.row)]
+    primary, others = ordered[0].row, [each.row for each in ordered[1:] if not is_pinned_memory(each.row)]
     if not others:
         return None
     rows = [primary, *others]
@@ -130,32 +138,36 @@ def plan_cluster(members: Sequence[ClusterMember], similarity: float) -> Cluster
     tags = tuple(dict.fromkeys(tag for row in rows for tag in (row.extras or NO_EXTRAS).tags))
     attributes = _merge_metadata(sorted(rows, key=lambda row: (row.created_at, row.id)))
     if reason := _rejection_reason(content, primary.content, tags, attributes):
-        return reject_cluster([row.id for row in rows], similarity, reason)
+        return build_rejected_memory_cluster([row.id for row in rows], similarity, reason)
     absorbed, versions = tuple(row.id for row in others), {row.id: row.version for row in rows}
     importance, layer = _importance(rows), _layer(rows)
-    return ClusterPlan(primary.id, absorbed, similarity, content, attributes, tags, importance, layer, versions)
+    return MemoryClusterMergePlan(
+        primary.id, absorbed, similarity, content, attributes, tags, importance, layer, versions
+    )
 
 
-def reject_cluster(ids: Sequence[str], similarity: float, reason: str) -> MemoryCluster:
+def build_rejected_memory_cluster(ids: Sequence[str], similarity: float, reason: str) -> MemoryMergeCluster:
     """Return a cluster that is not merged, with the reason."""
-    return MemoryCluster(primary=ids[0], absorbed=[*ids[1:]], similarity=similarity, content="", tags=[], reason=reason)
+    return MemoryMergeCluster(
+        primary=ids[0], absorbed=[*ids[1:]], similarity=similarity, content="", tags=[], reason=reason
+    )
 
 
-def _rank(member: ClusterMember) -> tuple[bool, int, int, str]:
+def _rank(member: MemoryWithEffectiveConfidence) -> tuple[bool, int, int, str]:
     """Return the sort key of the primary: pinned first, then by rounded confidence, then older first."""
     row = member.row
-    return not is_pinned(row), -round(member.effective * _CONFIDENCE_STEPS), row.created_at, row.id
+    return not is_pinned_memory(row), -round(member.effective * _CONFIDENCE_STEPS), row.created_at, row.id
 
 
 def _merge_texts(contents: Iterable[str]) -> str:
     """Return the first content with those lines of the others that are new."""
     first, *others = contents
-    lines, known = [first], {fingerprint(first), *map(fingerprint, first.splitlines())}
+    lines, known = [first], {fingerprint_wording(first), *map(fingerprint_wording, first.splitlines())}
     for content in others:
-        if fingerprint(content) in known:
+        if fingerprint_wording(content) in known:
             continue
         for line in content.splitlines():
-            if line.strip() and (mark := fingerprint(line)) not in known:
+            if line.strip() and (mark := fingerprint_wording(line)) not in known:
                 known.add(mark)
                 lines.append(line.strip())
     return "\n".join(lines)
@@ -195,7 +207,7 @@ def _rejection_reason(content: str, before: str, tags: Sequence[str], attributes
 # Runs
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ConsolidationRunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes of a run's node; the run covered all memories `through` a commit.
 
     `apart` are memories that it had absorbed before it was undone; automatic runs do not merge them again.
@@ -211,7 +223,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int = 0
     merged: int = 0
     deleted: int = 0
-    suggestions: list[MergeSuggestion] = []
+    suggestions: list[MemoryMergeSuggestion] = []
     apart: list[str] = []
 
     @property
@@ -220,14 +232,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(self).decode()
 
 
-decode_run_record = json_decoder(RunRecord).decode
+decode_run_record = json_decoder(ConsolidationRunRecord).decode
 MAX_SUGGESTIONS = 100
 
 
 # Edges
 
 
-class AbsorbedRecord(msgspec.Struct, frozen=True):
+class AbsorbedMemoryUndoRecord(msgspec.Struct, frozen=True):
     """Record on the edge of an absorbed memory, for undo: the run, the previous author, version and edges."""
 
     run: str
@@ -236,7 +248,7 @@ class AbsorbedRecord(msgspec.Struct, frozen=True):
     edges: list[EdgeRow]
 
 
-class PrimaryRecord(msgspec.Struct, frozen=True):
+class PrimaryMemoryUndoRecord(msgspec.Struct, frozen=True):
     """Record on the edge from a run to a primary, for undo: author, version and node of the previous state.
 
     `had` are the primary's edges that moved ones replaced; `parented` is whether it had a parent.
@@ -253,15 +265,15 @@ class TooManyEdges(Exception):
     """An absorbed memory has too many edges to record."""
 
 
-def move_edges(
+def move_absorbed_edges_to_primary(
     primary: str, edges: Mapping[str, Sequence[EdgeRow]], had: Mapping[EdgeKey, EdgeRow], *, parented: bool
-) -> dict[EdgeKey, EdgePut]:
+) -> dict[EdgeKey, EdgeUpsert]:
     """Return the edges that a primary receives from the memories that it absorbs, by key.
 
     Edges between members are dropped. If the primary has the edge, the greater weight counts. A second parent is
     dropped.
     """
-    found: dict[EdgeKey, EdgePut] = {}
+    found: dict[EdgeKey, EdgeUpsert] = {}
     for member in sorted(edges):
         for row in edges[member]:
             key = _moved_key(row.key, {*edges}, primary)
@@ -274,40 +286,40 @@ def move_edges(
 
 def _moved_key(key: EdgeKey, absorbed: set[str], primary: str) -> EdgeKey | None:
     for each in absorbed & {key[0], key[1]}:
-        key = redirect_edge_key(key, each, primary)
+        key = move_edge_key_to_survivor(key, each, primary)
     return None if key[0] == key[1] else key
 
 
-def _with_greater_weight(put: EdgePut | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | None) -> EdgePut:
+def _with_greater_weight(put: EdgeUpsert | None, row: EdgeRow, key: EdgeKey, had: EdgeRow | None) -> EdgeUpsert:
     if had is not None:
         weight = max(had.weight, row.weight, (put.weight or 0.0) if put else row.weight)
-        return EdgePut(0, key, weight)
+        return EdgeUpsert(0, key, weight)
     if put is None:
-        return copy_as_edge_put(row, key)
+        return copy_edge_row_as_upsert(row, key)
     return msgspec.structs.replace(put, weight=max(put.weight or 0.0, row.weight))
 
 
-def encode_run_note(note: AbsorbedRecord | PrimaryRecord) -> str:
-    """Return a record as the attributes of an edge. Raises TooManyEdges."""
+def encode_consolidation_undo_record(note: AbsorbedMemoryUndoRecord | PrimaryMemoryUndoRecord) -> str:
+    """Encode an undo record as the attributes of an edge. Raises TooManyEdges."""
     text = _encode(note).decode()
     if len(text) > _MAX_RECORD_BYTES:
         raise TooManyEdges
     return text
 
 
-decode_absorbed_record = json_decoder(AbsorbedRecord).decode
-decode_primary_record = json_decoder(PrimaryRecord).decode
+decode_absorbed_record = json_decoder(AbsorbedMemoryUndoRecord).decode
+decode_primary_record = json_decoder(PrimaryMemoryUndoRecord).decode
 
 
-def is_kept_edge(relation_type: str) -> bool:
+def is_edge_type_kept_when_absorbed(relation_type: str) -> bool:
     """Return whether edges of a type stay with an absorbed memory."""
     return relation_type in {MERGED_INTO_RELATION, RELATION_CONSOLIDATED, VERSION_OF_RELATION}
 
 
-def to_cluster(found: ClusterPlan) -> MemoryCluster:
+def cluster_plan_to_answer(found: MemoryClusterMergePlan) -> MemoryMergeCluster:
     """Return a cluster plan in the form of the answer."""
     similarity = round(found.similarity, 4)
-    return MemoryCluster(
+    return MemoryMergeCluster(
         primary=found.primary,
         absorbed=[*found.absorbed],
         similarity=similarity,

@@ -9,10 +9,10 @@ from msgspec import Meta
 
 from kgserve.memory.api import CONCEPT_LAYER, MAX_BATCH_ITEMS, NodeIdText
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.text.similarity import text_hash
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, split_edge_attributes
-from kgserve.storage.model.soft_delete import is_live
+from kgserve.platform.text.text_equality import text_hash
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.soft_delete import is_live_memory
 
 EXTRACT_KEY = "extract"
 """Metadata key of a memory that requests or forbids extraction, overriding the store's settings."""
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ExtractionMark(msgspec.Struct, frozen=True):
-    """Attributes of an `RELATION_EXTRACTED_FROM` edge: version of the text, and hashes of text and fact."""
+    """Mark on the edge from an extracted fact to its source: version of the text, hashes of text and fact."""
 
     version: int
     text: str
@@ -49,13 +49,13 @@ def read_extraction_mark(edge: EdgeRow) -> ExtractionMark | None:
         return None
 
 
-def is_extractable(row: NodeRow) -> bool:
+def can_extract_facts(row: NodeRow) -> bool:
     """Return whether facts can be extracted from a node: an active fact or episode with text."""
     layer = (row.extras or NO_EXTRAS).layer
-    return is_live(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
+    return is_live_memory(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
 
 
-class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ExtractionQueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Memories to queue for extraction, again or for the first time."""
 
     ids: (
@@ -67,7 +67,7 @@ class ExtractRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ) = None
 
 
-class ExtractAnswer(msgspec.Struct, kw_only=True):
+class ExtractionQueueAnswer(msgspec.Struct, kw_only=True):
     """State of the extraction queue."""
 
     queued: Annotated[int, Meta(description="Memories queued by this request")]

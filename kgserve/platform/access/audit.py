@@ -25,9 +25,9 @@ import structlog
 import xxhash
 
 from kgserve.platform.access.audit_api import AuditRecord
-from kgserve.platform.codecs import convert, json_decoder
-from kgserve.platform.network_addresses import client_network
-from kgserve.platform.permissions import set_aside_obstacle
+from kgserve.platform.codecs import convert_to_type, json_decoder
+from kgserve.platform.file_permissions import rename_path_obstacle
+from kgserve.platform.network_addresses import network_counted_as_one_client
 from kgserve.platform.structured_log import mask_api_keys
 from kgserve.platform.timestamps import format_time
 
@@ -105,7 +105,7 @@ class AuditLog:
             self._write(self._summaries())
 
     def _source(self, record: AuditRecord, lines: list[AuditRecord]) -> _RefusalSource:
-        name = (client_network(record.address), record.key)
+        name = (network_counted_as_one_client(record.address), record.key)
         source = self._sources.get(name)
         if source is None:
             source = self._sources[name] = _RefusalSource(record)
@@ -127,7 +127,7 @@ class AuditLog:
             return
         text = b"".join(map(_encode_line, records))
         try:
-            if aside := set_aside_obstacle(self._path):
+            if aside := rename_path_obstacle(self._path):
                 log.error("audit_set_aside", file=self._path.name, set_aside=aside.name)
             if self._rotating:
                 self._rotate(len(text))
@@ -180,7 +180,7 @@ def _decode_line(line: bytes) -> AuditRecord | None:
 def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
     given = {"act": act, "outcome": outcome, **details}
     clean = {name: mask_api_keys(text)[:_MAX_AUDITED_TEXT_CHARS] for name, text in given.items() if text is not None}
-    return convert({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
+    return convert_to_type({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
 
 
 def _summary(source: _RefusalSource) -> list[AuditRecord]:

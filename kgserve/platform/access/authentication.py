@@ -30,7 +30,7 @@ import xxhash
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.network_addresses import client_network, is_loopback
+from kgserve.platform.network_addresses import is_loopback, network_counted_as_one_client
 from kgserve.platform.settings import Settings
 
 Role = Literal["read", "write", "admin"]
@@ -41,7 +41,7 @@ CALLER_HEADER = "kgserve-caller"
 """Header in which a cluster node names the caller it forwards for; only trusted with the receiving node's token."""
 
 
-class Caller(msgspec.Struct, frozen=True):
+class AuthenticatedCaller(msgspec.Struct, frozen=True):
     """An authenticated client. ``stores`` are names, or name prefixes that end with ``*``.
 
     ``key_id`` is None for callers without a key: local clients, and all clients of a loopback address without keys.
@@ -93,10 +93,10 @@ class HiddenStore(NoStore):
     """A store that the caller may not access. It looks missing to the caller and is recorded as a denial."""
 
 
-LOCAL_CALLER = Caller("local", "admin")
+LOCAL_CALLER = AuthenticatedCaller("local", "admin")
 """Caller of a server that requires no keys."""
 
-ANONYMOUS_CALLER = Caller("nobody", "read", ())
+ANONYMOUS_CALLER = AuthenticatedCaller("nobody", "read", ())
 """Caller of public paths without a key."""
 
 
@@ -147,9 +147,9 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hmac.compare_digest(_hash(self.salt, secret), self.hash)
 
     @property
-    def caller(self) -> Caller:
+    def caller(self) -> AuthenticatedCaller:
         """Caller that the key authenticates."""
-        return Caller(self.name, self.role, self.stores, self.id, expires_at=self.expires_at)
+        return AuthenticatedCaller(self.name, self.role, self.stores, self.id, expires_at=self.expires_at)
 
 
 class ApiKeyParts(NamedTuple):
@@ -175,7 +175,7 @@ def create_api_key(
     patterns = validate_store_patterns(stores)
     key = ApiKey(
         id=identity,
-        name=validate_key_name(name),
+        name=validate_api_key_name(name),
         role=role,
         stores=patterns,
         created_at=now,
@@ -193,7 +193,7 @@ def parse_api_key(text: str) -> ApiKeyParts | None:
     return ApiKeyParts(found[1], found[2]) if found else None
 
 
-def validate_key_name(name: str) -> str:
+def validate_api_key_name(name: str) -> str:
     """Return a key name. Raises InvalidInput if it is not valid."""
     if not _KEY_NAME_PATTERN.fullmatch(name):
         raise InvalidInput(
@@ -246,7 +246,7 @@ class KeyFileDamaged(KgserveError):
     code = "conflict"
 
 
-def read_keys(data_dir: Path) -> list[ApiKey]:
+def read_api_keys(data_dir: Path) -> list[ApiKey]:
     """Return the keys of a data folder, oldest first; an empty list if it has no file. Raises KeyFileDamaged."""
     path = data_dir / KEY_FILE
     try:
@@ -263,7 +263,7 @@ def read_keys(data_dir: Path) -> list[ApiKey]:
         ) from error
 
 
-def add_key(data_dir: Path, key: ApiKey) -> None:
+def add_api_key(data_dir: Path, key: ApiKey) -> None:
     """Store a new key. Raises KeyFileDamaged, and Conflict if an active key has the same name."""
     with _editing_keys(data_dir) as keys:
         for other in keys:
@@ -274,7 +274,7 @@ def add_key(data_dir: Path, key: ApiKey) -> None:
         keys.append(key)
 
 
-def revoke_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
+def revoke_api_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
     """Revoke a key permanently, and return it as stored.
 
     Raises NotFound, KeyFileDamaged, and Conflict if it is already revoked or the name is ambiguous.
@@ -285,7 +285,7 @@ def revoke_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
         return keys[place]
 
 
-def merge_keys(data_dir: Path, others: Iterable[ApiKey]) -> list[ApiKey]:
+def merge_api_keys(data_dir: Path, others: Iterable[ApiKey]) -> list[ApiKey]:
     """Merge keys of other nodes into the stored ones, and return all keys. Revocations are kept.
 
     Raises KeyFileDamaged.
@@ -322,7 +322,7 @@ def _editing_keys(data_dir: Path) -> Generator[list[ApiKey]]:
     descriptor = os.open(data_dir / KEYS_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        keys = read_keys(data_dir)
+        keys = read_api_keys(data_dir)
         yield keys
         _write(data_dir, keys)
     finally:
@@ -394,7 +394,7 @@ MAX_BROWSER_KEYS = 100
 
 _FileState = tuple[int, int, int] | None
 _UNREAD_FILE_STATE: _FileState = (-1, -1, -1)
-_network = lru_cache(maxsize=1024)(client_network)
+_network = lru_cache(maxsize=1024)(network_counted_as_one_client)
 _DENIAL_STATUSES = frozenset({401, 403, 421})
 _MIN_FAILURE_STATUS = 400
 _NODE_REDIRECT_STATUS = 307
@@ -411,18 +411,18 @@ class InvalidCredentials(Unauthenticated):
 class Authenticator:
     """Authenticates the callers of one server. A client that sends ``token`` from server.json is trusted fully."""
 
-    def __init__(self, settings: Settings, keyring: Keyring, token: str | None = None) -> None:
+    def __init__(self, settings: Settings, keyring: ApiKeyFileCache, token: str | None = None) -> None:
         self._keyring = keyring
-        self._open_at_first = not describe_exposure(settings) or settings.insecure_no_auth
+        self._open_at_first = not describe_network_exposure(settings) or settings.insecure_no_auth
         self._token = token.encode() if token else None
-        self._browsers = BrowserKeys(self.still_valid)
+        self._browsers = BrowserSessionKeys(self.still_valid)
 
     @property
     def required(self) -> bool:
         """True if a key is required: when any key exists, or other machines can reach the server."""
         return not self._open_at_first or not self._keyring.empty
 
-    def authenticate(self, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
+    def authenticate(self, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> AuthenticatedCaller:
         """Return the caller. Raises Unauthenticated, with the same message for every invalid key."""
         given = [value for name, value in headers if name == b"authorization"]
         if not self.required:
@@ -439,18 +439,18 @@ class Authenticator:
         asked_for = next((value for name, value in headers if name == CALLER_HEADER.encode()), None)
         return found if asked_for is None or found is not OWNER_CALLER else _forwarded_caller(asked_for)
 
-    def still_valid(self, caller: Caller) -> bool:
+    def still_valid(self, caller: AuthenticatedCaller) -> bool:
         """Return whether a caller would still be admitted; long-lived streams check this repeatedly."""
         if caller.key_id is not None:
             return self._keyring.is_active(caller.key_id) or self._browsers.is_active(caller.key_id)
         return caller.trusted or not self.required
 
-    def browser_key(self, maker: Caller, role: Role) -> tuple[Caller, str]:
+    def browser_key(self, maker: AuthenticatedCaller, role: Role) -> tuple[AuthenticatedCaller, str]:
         """Create a key for a page, and return its caller and text. Raises Forbidden if the role exceeds the maker's."""
         maker.require(role)
         return self._browsers.make(maker, role)
 
-    def _known(self, header: bytes) -> Caller | None:
+    def _known(self, header: bytes) -> AuthenticatedCaller | None:
         scheme, _, given = header.partition(b" ")
         given = given.strip()
         if scheme.lower() != b"bearer":
@@ -461,22 +461,22 @@ class Authenticator:
         return self._keyring.caller(text) or self._browsers.caller(text)
 
 
-def _forwarded_caller(header: bytes) -> Caller:
+def _forwarded_caller(header: bytes) -> AuthenticatedCaller:
     """Return the caller for whom another node forwards a request. Raises InvalidCredentials."""
     try:
-        return msgspec.structs.replace(decode_json(header, Caller), key_id=None, trusted=True)
+        return msgspec.structs.replace(decode_json(header, AuthenticatedCaller), key_id=None, trusted=True)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidCredentials(KEY_NEEDED_MESSAGE) from error
 
 
-OWNER_CALLER = Caller("local", "admin", trusted=True)
+OWNER_CALLER = AuthenticatedCaller("local", "admin", trusted=True)
 """Client that has read server.json, which only the server's own user can."""
 
 
 def require_key_if_exposed(settings: Settings, data_dir: Path) -> None:
     """Raise InvalidInput if other machines could use the server without a key."""
-    way = describe_exposure(settings)
-    if way is None or settings.insecure_no_auth or Keyring(data_dir).has_active_key:
+    way = describe_network_exposure(settings)
+    if way is None or settings.insecure_no_auth or ApiKeyFileCache(data_dir).has_active_key:
         return
     raise InvalidInput(
         f"{way}, but no valid key exists; create one with "
@@ -485,7 +485,7 @@ def require_key_if_exposed(settings: Settings, data_dir: Path) -> None:
     )
 
 
-def describe_exposure(settings: Settings) -> str | None:
+def describe_network_exposure(settings: Settings) -> str | None:
     """Return how other machines can reach this server, as the beginning of a sentence; None if they cannot.
 
     A proxy on this machine is a local client, so it is detected by the settings that only make sense with one.
@@ -500,7 +500,7 @@ def describe_exposure(settings: Settings) -> str | None:
     return None
 
 
-class Keyring:
+class ApiKeyFileCache:
     """The keys of a data folder, reloaded when their file changes. Each lookup costs one `stat`."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -508,7 +508,7 @@ class Keyring:
         self._path = str(data_dir / KEY_FILE)
         self._read_state = _UNREAD_FILE_STATE
         self._keys: dict[str, ApiKey] = {}
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, AuthenticatedCaller] = {}
         self.damaged = False
 
     @property
@@ -524,7 +524,7 @@ class Keyring:
         now = time.time_ns() // 1000
         return any(key.state(now) == "active" for key in self._keys.values())
 
-    def caller(self, text: str) -> Caller | None:
+    def caller(self, text: str) -> AuthenticatedCaller | None:
         """Return the caller of this key, or None if it is malformed, unknown, revoked or expired."""
         self._refresh()
         given = parse_api_key(text)
@@ -562,7 +562,7 @@ class Keyring:
 
     def _read(self) -> None:
         try:
-            keys, self.damaged = read_keys(self._data_dir), False
+            keys, self.damaged = read_api_keys(self._data_dir), False
         except KeyFileDamaged as error:
             keys, self.damaged = [], True
             log.error("keys_damaged", error=str(error), consequence="every key is refused")
@@ -572,18 +572,18 @@ class Keyring:
         self._callers = {key.id: key.caller for key in keys}
 
 
-class BrowserKeys:
+class BrowserSessionKeys:
     """In-memory keys that the server creates for pages. Each expires after 12 hours, or with its maker's key.
 
     At most 100 exist; a new one replaces the oldest.
     """
 
-    def __init__(self, still_valid: Callable[[Caller], bool]) -> None:
+    def __init__(self, still_valid: Callable[[AuthenticatedCaller], bool]) -> None:
         """Create an empty set. ``still_valid`` returns whether the maker of a key would still be admitted."""
         self._still_valid = still_valid
-        self._keys: OrderedDict[str, tuple[ApiKey, Caller]] = OrderedDict()
+        self._keys: OrderedDict[str, tuple[ApiKey, AuthenticatedCaller]] = OrderedDict()
 
-    def make(self, maker: Caller, role: Role) -> tuple[Caller, str]:
+    def make(self, maker: AuthenticatedCaller, role: Role) -> tuple[AuthenticatedCaller, str]:
         """Create a key for the maker's stores, and return its caller and text, which is not stored."""
         now = time.time_ns() // 1000
         key, text = create_api_key(BROWSER_KEY_NAME, role, maker.stores, now, now + BROWSER_KEY_HOURS * 3_600_000_000)
@@ -592,7 +592,7 @@ class BrowserKeys:
             self._keys.popitem(last=False)
         return key.caller, text
 
-    def caller(self, text: str) -> Caller | None:
+    def caller(self, text: str) -> AuthenticatedCaller | None:
         """Return the caller of such a key, or None if it is unknown or no longer active."""
         given = parse_api_key(text)
         if given is None or not self.is_active(given.id):
@@ -618,7 +618,7 @@ class RequestContext:
         self._audit = audit
         self.request_id = request_id
         self.address = address
-        self.caller: Caller = ANONYMOUS_CALLER
+        self.caller: AuthenticatedCaller = ANONYMOUS_CALLER
         self.act = act
         self.store: str | None = None
         self.hidden: str | None = None
@@ -650,7 +650,7 @@ class RequestContext:
         self.administers = True
         self.caller.require("admin")
 
-    def browser_key(self, role: Role) -> tuple[Caller, str]:
+    def browser_key(self, role: Role) -> tuple[AuthenticatedCaller, str]:
         """Create a key for a page, and return its caller and text. Raises Forbidden."""
         return self._authenticator.browser_key(self.caller, role)
 

@@ -53,7 +53,7 @@ def histogram_family(
     return MetricFamily(name, text, "histogram", tuple(labels), values)
 
 
-def single_value_family(name: str, text: str, kind: Literal["counter", "gauge"], value: float) -> MetricFamily:
+def single_value_metric_family(name: str, text: str, kind: Literal["counter", "gauge"], value: float) -> MetricFamily:
     """Create a metric with one value without labels."""
     return MetricFamily(name, text, kind, (), {(): value})
 
@@ -149,7 +149,7 @@ class MetricsScrape:
         return sums
 
 
-def estimate_quantile(share: float, buckets: Mapping[str, float]) -> float | None:
+def estimate_histogram_quantile(share: float, buckets: Mapping[str, float]) -> float | None:
     """Return an estimated quantile from cumulative counts by upper bound, or None if the histogram is empty.
 
     Values are assumed to be spread evenly within a bucket, as Prometheus does.

@@ -5,7 +5,7 @@ scrape time in `admin.metrics`. `SlowOperationLog` writes one line per slow oper
 none of its content.
 
 Context variables follow a request into its worker threads, but not through a store's write queue. Each write therefore
-carries its `RequestOrigin`, and the writer thread logs with the ids of the requests it works for.
+carries its `OriginatingRequest`, and the writer thread logs with the ids of the requests it works for.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class SlowOperationLog:
         log.warning("slow_operation", kind=kind, ms=round(seconds * 1000, 1), parts_ms=shown, **fields)
 
 
-class RequestOrigin(msgspec.Struct, eq=False):
+class OriginatingRequest(msgspec.Struct, eq=False):
     """A request that work is attributed to.
 
     ``parts`` are the seconds of its parts so far, ``trace`` is its trace context, if traced.
@@ -144,25 +144,25 @@ class RequestOrigin(msgspec.Struct, eq=False):
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
 
-_origin: ContextVar[RequestOrigin | None] = ContextVar("origin", default=None)
+_origin: ContextVar[OriginatingRequest | None] = ContextVar("origin", default=None)
 
 
-def get_request_origin() -> RequestOrigin | None:
+def get_originating_request() -> OriginatingRequest | None:
     """Return the request that this thread or task works for."""
     return _origin.get()
 
 
-def set_request_origin(origin: RequestOrigin) -> Token[RequestOrigin | None]:
-    """Attribute work of this context to a request. Return the token for `reset_request_origin`."""
+def set_originating_request(origin: OriginatingRequest) -> Token[OriginatingRequest | None]:
+    """Attribute work of this context to a request. Return the token for `reset_originating_request`."""
     return _origin.set(origin)
 
 
-def reset_request_origin(token: Token[RequestOrigin | None]) -> None:
+def reset_originating_request(token: Token[OriginatingRequest | None]) -> None:
     """Restore the previous attribution."""
     _origin.reset(token)
 
 
-def add_request_time(part: str, seconds: float) -> None:
+def add_request_part_seconds(part: str, seconds: float) -> None:
     """Add seconds to a part of the current request, if any."""
     origin = _origin.get()
     if origin is not None:
@@ -176,11 +176,11 @@ def measure_request_part(name: str) -> Generator[None]:
     try:
         yield
     finally:
-        add_request_time(name, time.perf_counter() - started)
+        add_request_part_seconds(name, time.perf_counter() - started)
 
 
 @contextmanager
-def bind_request_ids(origins: Iterable[RequestOrigin | None]) -> Generator[None]:
+def bind_request_ids(origins: Iterable[OriginatingRequest | None]) -> Generator[None]:
     """Bind the ids of these requests to log lines in the block: one as ``request_id``, several as ``request_ids``."""
     ids = list(dict.fromkeys(origin.request_id for origin in origins if origin is not None))
     if not ids:
@@ -342,14 +342,14 @@ class Telemetry:
         """Record an MCP tool call."""
         self.calls.add(tool, outcome)
         self.call_seconds.observe(tool, value=seconds)
-        origin = get_request_origin()
+        origin = get_originating_request()
         self.slow.note("tool", seconds, origin.parts if origin is not None else {}, tool=tool, outcome=outcome)
 
     def record_commit_group(
         self,
         store: str,
         count: StoreWriteCounters,
-        origins: Sequence[RequestOrigin | None],
+        origins: Sequence[OriginatingRequest | None],
         laps: PhaseTimer,
         rows: int,
     ) -> None:
@@ -373,7 +373,7 @@ class Telemetry:
             traced = [origin.trace for origin in origins if origin is not None and origin.trace is not None]
             self.tracing.commit(store, traced, laps.laps, {"kgserve.writes": len(origins), "kgserve.rows": rows})
 
-    def record_queue_wait(self, origin: RequestOrigin | None, seconds: float) -> None:
+    def record_queue_wait(self, origin: OriginatingRequest | None, seconds: float) -> None:
         """Record how long a write waited in the queue."""
         self.commits.waits.observe(seconds)
         if origin is not None:

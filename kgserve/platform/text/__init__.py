@@ -1,0 +1,1 @@
+"""Text analysis: tokens, stems and languages of texts and queries, and textual comparison."""

@@ -11,18 +11,34 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 
-from kgserve.platform.text.fold import find_exact_form, fold_run
-from kgserve.platform.text.identifiers import MAX_TERM_CHARS, Compound, Emoji, Run, find_compounds
-from kgserve.platform.text.languages import MAX_DETECTED_CHARS, TO_ASCII_WORDS, detect_by_words, detect_language
-from kgserve.platform.text.segmentation import list_bigrams, list_plain_emoji, list_singles, normalize_characters
-from kgserve.platform.text.stemmer import get_stemming, prepare_word, stem_prepared
+from kgserve.platform.text.identifier_splitting import (
+    MAX_TERM_CHARS,
+    CompoundWord,
+    Emoji,
+    UnspacedScriptRun,
+    iterate_word_and_emoji_tokens,
+)
+from kgserve.platform.text.language_detection import (
+    MAX_DETECTED_CHARS,
+    TO_ASCII_WORDS,
+    detect_language,
+    detect_language_by_words,
+)
+from kgserve.platform.text.segmentation import (
+    list_character_bigrams,
+    list_emoji_without_skin_tones,
+    list_single_character_terms,
+    normalize_characters,
+)
+from kgserve.platform.text.stemmer import fold_and_stem_unless_english, get_stemming_language, stem_prepared
+from kgserve.platform.text.word_folding import get_accented_form, simplify_han_characters
 
 ANALYZER_VERSION = "1"
 """Version of the analysis. Indexes of another version are filled again."""
 MAX_CACHED_CHUNKS = 1 << 15
 MAX_CACHED_CHUNK_CHARS = 32
 
-# Occurs in every ASCII text with a compound or sign that `find_compounds` treats in a special way.
+# Occurs in every ASCII text with a compound or sign that `iterate_word_and_emoji_tokens` treats in a special way.
 _COMPOUND = re.compile(
     r"[-_.:&+#@$A-Z0-9](?:"
     r"(?<=[-_.:&#@$])(?=[A-Za-z0-9])|(?<=\+\+)|(?<=[A-Za-z]#)|(?<=[0-9],[0-9])(?=[0-9]{2})|(?<=[A-Z]'[A-Z])"
@@ -35,7 +51,7 @@ _EXTRA = "\x01"
 _EXTRA_TERM = re.compile(r"\x01(\S+) ?")
 
 
-def analyze(text: str, language: str, *, further: bool = True) -> list[str]:
+def extract_index_terms(text: str, language: str, *, further: bool = True) -> list[str]:
     """Return the index terms of a text in a language, given as ISO 639-1 code.
 
     Without ``further`` forms, they are those that phrases match.
@@ -45,26 +61,26 @@ def analyze(text: str, language: str, *, further: bool = True) -> list[str]:
     return [*map(stem_prepared.__getitem__, prepared.split())]
 
 
-def prepare_text(text: str, language: str) -> str:
+def prepare_text_for_stemming(text: str, language: str) -> str:
     """Return the terms of a text separated by blanks, still without the last step of `stemmer`."""
     return text if _NUMBERED_ID.fullmatch(text) else _order(_prepare_chunks(text, language))
 
 
-def detect_language_and_prepare(text: str) -> tuple[str, str]:
-    """Return the detected language of a text, and its terms as `prepare_text`."""
+def detect_language_and_prepare_text(text: str) -> tuple[str, str]:
+    """Return the detected language of a text, and its terms as `prepare_text_for_stemming`."""
     if not text.isascii() or len(text) > MAX_DETECTED_CHARS:
         language = detect_language(text)
         return language, _order(_prepare_chunks(text, language))
     words = text.translate(TO_ASCII_WORDS)
-    language = detect_by_words(words)
-    if get_stemming(language) == "en" and not _COMPOUND.search(text):
+    language = detect_language_by_words(words)
+    if get_stemming_language(language) == "en" and not _COMPOUND.search(text):
         return language, words
     return language, _order(_prepare_chunks(text, language))
 
 
 def _prepare_chunks(text: str, language: str) -> str:
     """Return the prepared terms of a text, separated by blanks; further forms are marked."""
-    stemming = get_stemming(language)
+    stemming = get_stemming_language(language)
     known = _chunk_cache(stemming)
     if stemming != "en" or not text.isascii() or len(text) > MAX_TERM_CHARS:
         return " ".join(map(known.__getitem__, text.split()))
@@ -120,7 +136,11 @@ class _ChunkCache(dict[str, str]):
         elif _is_plain(chunk):
             words = chunk.translate(TO_ASCII_WORDS)
             is_english = self._language == "en"
-            terms = words if is_english else " ".join(prepare_word(word, self._language) for word in words.split())
+            terms = (
+                words
+                if is_english
+                else " ".join(fold_and_stem_unless_english(word, self._language) for word in words.split())
+            )
         else:
             terms = " ".join(sorted(_terms_of_chunk(chunk, self._language), key=_is_further))
         if len(chunk) <= MAX_CACHED_CHUNK_CHARS:
@@ -141,25 +161,25 @@ def _chunk_cache(language: str) -> _ChunkCache:
 
 def _terms_of_chunk(chunk: str, language: str) -> Iterator[str]:
     for piece in normalize_characters(chunk).split():
-        for found in find_compounds(piece):
+        for found in iterate_word_and_emoji_tokens(piece):
             match found:
-                case Run():
-                    run = fold_run(found.text)
-                    yield from list_bigrams(run)
-                    further = list_singles(run)
+                case UnspacedScriptRun():
+                    run = simplify_han_characters(found.text)
+                    yield from list_character_bigrams(run)
+                    further = list_single_character_terms(run)
                     if run != found.text:
-                        further += set(list_bigrams(found.text)).difference(list_bigrams(run))
+                        further += set(list_character_bigrams(found.text)).difference(list_character_bigrams(run))
                     yield from (_EXTRA + each for each in further)
                 case Emoji():
-                    plain, *others = list_plain_emoji(found.text)
+                    plain, *others = list_emoji_without_skin_tones(found.text)
                     yield plain
                     yield from (_EXTRA + each for each in (*others, found.text) if each != plain)
-                case Compound():
-                    yield from (prepare_word(part, language) for part in found.parts)
+                case CompoundWord():
+                    yield from (fold_and_stem_unless_english(part, language) for part in found.parts)
                     yield from (_EXTRA + term for term in _further_terms(found, language))
 
 
-def _further_terms(found: Compound, language: str) -> Iterator[str]:
-    yield from filter(None, map(find_exact_form, found.parts))
-    yield from (prepare_word(whole, language) for whole in found.wholes)
-    yield from (prepare_word(extra, language) for extra in found.extras)
+def _further_terms(found: CompoundWord, language: str) -> Iterator[str]:
+    yield from filter(None, map(get_accented_form, found.parts))
+    yield from (fold_and_stem_unless_english(whole, language) for whole in found.wholes)
+    yield from (fold_and_stem_unless_english(extra, language) for extra in found.extras)

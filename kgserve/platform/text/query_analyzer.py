@@ -8,19 +8,28 @@ from functools import lru_cache
 
 import msgspec
 
-from kgserve.platform.text.analyzer import analyze
-from kgserve.platform.text.fold import find_exact_form, fold_run, fold_word
-from kgserve.platform.text.identifiers import Compound, Emoji, Run, list_compounds
-from kgserve.platform.text.languages import detect_language, list_stop_words
+from kgserve.platform.text.analyzer import extract_index_terms
+from kgserve.platform.text.identifier_splitting import (
+    CompoundWord,
+    Emoji,
+    UnspacedScriptRun,
+    list_word_and_emoji_tokens,
+)
+from kgserve.platform.text.language_detection import detect_language, list_stop_words
 from kgserve.platform.text.query_words import (
     FORM_WEIGHT,
     FUNCTION_WORD_WEIGHT,
     MAX_WEIGHTED_WORDS,
-    find_contracted,
+    find_contraction_parts,
     is_function_word,
 )
-from kgserve.platform.text.segmentation import list_bigrams, list_plain_emoji, normalize_characters
+from kgserve.platform.text.segmentation import (
+    list_character_bigrams,
+    list_emoji_without_skin_tones,
+    normalize_characters,
+)
 from kgserve.platform.text.stemmer import stem_prepared, stem_word
+from kgserve.platform.text.word_folding import fold_word, get_accented_form, simplify_han_characters
 from kgserve.platform.text.wordlists import load_irregular_forms
 
 FURTHER_WEIGHT = 0.2
@@ -82,25 +91,25 @@ def analyze_query(
     return (*found, *(_irregular_forms(found) if irregular else ()), *others)
 
 
-def covered_share(query: str, text: str) -> float:
+def compute_query_word_coverage(query: str, text: str) -> float:
     """Return the share of the content words of a query that a text contains; 1 for a script without spaces."""
     language = detect_language(text)
     words = [term for term in analyze_query(query, (language,), content_only=True) if term.word]
     if not words:
         return 1.0
-    terms = {*analyze(text, language)}
+    terms = {*extract_index_terms(text, language)}
     return sum(not terms.isdisjoint(term.stems) for term in words) / len(words)
 
 
-def list_prefixes(query: str) -> list[str]:
+def list_last_word_prefixes(query: str) -> list[str]:
     """Return the beginnings that words may have to match the end of a query: its last word, and compound."""
     chunk = normalize_characters(query).split()[-1:]
-    found = [*list_compounds(chunk[0])] if chunk else []
+    found = [*list_word_and_emoji_tokens(chunk[0])] if chunk else []
     match found[-1:]:
-        case [Compound() as last]:
+        case [CompoundWord() as last]:
             return [*dict.fromkeys(fold_word(form) for form in (last.parts[-1], *last.wholes[:1]))]
-        case [Run() as run]:
-            return [run.text] if len(found) == 1 and len(list_bigrams(run.text)[0]) == len(run.text) else []
+        case [UnspacedScriptRun() as run]:
+            return [run.text] if len(found) == 1 and len(list_character_bigrams(run.text)[0]) == len(run.text) else []
         case _:
             return []
 
@@ -133,20 +142,20 @@ def _query_terms(query: str, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
     stop_words = list_stop_words(detect_language(query)) or list_stop_words("en") | list_stop_words(languages[0])
     number = 0
     for piece in normalize_characters(query).split():
-        contracted = find_contracted(piece)
+        contracted = find_contraction_parts(piece)
         row: list[str] = []
         is_name = _is_path(piece)
-        for found in list_compounds(piece):
+        for found in list_word_and_emoji_tokens(piece):
             match found:
-                case Run():
+                case UnspacedScriptRun():
                     yield from _run_terms(found.text)
                 case Emoji():
-                    plain = list_plain_emoji(found.text)
+                    plain = list_emoji_without_skin_tones(found.text)
                     yield QueryTerm((plain[0],), word=plain[0])
                     yield from (
                         QueryTerm((each,), EXACT_WEIGHT) for each in (*plain[1:], found.text) if each != plain[0]
                     )
-                case Compound():
+                case CompoundWord():
                     for part in found.parts:
                         is_function = part.lower() in contracted or is_function_word(part, number, stop_words)
                         weight = FUNCTION_WORD_WEIGHT if is_function else 1.0
@@ -163,8 +172,8 @@ def _query_terms(query: str, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
             yield QueryTerm((), 1.0, "", (stem_prepared[contraction[1]], "t"))
 
 
-def _form_terms(found: Compound, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
-    for exact in filter(None, map(find_exact_form, found.parts)):
+def _form_terms(found: CompoundWord, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
+    for exact in filter(None, map(get_accented_form, found.parts)):
         yield QueryTerm((stem_prepared[exact],), EXACT_WEIGHT)
     for whole in found.wholes:
         yield QueryTerm(stem_alternatives(whole, languages), NAME_WEIGHT if found.is_name else FURTHER_WEIGHT)
@@ -192,9 +201,9 @@ def _phrases(parts: Sequence[str], languages: tuple[str, ...], weight: float) ->
 
 
 def _run_terms(run: str) -> Iterator[QueryTerm]:
-    bigrams = list_bigrams(fold_run(run))
+    bigrams = list_character_bigrams(simplify_han_characters(run))
     yield from (QueryTerm((bigram,), 1.0, bigram) for bigram in bigrams)
-    yield from (QueryTerm((each,), EXACT_WEIGHT) for each in list_bigrams(run) if each not in bigrams)
+    yield from (QueryTerm((each,), EXACT_WEIGHT) for each in list_character_bigrams(run) if each not in bigrams)
     if 1 < len(bigrams) <= MAX_PHRASE_TERMS:
         yield QueryTerm((), RUN_WEIGHT, "", tuple(bigrams))
 

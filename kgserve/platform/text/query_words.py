@@ -75,7 +75,7 @@ def _weighed(query: str) -> Iterator[tuple[str, float]]:
         yield match[0].lower(), FUNCTION_WORD_WEIGHT if contracted or is_function_word(match[0], number) else 1.0
 
 
-def find_contracted(chunk: str) -> frozenset[str]:
+def find_contraction_parts(chunk: str) -> frozenset[str]:
     """Return the words of a piece between blanks that are parts of contractions, such as didn, t and s."""
     if "'" not in chunk:
         return frozenset()

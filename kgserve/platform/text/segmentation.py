@@ -50,7 +50,7 @@ _HANGUL_CHARACTER = re.compile(f"[{_HANGUL}]")
 _MAX_HANGUL_WITH_SINGLES = 3
 
 
-class Segment(NamedTuple):
+class TextSegment(NamedTuple):
     """Word, run of a script without blanks, or emoji, with its position in the normalized text."""
 
     text: str
@@ -73,11 +73,11 @@ def normalize_characters(text: str) -> str:
     return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)
 
 
-def find_segments(text: str) -> Iterator[Segment]:
+def find_segments(text: str) -> Iterator[TextSegment]:
     """Yield the words, runs and emoji of a normalized text in order."""
     for match in _segment_pattern().finditer(text):
         kind: SegmentKind = "word" if match["word"] else "run" if match["run"] else "emoji"
-        yield Segment(match[0], kind, match.start(), match.end())
+        yield TextSegment(match[0], kind, match.start(), match.end())
 
 
 def list_characters(run: str) -> list[str]:
@@ -87,7 +87,7 @@ def list_characters(run: str) -> list[str]:
     return _character_pattern().findall(run)
 
 
-def list_bigrams(run: str) -> list[str]:
+def list_character_bigrams(run: str) -> list[str]:
     """Return the overlapping pairs of characters of a run; a run of one character is returned as it is."""
     characters = list_characters(run)
     if len(characters) == 1:
@@ -95,7 +95,7 @@ def list_bigrams(run: str) -> list[str]:
     return [one + other for one, other in pairwise(characters)]
 
 
-def list_singles(run: str) -> list[str]:
+def list_single_character_terms(run: str) -> list[str]:
     """Return the single characters by which a run is also found: those of Han, and the first of a short Hangul word."""
     if len(run) == 1:
         return []
@@ -105,7 +105,7 @@ def list_singles(run: str) -> list[str]:
     return singles
 
 
-def list_plain_emoji(emoji: str) -> list[str]:
+def list_emoji_without_skin_tones(emoji: str) -> list[str]:
     """Return the emoji of a sequence without skin tones; a flag as it is."""
     return [emoji] if re.match(_FLAG_LETTER, emoji) else re.findall(f"(?!{_SKIN_TONE})[{_EMOJI}]", emoji)
 
@@ -126,7 +126,7 @@ def _replacements() -> dict[int, str | None]:
 
 
 @lru_cache(maxsize=1)
-def marks() -> str:
+def build_combining_mark_ranges() -> str:
     """Return all combining marks as ranges for a class of a regular expression."""
     ranges: list[list[int]] = []
     for code in (*range(0x300, 0x10000), *range(0x10000, min(0x20000, sys.maxunicode))):
@@ -144,7 +144,7 @@ def _segment_pattern() -> re.Pattern[str]:
     letter = f"[^\\W_{others}]"
     element = f"[{_EMOJI}]{_SKIN_TONE}?"
     return re.compile(
-        f"(?P<word>{letter}(?:{letter}|[{marks()}])*)"
+        f"(?P<word>{letter}(?:{letter}|[{build_combining_mark_ranges()}])*)"
         f"|(?P<run>[{_HAN}{_KANA}]+|[{_HANGUL}]+|[{_SOUTH_EAST_ASIAN}]+)"
         f"|(?P<emoji>{_FLAG_LETTER}{{2}}|{element}(?:\u200d{element})*{_EMOJI_TAG}*)"
     )
@@ -153,7 +153,7 @@ def _segment_pattern() -> re.Pattern[str]:
 @lru_cache(maxsize=1)
 def _character_pattern() -> re.Pattern[str]:
     """Return the pattern of a letter with its marks; Khmer and Burmese stack further letters below it."""
-    return re.compile(f".(?:[\u17d2\u1039].|[{marks()}])*")
+    return re.compile(f".(?:[\u17d2\u1039].|[{build_combining_mark_ranges()}])*")
 
 
 def _is_unmarked(run: str) -> bool:

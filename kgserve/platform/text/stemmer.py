@@ -1,6 +1,6 @@
 """Stemming of words by the Snowball algorithms, in two steps.
 
-`prepare_word` stems in the language of the text, except in English. `stem_prepared` then applies the English stemmer to
+`fold_and_stem_unless_english` stems in the language of the text, except in English. `stem_prepared` then applies the English stemmer to
 every term, whatever its language. The keyword index does the second step itself, in Rust, which spares Python most of
 the work for English texts; other stems hardly change by it.
 """
@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 
 import tantivy
 
-from kgserve.platform.text.fold import fold_word, remove_points
-from kgserve.platform.text.languages import LANGUAGES, script_of
+from kgserve.platform.text.language_detection import LANGUAGES, get_language_by_letter_script
+from kgserve.platform.text.word_folding import casefold_without_accents, fold_word
 
 MAX_CACHED_STEMS = 1 << 16
 MAX_LATIN_LANGUAGES = 6
@@ -31,7 +31,7 @@ _LATIN_LANGUAGES = frozenset(LANGUAGES) - _OTHER_SCRIPTS - {"en"}
 _UNSTEMMED = frozenset({"uk", "fa", "ur"})
 
 
-def get_stemming(language: str) -> str:
+def get_stemming_language(language: str) -> str:
     """Return the language itself if its texts are stemmed in a way of their own, else ``en``.
 
     Words of other scripts are stemmed in every text, in the language that their script stands for.
@@ -39,7 +39,7 @@ def get_stemming(language: str) -> str:
     return language if language in _STEMMER_NAMES or language in _UNSTEMMED else "en"
 
 
-def select_stemming(counts: Mapping[str, int], documents: int, default: str) -> tuple[str, ...]:
+def select_query_stemming_languages(counts: Mapping[str, int], documents: int, default: str) -> tuple[str, ...]:
     """Return the languages in which to stem the words of a query, most frequent first.
 
     ``counts`` are the numbers of texts by language. Rare languages of Latin script are left out, since each costs a
@@ -48,28 +48,28 @@ def select_stemming(counts: Mapping[str, int], documents: int, default: str) -> 
     least = documents / MAX_TEXTS_PER_LANGUAGE
     ranked = sorted(counts, key=counts.__getitem__, reverse=True)
     latin = [each for each in ranked if each in _LATIN_LANGUAGES and counts[each] >= least][:MAX_LATIN_LANGUAGES]
-    chosen = (get_stemming(each) for each in ranked if each not in _LATIN_LANGUAGES or each in latin)
+    chosen = (get_stemming_language(each) for each in ranked if each not in _LATIN_LANGUAGES or each in latin)
     return tuple(dict.fromkeys((*chosen, default)))
 
 
 def stem_word(word: str, language: str) -> str:
     """Return the index term of a word in NFKC, as in a text of a language."""
-    return stem_prepared[prepare_word(word, language)]
+    return stem_prepared[fold_and_stem_unless_english(word, language)]
 
 
 @lru_cache(maxsize=MAX_CACHED_STEMS)
-def prepare_word(word: str, language: str) -> str:
+def fold_and_stem_unless_english(word: str, language: str) -> str:
     """Return a word in NFKC folded, and stemmed unless it is English."""
     folded = fold_word(word)
     if folded.isascii():
         if language not in _LATIN_LANGUAGES or not folded.isalpha():
             return folded
         return fold_word(_stemmer(language)(word.casefold())) or folded
-    script = script_of(folded[0])
+    script = get_language_by_letter_script(folded[0])
     if script not in _OTHER_SCRIPTS or language in _UNSTEMMED:
         return folded
     # The Arabic stemmer needs the letters that folding unifies.
-    stemmed = _stemmer(script)(remove_points(word) if script == "ar" else folded)
+    stemmed = _stemmer(script)(casefold_without_accents(word) if script == "ar" else folded)
     return fold_word(stemmed) or folded
 
 

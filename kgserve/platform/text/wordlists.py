@@ -39,7 +39,7 @@ def load_stop_words() -> dict[str, frozenset[str]]:
 
 
 @lru_cache(maxsize=1)
-def load_han_forms() -> dict[int, str]:
+def load_han_simplification_table() -> dict[int, str]:
     """Return the simplified form of traditional and Japanese Han characters, as a table for `str.translate`."""
     return {ord(pair[0]): pair[1] for line in _read(HAN_FILE) for pair in line.split()}
 

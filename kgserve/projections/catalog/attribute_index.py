@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from kgserve.projections.catalog import statements as sql
-from kgserve.storage.model.attributes import AttributeCondition, attribute_digests
-from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.rows import NodeRow
+from kgserve.projections.catalog import node_catalog_sql as sql
+from kgserve.storage.model.attribute_filters import AttributeCondition, compute_attribute_digests
+from kgserve.storage.model.change_set import NetChange
+from kgserve.storage.model.node_edge_rows import NodeRow
 
 ATTRIBUTE_SORT_BATCH_SIZE = 100_000
 MAX_COUNTED_ATTRIBUTE_NODES = 100_000
@@ -41,38 +41,38 @@ class EndedStatesPosition(NamedTuple):
     oldest: int
 
 
-def has_current_index(connection: sqlite3.Connection) -> bool:
+def has_current_attribute_index(connection: sqlite3.Connection) -> bool:
     """Return whether the file has a current attribute index; an index of another commit is dropped."""
     if not connection.execute(sql.SELECT_HAS_ATTRIBUTE_TABLES).fetchone()[0]:
         return False
     fits = bool(connection.execute(sql.SELECT_IS_ATTRIBUTE_CURSOR_CURRENT).fetchone()[0])
     if not fits:
         with connection as transaction:
-            drop_index(transaction)
+            drop_attribute_index(transaction)
     return fits
 
 
-def build_index(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
+def build_attribute_index(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
     """Build the index from all rows."""
-    drop_index(transaction)
+    drop_attribute_index(transaction)
     _run(transaction, sql.CREATE_ATTRIBUTE_TABLES)
-    found = ((digest, row.id) for row in rows for digest in attribute_digests(row.attributes))
+    found = ((digest, row.id) for row in rows for digest in compute_attribute_digests(row.attributes))
     # Sorted rows are stored contiguously, and building the index afterwards takes half the time.
     while some := sorted(islice(found, ATTRIBUTE_SORT_BATCH_SIZE)):
         transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, some)
     transaction.execute(sql.CREATE_ATTRIBUTE_NODE_INDEX)
 
 
-def drop_index(transaction: sqlite3.Connection) -> None:
+def drop_attribute_index(transaction: sqlite3.Connection) -> None:
     """Drop the index."""
     _run(transaction, sql.DROP_ATTRIBUTE_TABLES)
 
 
-def update_index(transaction: sqlite3.Connection, net: NetChange, sequence: int) -> None:
+def update_attribute_index(transaction: sqlite3.Connection, net: NetChange, sequence: int) -> None:
     """Apply the changes of a group of writes to the index."""
     put = (*net.nodes_created.values(), *net.nodes_updated.values())
     before = {node_id: _values_of(transaction, node_id) for node_id in (*net.nodes_deleted, *net.nodes_updated)}
-    after = {row.id: attribute_digests(row.attributes) for row in put}
+    after = {row.id: compute_attribute_digests(row.attributes) for row in put}
     transaction.executemany(sql.DELETE_ATTRIBUTE_VALUE, _difference(before, after))
     transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, _difference(after, before))
     transaction.execute(sql.UPDATE_ATTRIBUTE_CURSOR, (sequence,))
@@ -83,7 +83,7 @@ def count_nodes_with_attribute(reader: sqlite3.Connection, digest: bytes) -> int
     return reader.execute(sql.COUNT_NODES_WITH_ATTRIBUTE, (digest, MAX_COUNTED_ATTRIBUTE_NODES)).fetchone()[0]
 
 
-def read_ended_position(transaction: sqlite3.Connection) -> EndedStatesPosition:
+def read_ended_states_position(transaction: sqlite3.Connection) -> EndedStatesPosition:
     """Return the history position up to which ended states are indexed."""
     _run(transaction, sql.CREATE_PAST_ATTRIBUTE_TABLES)
     found = transaction.execute(sql.SELECT_PAST_POSITION).fetchone()
@@ -95,24 +95,31 @@ def index_ended_states(
 ) -> None:
     """Index ended states, record the new position, and delete states that ended before the oldest commit."""
     found = (
-        (digest, each.last, each.id, each.first) for each in states for digest in attribute_digests(each.attributes)
+        (digest, each.last, each.id, each.first)
+        for each in states
+        for digest in compute_attribute_digests(each.attributes)
     )
     transaction.executemany(sql.INSERT_PAST_ATTRIBUTE, found)
-    if place.oldest > read_ended_position(transaction).oldest:
+    if place.oldest > read_ended_states_position(transaction).oldest:
         transaction.execute(sql.DELETE_PAST_ATTRIBUTES_UNTIL, (place.oldest,))
     transaction.execute(sql.DELETE_PAST_POSITION)
     transaction.execute(sql.INSERT_PAST_POSITION, place)
 
 
-def drop_ended_index(transaction: sqlite3.Connection) -> None:
+def drop_ended_states_index(transaction: sqlite3.Connection) -> None:
     """Drop the index of ended states."""
     _run(transaction, sql.DROP_PAST_ATTRIBUTE_TABLES)
 
 
-def find_ended_nodes_with(reader: sqlite3.Connection, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
+def find_ended_nodes_by_attributes(
+    reader: sqlite3.Connection, wanted: Sequence[AttributeCondition], at: int
+) -> list[str]:
     """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes."""
     values: dict[str, Any] = {f"value{number}": each.digest for number, each in enumerate(wanted)}
-    return [node_id for (node_id,) in reader.execute(sql.build_ended_nodes_query(len(wanted)), {**values, "at": at})]
+    return [
+        node_id
+        for (node_id,) in reader.execute(sql.build_past_attribute_nodes_query(len(wanted)), {**values, "at": at})
+    ]
 
 
 def _values_of(transaction: sqlite3.Connection, node_id: str) -> set[bytes]:

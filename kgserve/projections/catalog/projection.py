@@ -9,19 +9,19 @@ from typing import TypeVar
 from typing_extensions import override
 
 from kgserve.errors import Unavailable
-from kgserve.projections.base import EraseRequest
+from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.catalog.attribute_index import EndedNodeState, EndedStatesPosition
-from kgserve.projections.catalog.catalog import NodeCatalog
-from kgserve.projections.history.history import RowState
-from kgserve.projections.history.reader import HistoryPosition, read_ended_states
+from kgserve.projections.catalog.node_catalog import NodeCatalog
+from kgserve.projections.history.reader import EndedStateReadPosition, read_ended_states
+from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.attributes import AttributeCondition
-from kgserve.storage.model.change import ChangeSet, NetChange
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.attribute_filters import AttributeCondition
+from kgserve.storage.model.change_set import ChangeSet, NetChange
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreLayout
 
 _Found = TypeVar("_Found")
 
@@ -31,10 +31,10 @@ MAX_PENDING_ROWS = 5_000
 
 
 class CatalogDamaged(sqlite3.DatabaseError):
-    """Raised when the catalog returns a row that it should not."""
+    """Raised when the node catalog is damaged: it returned a row that must not exist."""
 
 
-class CatalogProjection(OnDemandProjection[NodeCatalog]):
+class NodeCatalogProjection(OnDemandProjection[NodeCatalog]):
     """Catalog of a store's nodes, with counts of types, tags and relation types."""
 
     name = "catalog"
@@ -92,7 +92,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
         return rows.at
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         self._opened.rewrite_without_deleted_rows()
 
     def _read_history(self) -> bool:
@@ -101,7 +101,7 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
             place = self.ask(lambda catalog, _: catalog.read_ended_position())
             # Outside `ask`, because damage to the history file is not damage to the catalog.
             found = read_ended_states(
-                self._layout.history, HistoryPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
+                self._layout.history, EndedStateReadPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
             )
             if found is None:
                 return False
@@ -111,5 +111,5 @@ class CatalogProjection(OnDemandProjection[NodeCatalog]):
             return found.more
 
 
-def _ended(state: RowState[NodeRow]) -> EndedNodeState:
+def _ended(state: RowStateInterval[NodeRow]) -> EndedNodeState:
     return EndedNodeState(state.row.id, state.first, state.last or 0, state.row.attributes)

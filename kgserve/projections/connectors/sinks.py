@@ -19,7 +19,7 @@ from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.http_client import HttpClientConnection, HttpResponseHead
 from kgserve.platform.settings import Settings
 from kgserve.platform.version import __version__
-from kgserve.syncing import BatchSyncer, SingleItemAdapter, SyncBatch, VectorSyncer
+from kgserve.syncing import BatchSyncer, SyncBatch, VectorSyncer, VectorToBatchSyncerAdapter
 
 log = structlog.get_logger()
 
@@ -43,7 +43,9 @@ class ConfiguredSink(NamedTuple):
     close: Callable[[], object] = _no_close
 
 
-def configure_sinks(settings: Settings, given: Mapping[str, SinkImplementation] | None = None) -> list[ConfiguredSink]:
+def load_configured_sinks(
+    settings: Settings, given: Mapping[str, SinkImplementation] | None = None
+) -> list[ConfiguredSink]:
     """Return all configured sinks. Raises InvalidInput for an invalid name or configuration."""
     named = dict.fromkeys(each.strip() for each in settings.syncers.split(",") if each.strip())
     for name in (*named, *(given or ())):
@@ -96,7 +98,7 @@ def _as_batch_syncer(name: str, syncer: SinkImplementation) -> BatchSyncer:
     if isinstance(syncer, BatchSyncer):
         return syncer
     if isinstance(syncer, VectorSyncer):  # pyright: ignore[reportUnnecessaryIsInstance] - others give it
-        return SingleItemAdapter(syncer)
+        return VectorToBatchSyncerAdapter(syncer)
     raise InvalidInput(f"the syncer {name!r} must have either `sync`, or `add_content` and `delete_content`")
 
 
@@ -112,7 +114,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def sign_webhook(secret: str, timestamp: int, body: bytes) -> str:
-    """Return the value of the header `Kgserve-Signature`."""
+    """Return the HMAC-SHA256 signature of a webhook body, the value of the header `Kgserve-Signature`."""
     digest = hmac.digest(secret.encode(), b"%d." % timestamp + body, "sha256")
     return f"{SIGNATURE_VERSION}={digest.hex()}"
 

@@ -1,0 +1,1 @@
+"""Cypher queries on an embedded Kùzu or Ladybug database, kept up to date from the journal."""

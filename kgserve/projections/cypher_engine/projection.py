@@ -24,16 +24,21 @@ from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.base import Projection
 from kgserve.projections.cypher_engine.engine import files
-from kgserve.projections.cypher_engine.engine.engine import EngineHandle, EngineOptions, EngineRetired, EngineSession
-from kgserve.projections.cypher_engine.engine.files import engine_edition
+from kgserve.projections.cypher_engine.engine.engine_handle import (
+    EngineHandle,
+    EngineOptions,
+    EngineProcessSession,
+    EngineReplaced,
+)
+from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
 from kgserve.projections.cypher_engine.rebuild import rebuild_engine_file
-from kgserve.storage import layout
+from kgserve.storage import store_folder_layout
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.layout import EngineFileMarker, StoreLayout, require_rebuild_room
-from kgserve.storage.model.change import ChangeSet, NetChange, StoreState
-from kgserve.storage.model.fields import ColumnSet
+from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState
+from kgserve.storage.model.node_edge_fields import ColumnSet
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import EngineCleanCloseMarker, StoreLayout, require_disk_space_for_rebuild
 
 log = structlog.get_logger()
 
@@ -63,7 +68,7 @@ class EngineProcessLimiter:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._slots: dict[EngineProjection, float] = {}
+        self._slots: dict[EngineFileProjection, float] = {}
         self._waiting: list[object] = []
         self._lock = threading.Lock()
 
@@ -72,7 +77,7 @@ class EngineProcessLimiter:
         """Number of slots in use."""
         return len(self._slots)
 
-    def acquire(self, holder: EngineProjection, seconds: float) -> None:
+    def acquire(self, holder: EngineFileProjection, seconds: float) -> None:
         """Take a slot unless the holder has one. Raises Unavailable if none becomes free within ``seconds``."""
         deadline = time.monotonic() + seconds
         ticket = object()
@@ -93,12 +98,12 @@ class EngineProcessLimiter:
             with self._lock:
                 self._waiting.remove(ticket)
 
-    def release(self, holder: EngineProjection) -> None:
+    def release(self, holder: EngineFileProjection) -> None:
         """Release the holder's slot, if it has one."""
         with self._lock:
             self._slots.pop(holder, None)
 
-    def _try_acquire(self, holder: EngineProjection, ticket: object) -> bool:
+    def _try_acquire(self, holder: EngineFileProjection, ticket: object) -> bool:
         """Return whether the holder has a slot, taking a free one if it is first in the queue."""
         with self._lock:
             is_free = self._waiting[0] is ticket and len(self._slots) < self.most
@@ -106,14 +111,14 @@ class EngineProcessLimiter:
                 self._slots[holder] = time.monotonic()
             return holder in self._slots
 
-    def _least_recently_asked(self) -> list[EngineProjection]:
+    def _least_recently_asked(self) -> list[EngineFileProjection]:
         """Return the holders, least recently queried first; a slot just taken counts as a query."""
         with self._lock:
             taken = dict(self._slots)
         return sorted(taken, key=lambda holder: max(holder.asked_at, taken[holder]))
 
 
-class EngineProjection(Projection):
+class EngineFileProjection(Projection):
     """Engine file of a store, open or closed, and its position in the journal.
 
     Hold ``commits`` while applying a change, healing or replacing the file. ``found_damaged`` is the fault found in a
@@ -197,12 +202,12 @@ class EngineProjection(Projection):
         """Return the sizes of the engine's file and log in bytes."""
         engine = self._engine
         path = engine.path if engine is not None else self.layout.engine
-        return files.file_size(path), files.file_size(layout.wal_path(path))
+        return files.file_size(path), files.file_size(store_folder_layout.wal_path(path))
 
     @contextmanager
     def reading(
         self, timeout: float | None = None, *, width: ColumnSet = ColumnSet.PLAIN, asked: bool = True
-    ) -> Generator[EngineSession]:
+    ) -> Generator[EngineProcessSession]:
         """Yield a reading session that sees every acknowledged commit; ``timeout`` in seconds, 0 for none.
 
         The file has at least the columns of ``width``. With ``asked``, the file stays open for another minute. Raises
@@ -217,7 +222,7 @@ class EngineProjection(Projection):
                 engine = self._engine
                 if engine is None or engine.has_died or self.state.sequence < sequence or engine.width < width:
                     engine = self._wait_until_caught_up(sequence, patience, width, asked=asked)
-                with contextlib.suppress(EngineRetired):
+                with contextlib.suppress(EngineReplaced):
                     session = lease.enter_context(engine.reader(timeout))
                     break
             yield session
@@ -305,7 +310,7 @@ class EngineProjection(Projection):
     @override
     def _advance(self, last: int) -> None:
         self._behind_rows, self._behind_since = 0, None
-        require_rebuild_room(self.layout.root, MIN_CATCH_UP_FREE_BYTES)
+        require_disk_space_for_rebuild(self.layout.root, MIN_CATCH_UP_FREE_BYTES)
         super()._advance(last)
 
     @override
@@ -359,7 +364,7 @@ class EngineProjection(Projection):
 
     def _widen(self, reason: str, width: ColumnSet) -> EngineHandle:
         """Rebuild the engine with the columns of ``width``. Raises StorageFull if the disk has no room for it."""
-        require_rebuild_room(self.layout.root, sum(self.bytes()))
+        require_disk_space_for_rebuild(self.layout.root, sum(self.bytes()))
         log.info("columns_for_extras", store=self.layout.name, width=width.name.lower())
         return self._rebuild_and_replace(reason, width)
 
@@ -477,10 +482,10 @@ class EngineProjection(Projection):
         home = self.layout.engine
         if engine.path != home:
             files.delete_engine_file(home)
-            if (engine_log := layout.wal_path(engine.path)).exists():
-                engine_log.rename(layout.wal_path(home))
+            if (engine_log := store_folder_layout.wal_path(engine.path)).exists():
+                engine_log.rename(store_folder_layout.wal_path(home))
             engine.path.rename(home)
-        self.layout.mark_engine(self.state, engine_edition(self.options.engine))
+        self.layout.mark_engine(self.state, engine_name_and_version(self.options.engine))
 
     def _start(self) -> EngineHandle:
         """Open the file as it was left, or rebuild it; always rebuild a file of another engine edition.
@@ -491,7 +496,9 @@ class EngineProjection(Projection):
         self.places.acquire(self, self.options.read_timeout if self.is_in_demand else 0)
         mark = self.layout.engine_mark()
         self.layout.remove_engine_marker()
-        if mark is not None and (mark.engine != engine_edition(self.options.engine) or self._is_rebuild_cheaper()):
+        if mark is not None and (
+            mark.engine != engine_name_and_version(self.options.engine) or self._is_rebuild_cheaper()
+        ):
             return self._build("")
         if mark is None:
             return self._build("the engine was not closed cleanly")
@@ -512,7 +519,7 @@ class EngineProjection(Projection):
         missed = self._behind_rows > max(CATCH_UP_THRESHOLD_ROWS, (self.state.nodes + self.state.edges) // 2)
         return missed or log_ > max(MIN_REBUILD_LOG_BYTES, file)
 
-    def _open_as_left(self, mark: EngineFileMarker) -> EngineHandle:
+    def _open_as_left(self, mark: EngineCleanCloseMarker) -> EngineHandle:
         engine = EngineHandle(self.layout.engine, self.options)
         try:
             if engine.state != mark.state:

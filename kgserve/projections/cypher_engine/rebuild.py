@@ -12,19 +12,24 @@ import msgspec
 import structlog
 
 from kgserve.errors import EngineFailed
-from kgserve.projections.cypher_engine.engine.engine import EngineHandle, EngineOptions, build_engine_file
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineHandle, EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import ApplyChangeRequest
-from kgserve.storage.current_rows_rebuild import MAX_KEPT_SNAPSHOTS, install_snapshot, seconds_since, write_current_rows
+from kgserve.storage.current_rows_rebuild import (
+    MAX_KEPT_SNAPSHOTS,
+    complete_and_publish_snapshot,
+    seconds_since,
+    write_current_rows,
+)
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_all_links
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.digest import measure_rows
-from kgserve.storage.model.fields import ColumnSet
+from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_store_links_as_of
+from kgserve.storage.model.change_set import NetChange, StoreState
+from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.row_digest import digest_and_count_rows
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.encoding import RowsDamaged
+from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
@@ -60,7 +65,7 @@ def rebuild_engine_file(
     level = logging.WARNING if reason and not width else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
     few = (
-        read_inline_rows(current_rows)
+        read_current_rows_if_few(current_rows)
         if measure_unsnapshotted_bytes(layout, journal)[0] < SNAPSHOT_AFTER_BYTES
         else None
     )
@@ -77,7 +82,7 @@ def rebuild_engine_file(
 def _add_links(engine: EngineHandle, layout: StoreLayout, journal: Journal) -> None:
     """Add the links as of the commit of a new engine file."""
     try:
-        for some in read_all_links(layout, journal, engine.state.sequence):
+        for some in read_store_links_as_of(layout, journal, engine.state.sequence):
             net = NetChange()
             net.links_created = {row.key: row for row in some}
             engine.apply(net, engine.state, recorded=False)
@@ -108,14 +113,14 @@ def _rebuild_from_files(
     if folded.is_digest_replaced:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
     if folded.is_digest_replaced or measure_unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
-        install_snapshot(layout, journal, rows, state)
+        complete_and_publish_snapshot(layout, journal, rows, state)
         snapshot.remove_old_snapshots(layout.journal, MAX_KEPT_SNAPSHOTS)
     else:
         shutil.rmtree(rows)
     return engine
 
 
-def read_inline_rows(current_rows: CurrentRowsProjection) -> InlineRows | None:
+def read_current_rows_if_few(current_rows: CurrentRowsProjection) -> InlineRows | None:
     """Return the current rows and their state if they are few enough to need no files; otherwise None."""
     try:
         with current_rows.reading() as rows:
@@ -125,6 +130,6 @@ def read_inline_rows(current_rows: CurrentRowsProjection) -> InlineRows | None:
             nodes, edges = [*rows.all_nodes()], [*rows.all_edges()]
     except (RowsDamaged, msgspec.MsgspecError):
         return None
-    if measure_rows(nodes, edges) != (state.digest, state.nodes, state.edges):
+    if digest_and_count_rows(nodes, edges) != (state.digest, state.nodes, state.edges):
         return None
     return ApplyChangeRequest(None, nodes, [], [], [], edges, [], []), state

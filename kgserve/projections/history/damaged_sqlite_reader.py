@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 from kgserve.projections.history.page_checksums import read_wal_frames
-from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
 
 TABLE_LEAF, TABLE_INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02
 _FILE_HEADER = 100
@@ -24,7 +24,7 @@ _BIG_ENDIAN_MAGIC = 0x377F0683
 RecordValues = tuple[Any, ...]
 
 
-class PageCell(NamedTuple):
+class SqlitePageCell(NamedTuple):
     """Cell of a page: row number, values, and child page; 0 or () for fields that the page type lacks."""
 
     child: int
@@ -32,7 +32,7 @@ class PageCell(NamedTuple):
     values: RecordValues
 
 
-class PageRow(NamedTuple):
+class SqlitePageRow(NamedTuple):
     """Row of a table or entry of an index, and the page that it is on."""
 
     page: int
@@ -68,7 +68,7 @@ class DatabasePages:
         rows = self.iterate_tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
 
-    def iterate_tree(self, root: int, unread: Callable[[UnreadablePage], object]) -> Iterator[PageRow]:
+    def iterate_tree(self, root: int, unread: Callable[[UnreadablePage], object]) -> Iterator[SqlitePageRow]:
         """Yield all rows of a table or entries of an index in order. Damaged pages are reported, and read."""
         yield from self._walk(root, 0, set(), unread)
 
@@ -80,7 +80,7 @@ class DatabasePages:
             if number not in free and len(page) == HISTORY_PAGE_BYTES and page[_header_offset(number)] == TABLE_LEAF:
                 yield number
 
-    def cells(self, number: int) -> Iterator[PageCell]:
+    def cells(self, number: int) -> Iterator[SqlitePageCell]:
         """Yield the readable cells of a page."""
         page, start = self.page(number), _header_offset(number)
         if len(page) < HISTORY_PAGE_BYTES or page[start] not in {
@@ -99,7 +99,7 @@ class DatabasePages:
 
     def _walk(
         self, number: int, after: int, path: set[int], unread: Callable[[UnreadablePage], object]
-    ) -> Iterator[PageRow]:
+    ) -> Iterator[SqlitePageRow]:
         page, start = self.page(number), _header_offset(number)
         whole = len(page) == HISTORY_PAGE_BYTES and page[start] in {
             TABLE_LEAF,
@@ -115,13 +115,13 @@ class DatabasePages:
             if cell.child:
                 yield from self._walk(cell.child, after, {*path, number}, unread)
             if page[start] != TABLE_INTERIOR:
-                yield PageRow(number, cell.rowid, cell.values)
+                yield SqlitePageRow(number, cell.rowid, cell.values)
             after = cell.rowid or after
         if page[start] in {TABLE_INTERIOR, INDEX_INTERIOR}:
             last = int.from_bytes(page[start + 8 : start + 12])
             yield from self._walk(last, after, {*path, number}, unread)
 
-    def _cell(self, page: bytes, kind: int, at: int) -> PageCell | None:
+    def _cell(self, page: bytes, kind: int, at: int) -> SqlitePageCell | None:
         child = rowid = size = 0
         try:
             if kind in {TABLE_INTERIOR, INDEX_INTERIOR}:
@@ -131,8 +131,8 @@ class DatabasePages:
             if kind in {TABLE_LEAF, TABLE_INTERIOR}:
                 rowid, at = _varint(page, at)
             if kind == TABLE_INTERIOR:
-                return PageCell(child, rowid, ())
-            return PageCell(child, rowid, _record(self._payload(page, at, size, kind)))
+                return SqlitePageCell(child, rowid, ())
+            return SqlitePageCell(child, rowid, _record(self._payload(page, at, size, kind)))
         except (IndexError, ValueError, struct.error):
             return None
 

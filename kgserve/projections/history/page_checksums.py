@@ -23,9 +23,9 @@ import msgspec
 import xxhash
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, write_all_bytes
-from kgserve.platform.gil_yield import iterate_cooperatively
-from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
+from kgserve.platform.durable_files import fsync_folder, write_all_bytes
+from kgserve.platform.gil_yield import iterate_yielding_gil
+from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 
 PAGE_HASHES_SUFFIX = "-pages"
 DAMAGED_HISTORY_SUFFIX = ".damaged"
@@ -36,7 +36,7 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
 class PageChecksumHeader(msgspec.Struct, frozen=True):
-    """Description of a sealed file: last applied and oldest commit, number of pages, and root pages."""
+    """Header of a page checksum file: last applied and oldest commit, number of pages, and root pages."""
 
     sequence: int
     oldest: int
@@ -45,7 +45,7 @@ class PageChecksumHeader(msgspec.Struct, frozen=True):
 
 
 class PageChecksumFile:
-    """Seal of one file. The file stays open: closing it while SQLite has it open would release SQLite's locks on it."""
+    """Page checksums that seal one history file; that file is kept open to preserve SQLite's locks."""
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raises OSError if it cannot be read."""
@@ -77,9 +77,9 @@ class PageChecksumFile:
             os.fsync(copy.fileno())
         self.forget()
         if self._target.is_symlink() or self._target.exists():
-            self._target.rename(unused_damaged_path(self._target))
+            self._target.rename(find_unused_damaged_file_path(self._target))
         new.replace(self._target)
-        sync_folder(self._target.parent)
+        fsync_folder(self._target.parent)
 
     @property
     def pages(self) -> int:
@@ -142,7 +142,7 @@ class PageChecksumFile:
             if seal is None:
                 return
             for block, numbers in groupby(
-                iterate_cooperatively(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK
+                iterate_yielding_gil(range(first, last + 1)), lambda page: (page - 1) // _HASHES_PER_BLOCK
             ):
                 pages, known = [*numbers], _content(seal, block + 1)
                 if known is not None:
@@ -173,12 +173,12 @@ class PageChecksumFile:
 
 
 def page_checksum_path(path: Path) -> Path:
-    """Return the path of a file's seal."""
+    """Return the path of a history file's page checksum file."""
     return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
 def read_page_checksum_header(path: Path) -> PageChecksumHeader | None:
-    """Return the description in a file's seal, even if the file is missing; None without an intact seal."""
+    """Return the header of a history file's page checksums; None if they are missing or damaged."""
     try:
         with _open_seal(page_checksum_path(path)) as seal:
             content = None if seal is None else _content(seal, 0)
@@ -200,7 +200,7 @@ def _open_seal(path: Path) -> Generator[int | None]:
         os.close(seal)
 
 
-def unused_damaged_path(path: Path) -> Path:
+def find_unused_damaged_file_path(path: Path) -> Path:
     """Return an unused name for a damaged file: `NAME.damaged`, `NAME.damaged-1` and so on."""
     names = (
         path.with_name(path.name + DAMAGED_HISTORY_SUFFIX + (f"-{number}" if number else "")) for number in count()

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from kgserve.projections.history import row_format
-from kgserve.projections.history.history import RowState, parse_row_state
-from kgserve.projections.history.statements import (
+from kgserve.projections.history.history_sql import (
     EDGE_KEY_COLUMNS,
     HISTORY_VERSION,
     IS_SAME_EDGE,
@@ -26,7 +25,8 @@ from kgserve.projections.history.statements import (
     SELECT_ENDED_NODES,
     SELECT_EXTENT,
 )
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.projections.history.row_state_history import RowStateInterval, parse_row_state
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
 
 _SELECT_HISTORY_CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
 _SELECT_PRESENT_NODES = f"SELECT CAST(row AS BLOB), hash, {NODE_KEY_COLUMNS} FROM node WHERE last IS NULL"  # noqa: S608 - constants
@@ -45,7 +45,7 @@ class HistoryCurrentRows:
         """Open a history read-only and verify it completely. Raises sqlite3.Error, also for a damaged file."""
         self.lost_nodes: set[str] = set()
         self.lost_edges: set[EdgeKey] = set()
-        self.lost_links: set[LinkKey] = set()
+        self.lost_links: set[CrossStoreLinkKey] = set()
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
             self._verify()
@@ -76,7 +76,7 @@ class HistoryCurrentRows:
         ).fetchone()
         return self._edge(*found) or row if found else None
 
-    def link(self, row: LinkRow) -> LinkRow | None:
+    def link(self, row: CrossStoreLinkRow) -> CrossStoreLinkRow | None:
         """Return the current row of a link, None if it is deleted, or the given row on a checksum mismatch."""
         if not self._has_links:
             return row
@@ -97,7 +97,7 @@ class HistoryCurrentRows:
         states = self._connection.execute(f"{_SELECT_PRESENT_EDGES} AND first > ?", (sequence,))
         return (row for state in states if (row := self._edge(*state)) is not None)
 
-    def links_after(self, sequence: int) -> Iterator[LinkRow]:
+    def links_after(self, sequence: int) -> Iterator[CrossStoreLinkRow]:
         """Yield the links whose current state began after a commit."""
         states = (
             self._connection.execute(f"{_SELECT_PRESENT_LINKS} AND first > ?", (sequence,)) if self._has_links else ()
@@ -114,9 +114,9 @@ class HistoryCurrentRows:
             self.lost_edges.add((key[0], key[1], key[2]))
         return row
 
-    def _link(self, content: bytes | None, checksum: int, *key: Any) -> LinkRow | None:
+    def _link(self, content: bytes | None, checksum: int, *key: Any) -> CrossStoreLinkRow | None:
         if (row := row_format.unpack_link(content, checksum, *key)) is None:
-            self.lost_links.add(LinkKey(key[4], (key[0], key[1], key[2])))
+            self.lost_links.add(CrossStoreLinkKey(key[4], (key[0], key[1], key[2])))
         return row
 
     def _verify(self) -> None:
@@ -133,7 +133,7 @@ ENDED_STATES_BATCH_BYTES = 16 << 20
 """Approximate size of a batch of rows."""
 
 
-class HistoryPosition(msgspec.Struct, frozen=True, order=True):
+class EndedStateReadPosition(msgspec.Struct, frozen=True, order=True):
     """Position of a reader: after the state of node ``id`` that ended with the commit ``last``."""
 
     last: int
@@ -147,15 +147,15 @@ class EndedStateBatch(msgspec.Struct, frozen=True):
     The history can be read from the commit ``oldest`` on. If ``more`` is true, further states may follow.
     """
 
-    states: list[RowState[NodeRow]]
-    place: HistoryPosition
+    states: list[RowStateInterval[NodeRow]]
+    place: EndedStateReadPosition
     sequence: int
     seen: int
     oldest: int
     more: bool
 
 
-def read_ended_states(path: Path, place: HistoryPosition, limit: int) -> EndedStateBatch | None:
+def read_ended_states(path: Path, place: EndedStateReadPosition, limit: int) -> EndedStateBatch | None:
     """Return the next ended states, at most ``limit`` and about 16 MiB; None if there is no history to read.
 
     Raises sqlite3.DatabaseError if the file is damaged, or locked by its owner for too long.
@@ -171,16 +171,16 @@ def read_ended_states(path: Path, place: HistoryPosition, limit: int) -> EndedSt
         values = {"last": place.last, "id": place.id, "until": seen, "limit": limit}
         states, more = _read_batch(connection.execute(SELECT_ENDED_NODES, values), limit)
     if not more:
-        place = max(place, HistoryPosition(seen + 1))
+        place = max(place, EndedStateReadPosition(seen + 1))
         return EndedStateBatch(states, place, place.last - 1, seen, oldest, more)
     # The commit of the last state may have ended more states.
-    place = HistoryPosition(states[-1].last or 0, states[-1].row.id)
+    place = EndedStateReadPosition(states[-1].last or 0, states[-1].row.id)
     return EndedStateBatch(states, place, place.last - 1, seen, oldest, more)
 
 
-def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowState[NodeRow]], bool]:
+def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowStateInterval[NodeRow]], bool]:
     """Return the first states of a result, and whether more may follow."""
-    states: list[RowState[NodeRow]] = []
+    states: list[RowStateInterval[NodeRow]] = []
     size = 0
     for row in rows:
         states.append(parse_row_state(row_format.unpack_node, *row))

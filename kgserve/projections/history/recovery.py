@@ -12,19 +12,24 @@ from typing import Any
 import msgspec
 import structlog
 
-from kgserve.platform.durable_files import sync_folder
+from kgserve.platform.durable_files import fsync_folder
+from kgserve.projections.history import history_sql as sql
 from kgserve.projections.history import row_format
-from kgserve.projections.history import statements as sql
-from kgserve.projections.history.history import HistoryFile
 from kgserve.projections.history.page_checksums import (
     PAGE_HASHES_SUFFIX,
     PageChecksumFile,
     PageChecksumHeader,
+    find_unused_damaged_file_path,
     page_checksum_path,
     read_page_checksum_header,
-    unused_damaged_path,
 )
-from kgserve.projections.history.salvage import MissingRange, SalvagedHistory, merge_gaps, read_intact_content
+from kgserve.projections.history.row_state_history import HistoryFile
+from kgserve.projections.history.salvage import (
+    MissingCommitRange,
+    SalvagedHistory,
+    merge_history_gaps,
+    read_intact_content,
+)
 
 log = structlog.get_logger()
 
@@ -69,7 +74,7 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
         return HistoryFile(path), f"{fault.reason}; it was rebuilt from the journal, which is complete"
     found, aside = salvage_history(path)
     counts = {f"{table}s": len(rows) for table, rows in found.rows.items()}
-    gaps = [describe_gap(gap) for gap in found.gaps[:10]]
+    gaps = [describe_history_gap(gap) for gap in found.gaps[:10]]
     log.error(
         "history_damaged",
         store=store,
@@ -100,7 +105,7 @@ def find_history_fault(path: Path) -> HistoryFault | None:
     with closing(PageChecksumFile(path)) as seal:
         sealed = seal.sealed()
         if sealed is None:
-            reason = find_row_fault(path)
+            reason = find_history_row_fault(path)
             return HistoryFault(reason, None) if reason else None
         faults = seal.faults(sealed, 1, sealed.pages)
         unknown = seal.pages_with_damaged_checksum(sealed)
@@ -111,7 +116,7 @@ def find_history_fault(path: Path) -> HistoryFault | None:
 
 def _fault_of_pages(path: Path, sealed: PageChecksumHeader, faults: list[int]) -> HistoryFault | None:
     """Return the damage of a file with mismatching pages or a damaged seal; None if all rows are intact."""
-    reason = find_row_fault(path)
+    reason = find_history_row_fault(path)
     seen = _last_sequence(path)
     if reason is None and 0 <= seen < sealed.sequence and faults:
         return HistoryFault(_describe_older_copy(path, seen, sealed), sealed, is_older_copy=True)
@@ -134,7 +139,7 @@ def _describe_older_copy(path: Path, seen: int, sealed: PageChecksumHeader) -> s
     return f"{path.name} is an older copy: it ends at sequence {seen}, its checksums at sequence {sealed.sequence}"
 
 
-def find_row_fault(path: Path) -> str | None:
+def find_history_row_fault(path: Path) -> str | None:
     """Return the damage of a file's rows, without the use of page checksums; None if they are intact."""
     try:
         with _reading(path) as connection:
@@ -150,7 +155,7 @@ def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            each.rename(unused_damaged_path(each))
+            each.rename(find_unused_damaged_file_path(each))
     aside = None
     if not path.exists():
         path.touch(0o600)
@@ -162,14 +167,14 @@ def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     with closing(HistoryFile(new)) as history:
         history.load_salvaged_content(found)
     if path.stat().st_size:
-        aside = unused_damaged_path(path)
+        aside = find_unused_damaged_file_path(path)
         os.link(path, aside)
     # If the process ends here, the old file is still complete, only without its seal.
     page_checksum_path(path).unlink(missing_ok=True)
     _move_logs(path, aside)
     new.replace(path)
     page_checksum_path(new).replace(page_checksum_path(path))
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
     return found, aside
 
 
@@ -177,14 +182,14 @@ def move_history_aside(path: Path) -> Path | None:
     """Rename an unusable file and its log. Return the new path, None if the file did not exist."""
     aside = None
     if path.is_symlink() or path.exists():
-        aside = unused_damaged_path(path)
+        aside = find_unused_damaged_file_path(path)
         path.rename(aside)
     _move_logs(path, aside)
     seal = page_checksum_path(path)
     if seal.is_dir() and not seal.is_symlink():
-        seal.rename(unused_damaged_path(seal))
+        seal.rename(find_unused_damaged_file_path(seal))
     seal.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
     return aside
 
 
@@ -194,12 +199,12 @@ def remove_history(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
-def read_history_gaps(path: Path) -> list[MissingRange]:
+def read_history_gaps(path: Path) -> list[MissingCommitRange]:
     """Return the gaps of an otherwise intact file, which may be open. Raises sqlite3.Error."""
     with _reading(path) as connection:
         if not connection.execute(sql.SELECT_HAS_GAP_TABLE).fetchone()[0]:
             return []
-        return merge_gaps(MissingRange(*found) for found in connection.execute(sql.SELECT_GAPS))
+        return merge_history_gaps(MissingCommitRange(*found) for found in connection.execute(sql.SELECT_GAPS))
 
 
 def read_commit_times_after(path: Path, time: int) -> list[int]:
@@ -212,7 +217,7 @@ def _reading(path: Path) -> closing[sqlite3.Connection]:
     return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
 
 
-def describe_gap(gap: MissingRange) -> str:
+def describe_history_gap(gap: MissingCommitRange) -> str:
     """Return a readable description of a gap."""
     until = "now" if gap.last is None else str(gap.last)
     return f"{gap.table}s from sequence {gap.first} to {until}"
@@ -222,7 +227,7 @@ def _move_logs(path: Path, aside: Path | None) -> None:
     for suffix in _LOG_SUFFIXES:
         log_ = path.with_name(path.name + suffix)
         if log_.is_symlink() or log_.exists():
-            name = unused_damaged_path(path) if aside is None else aside
+            name = find_unused_damaged_file_path(path) if aside is None else aside
             log_.rename(name.with_name(name.name + suffix))
 
 

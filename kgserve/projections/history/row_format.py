@@ -14,16 +14,16 @@ import msgspec
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.timestamps import format_time, parse_time
-from kgserve.storage.model.digest import checksum_63bit
-from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.rows import (
+from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
+from kgserve.storage.model.node_edge_rows import (
     EMPTY_ATTRIBUTES_JSON,
+    CrossStoreLinkRow,
     EdgeRow,
-    LinkRow,
     NodeRow,
     encode_edge_attributes,
     split_edge_attributes,
 )
+from kgserve.storage.model.row_digest import checksum_63bit
 
 _PACKED_MARKER = 0xC1
 _ZLIB_MARKER = 0x78
@@ -38,7 +38,7 @@ _MAX_CACHED_ATTRIBUTES_CHARS = 200
 
 
 class PackedRow(NamedTuple):
-    """Values of the columns ``row`` and ``hash``."""
+    """Row in the storage format of the history: packed content, and its checksum."""
 
     content: bytes
     hash: int
@@ -74,7 +74,7 @@ _decode_node = msgpack_decoder(_PackedNode).decode
 _decode_edge = msgpack_decoder(_PackedEdge).decode
 _decode_plain_node = msgpack_decoder(NodeRow).decode
 _decode_plain_edge = msgpack_decoder(EdgeRow).decode
-_decode_plain_link = msgpack_decoder(LinkRow).decode
+_decode_plain_link = msgpack_decoder(CrossStoreLinkRow).decode
 
 
 def pack_node(row: NodeRow) -> PackedRow:
@@ -89,7 +89,7 @@ def pack_edge(row: EdgeRow) -> PackedRow:
     return _packed_edge(row, row, (*row.key, row.version))
 
 
-def pack_link(row: LinkRow) -> PackedRow:
+def pack_link(row: CrossStoreLinkRow) -> PackedRow:
     """Return a link in storage format, without its store and the key and version of its edge."""
     return _packed_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
 
@@ -118,12 +118,12 @@ def unpack_edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | No
     return plain if (*plain.key, plain.version) == key else None
 
 
-def unpack_link(content: bytes | None, expected: int, *key: Any) -> LinkRow | None:
+def unpack_link(content: bytes | None, expected: int, *key: Any) -> CrossStoreLinkRow | None:
     """Return the link whose ``key`` columns are those of its edge, and its store; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
     if content[0] == _PACKED_MARKER:
-        return LinkRow(key[4], _edge_of(content, key))
+        return CrossStoreLinkRow(key[4], _edge_of(content, key))
     plain = _decode_plain_link(content)
     return plain if (*plain.edge.key, plain.edge.version, plain.store) == key else None
 
@@ -138,7 +138,7 @@ def _uncompressed(content: bytes) -> bytes:
     return zlib.decompress(content[1:]) if content[1] == _ZLIB_MARKER else content[1:]
 
 
-def _packed_edge(row: EdgeRow | LinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
+def _packed_edge(row: EdgeRow | CrossStoreLinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
     parts = (_recent_parts if len(of.attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS else _parts)(of.attributes)
     if parts is None:
         content = _encode(row)

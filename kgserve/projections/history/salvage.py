@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kgserve.projections.history import history_sql as sql
 from kgserve.projections.history import row_format
-from kgserve.projections.history import statements as sql
-from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, PageRow, RecordValues, UnreadablePage
+from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, RecordValues, SqlitePageRow, UnreadablePage
 from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader
-from kgserve.storage.model.digest import checksum_63bit
+from kgserve.storage.model.row_digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000
 """Maximum number of missing rows recorded by id; beyond that, only the commits are recorded."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class MissingRange(msgspec.Struct, frozen=True, order=True):
+class MissingCommitRange(msgspec.Struct, frozen=True, order=True):
     """Range of commits with missing states, from ``first`` up to but excluding ``last``; None: up to the current state.
 
     ``table`` is the table that lacks a row, and ``id`` the node it belongs to; None for any.
@@ -47,7 +47,7 @@ class SalvagedHistory(msgspec.Struct):
     rows: dict[str, list[RecordValues]] = {}
     moments: dict[int, int] = {}
     said: list[RecordValues] = []
-    gaps: list[MissingRange] = []
+    gaps: list[MissingCommitRange] = []
     damaged_pages: int = 0
     missing: int = 0
 
@@ -95,12 +95,12 @@ def write_salvaged_content(salvaged: SalvagedHistory, connection: sqlite3.Connec
             transaction.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", rows)  # noqa: S608 - constants
         transaction.executemany("INSERT OR REPLACE INTO moment VALUES (?, ?)", salvaged.moments.items())
         transaction.executemany(sql.INSERT_CO_AUTHOR, salvaged.said)
-        insert_gaps(transaction, salvaged.gaps)
+        insert_history_gaps(transaction, salvaged.gaps)
         transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (salvaged.sequence, salvaged.oldest))
 
 
-def insert_gaps(transaction: sqlite3.Connection, gaps: Iterable[MissingRange]) -> None:
-    """Record gaps."""
+def insert_history_gaps(transaction: sqlite3.Connection, gaps: Iterable[MissingCommitRange]) -> None:
+    """Record gaps, ranges of commits with missing states, in a history."""
     transaction.executemany(sql.INSERT_GAP, ((gap.first, gap.last, gap.table, gap.id) for gap in gaps))
 
 
@@ -118,7 +118,7 @@ class _SalvageReader:
         self._sealed = sealed
         self._found = SalvagedHistory(damaged_pages=len(damaged))
         self._earliest = 0
-        self._rows: dict[str, list[PageRow]] = {name: [] for name in _TABLES}
+        self._rows: dict[str, list[SqlitePageRow]] = {name: [] for name in _TABLES}
 
     def all(self) -> SalvagedHistory:
         found = self._found
@@ -133,7 +133,7 @@ class _SalvageReader:
         found.said = [*self._co_authors()]
         found.missing = len(found.gaps)
         if len(found.gaps) > MAX_GAPS_WITH_ID:
-            found.gaps = merge_gaps(found.gaps)
+            found.gaps = merge_history_gaps(found.gaps)
         return found
 
     def _read_leaves(self) -> None:
@@ -142,7 +142,7 @@ class _SalvageReader:
             for cell in self._pages.cells(number):
                 name = _BY_COLUMNS.get(len(cell.values))
                 if name is not None:
-                    self._rows[name].append(PageRow(number, cell.rowid, cell.values))
+                    self._rows[name].append(SqlitePageRow(number, cell.rowid, cell.values))
                 elif number not in self._damaged and len(cell.values) == 2 and _are_integers(cell.values[1]):  # noqa: PLR2004
                     self._found.moments[cell.rowid] = cell.values[1]
 
@@ -168,12 +168,12 @@ class _SalvageReader:
                     moments.setdefault(row.values[table.last], row.values[table.ended])
         self._earliest = moments[min(moments)] if moments else 0
 
-    def _intact_rows(self, table: _Table, rows: list[PageRow]) -> dict[int, PageRow]:
+    def _intact_rows(self, table: _Table, rows: list[SqlitePageRow]) -> dict[int, SqlitePageRow]:
         """Return the intact rows by number. A row whose number another row has gets a negative one.
 
         The number of a row is part of no checksum, so those on intact pages come first.
         """
-        kept: dict[int, PageRow] = {}
+        kept: dict[int, SqlitePageRow] = {}
         numbers: dict[RecordValues, int] = {}
         for row in sorted(rows, key=lambda row: self._is_suspect(row.page)):
             if not self._is_whole(table, row):
@@ -187,7 +187,7 @@ class _SalvageReader:
             numbers[key], kept[number] = number, row
         return self._without_stale_rows(table, kept)
 
-    def _without_stale_rows(self, table: _Table, kept: dict[int, PageRow]) -> dict[int, PageRow]:
+    def _without_stale_rows(self, table: _Table, kept: dict[int, SqlitePageRow]) -> dict[int, SqlitePageRow]:
         """Drop the rows on damaged pages without an end whose state had ended: these are older copies."""
         newest: dict[RecordValues, int] = {}
         for row in kept.values():
@@ -202,7 +202,7 @@ class _SalvageReader:
             or (number not in ended and row.values[table.first] >= newest[row.values[: table.first]])
         }
 
-    def _is_whole(self, table: _Table, row: PageRow) -> bool:
+    def _is_whole(self, table: _Table, row: SqlitePageRow) -> bool:
         values = row.values
         first, last, content, expected = (values[at] for at in (table.first, table.last, -2, -1))
         try:
@@ -231,7 +231,7 @@ class _SalvageReader:
             return moments.get(first) == started
         return first >= 0 and started <= self._earliest
 
-    def _gaps(self, name: str, table: _Table, kept: dict[int, PageRow]) -> list[MissingRange]:
+    def _gaps(self, name: str, table: _Table, kept: dict[int, SqlitePageRow]) -> list[MissingCommitRange]:
         """Return the gaps of a table: by an intact index, or else from the first lost page on."""
         unread = list[UnreadablePage]()
         is_whole = name in self._roots and self._is_read(self._roots[name], kept, unread)
@@ -241,14 +241,14 @@ class _SalvageReader:
             entries = self._entries(index)
             if entries is not None:
                 return self._gaps_from_index(name, table, place, entries, kept)
-        return [] if is_whole else [MissingRange(self._first_incomplete_commit(table, kept, unread), None, name)]
+        return [] if is_whole else [MissingCommitRange(self._first_incomplete_commit(table, kept, unread), None, name)]
 
-    def _is_read(self, root: int, kept: dict[int, PageRow], unread: list[UnreadablePage]) -> bool:
+    def _is_read(self, root: int, kept: dict[int, SqlitePageRow], unread: list[UnreadablePage]) -> bool:
         """Return whether all rows of a table were read and kept."""
         rows = {row.rowid for row in self._pages.iterate_tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
-    def _entries(self, index: str) -> list[PageRow] | None:
+    def _entries(self, index: str) -> list[SqlitePageRow] | None:
         """Return the entries of an index, None unless it is completely readable."""
         root, unread = self._roots.get(index), list[UnreadablePage]()
         if root is None:
@@ -257,24 +257,24 @@ class _SalvageReader:
         return None if unread else entries
 
     def _gaps_from_index(
-        self, name: str, table: _Table, place: int, entries: list[PageRow], kept: dict[int, PageRow]
-    ) -> list[MissingRange]:
+        self, name: str, table: _Table, place: int, entries: list[SqlitePageRow], kept: dict[int, SqlitePageRow]
+    ) -> list[MissingCommitRange]:
         ends = self._ends(name, entries)
         keys = {row.values[: table.first + 1] for row in kept.values()}
 
-        def is_kept(entry: PageRow) -> bool:
+        def is_kept(entry: SqlitePageRow) -> bool:
             if place == table.first:
                 return entry.values[:-1] in keys
             row = kept.get(entry.values[-1])
             return row is not None and row.values[table.first] == entry.values[place]
 
         return [
-            MissingRange(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
+            MissingCommitRange(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
             for entry in entries
             if not is_kept(entry)
         ]
 
-    def _ends(self, name: str, entries: list[PageRow]) -> dict[int, int]:
+    def _ends(self, name: str, entries: list[SqlitePageRow]) -> dict[int, int]:
         """Return the commits by which node states had ended, by row number."""
         if name != "node":
             return {}
@@ -282,18 +282,20 @@ class _SalvageReader:
         known = self._entries("node_by_end") or ()
         return ends | {entry.values[2]: entry.values[0] for entry in known}
 
-    def _first_incomplete_commit(self, table: _Table, kept: dict[int, PageRow], unread: list[UnreadablePage]) -> int:
+    def _first_incomplete_commit(
+        self, table: _Table, kept: dict[int, SqlitePageRow], unread: list[UnreadablePage]
+    ) -> int:
         """Return the first commit as of which a row may be missing: that of the last row before the lost pages."""
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)
         return max(max(before, default=0), self._found.oldest)
 
-    def _earlier_gaps(self) -> Iterator[MissingRange]:
+    def _earlier_gaps(self) -> Iterator[MissingCommitRange]:
         """Yield the gaps that the file already records, which an earlier salvage has left."""
         root = self._roots.get("gap")
         for row in self._pages.iterate_tree(root, lambda _: None) if root else ():
             if len(row.values) == 4:  # noqa: PLR2004
-                yield MissingRange(*row.values)
+                yield MissingCommitRange(*row.values)
 
     def _co_authors(self) -> Iterator[RecordValues]:
         root = self._roots.get("said")
@@ -304,17 +306,17 @@ class _SalvageReader:
                 yield values
 
 
-def merge_gaps(gaps: Iterable[MissingRange]) -> list[MissingRange]:
+def merge_history_gaps(gaps: Iterable[MissingCommitRange]) -> list[MissingCommitRange]:
     """Return the fewest gaps that cover the same commits, by table, without ids."""
-    by_table: dict[str, list[MissingRange]] = defaultdict(list)
+    by_table: dict[str, list[MissingCommitRange]] = defaultdict(list)
     for gap in sorted(gaps, key=lambda each: each.first):
         found = by_table[gap.table]
         before = found[-1] if found else None
         if before is not None and (before.last is None or gap.first <= before.last):
             last = None if before.last is None or gap.last is None else max(before.last, gap.last)
-            found[-1] = MissingRange(before.first, last, gap.table)
+            found[-1] = MissingCommitRange(before.first, last, gap.table)
         else:
-            found.append(MissingRange(gap.first, gap.last, gap.table))
+            found.append(MissingCommitRange(gap.first, gap.last, gap.table))
     return [gap for found in by_table.values() for gap in found]
 
 

@@ -1,0 +1,1 @@
+"""Links of a store, which are edges into other stores: SQLite index and its projection."""

@@ -12,23 +12,23 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 import msgspec
 from typing_extensions import override
 
-from kgserve.projections.base import EraseRequest
-from kgserve.projections.links.links import LinkIndex, LinkReader
+from kgserve.projections.base import ProjectionEraseRequest
+from kgserve.projections.links.cross_store_link_index import CrossStoreLinkIndex, CrossStoreLinkReader
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import read_all_links
-from kgserve.storage.journal.tail import LinkChange, read_link_changes
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.change import ChangeSet, LinksState
-from kgserve.storage.model.digest import shift_links
-from kgserve.storage.model.rows import LinkKey, LinkRow
-from kgserve.storage.plan import PlanningWorkspace
+from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_changes
+from kgserve.storage.journal.replay import read_store_links_as_of
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
+from kgserve.storage.model.row_digest import update_links_state
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.storage.write_planner import WritePlanningWorkspace
 
 
-class LinkProjection(OnDemandProjection[LinkIndex]):
+class CrossStoreLinkProjection(OnDemandProjection[CrossStoreLinkIndex]):
     """Links of one store, in a file that is opened by the first reader or write that needs it.
 
     A store that never had a link (`RowsSnapshot.linked`) has no such file.
@@ -46,7 +46,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
         self.after_erasing: list[Callable[[], None]] = []
 
     @contextmanager
-    def reading(self) -> Generator[tuple[LinkReader | None, RowsSnapshot]]:
+    def reading(self) -> Generator[tuple[CrossStoreLinkReader | None, RowsSnapshot]]:
         """Yield the links and the rows of one commit; writes continue meanwhile.
 
         The reader is None if the store has no links. Raises Unavailable.
@@ -58,7 +58,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
             yield links, rows
 
     @override
-    def erase(self, erasure: EraseRequest) -> None:
+    def erase(self, erasure: ProjectionEraseRequest) -> None:
         if self._rows.rows().linked:
             self._answer(lambda: self._erase_now(erasure))
             for erase in self.after_erasing:
@@ -76,7 +76,7 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
             for wake in self.after_change:
                 wake()
 
-    def load_touched_links(self, workspace: PlanningWorkspace, batches: Sequence[WriteBatch]) -> None:
+    def load_touched_links(self, workspace: WritePlanningWorkspace, batches: Sequence[WriteBatch]) -> None:
         """Load the links that batches touch into a workspace; their sources must be loaded. Raises Unavailable."""
         keys = {put.key for batch in batches for put in batch.links}
         keys |= {workspace.redirect_link(put).key for batch in batches for put in batch.links}
@@ -92,13 +92,15 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
         cut, state = self._find_links((), change.nodes_deleted)
         if not cut:
             return change
-        links = shift_links(state, (), cut)
+        links = update_links_state(state, (), cut)
         return msgspec.structs.replace(change, links_deleted=sorted(row.key for row in cut), links=links)
 
-    def _find_links(self, keys: Collection[LinkKey], sources: Collection[str]) -> tuple[list[LinkRow], LinksState]:
+    def _find_links(
+        self, keys: Collection[CrossStoreLinkKey], sources: Collection[str]
+    ) -> tuple[list[CrossStoreLinkRow], CrossStoreLinksState]:
         """Return the links with the given keys or sources, and the state of all links."""
 
-        def ask(links: LinkReader, _: RowsSnapshot) -> tuple[list[LinkRow], LinksState]:
+        def ask(links: CrossStoreLinkReader, _: RowsSnapshot) -> tuple[list[CrossStoreLinkRow], CrossStoreLinksState]:
             state = links.state
             found = [*links.of(keys), *links.find_by_sources(sources)] if state.count else []
             return found, state
@@ -111,25 +113,25 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
             if links is None:
                 return None
             try:
-                found, stated = LinksState(), links.state
+                found, stated = CrossStoreLinksState(), links.state
                 for some in links.iterate_links():
-                    found = shift_links(found, some, ())
+                    found = update_links_state(found, some, ())
             except sqlite3.Error as error:
                 return str(error)
         return None if found == stated else str(stated)
 
     # Methods below require the lock
 
-    def _reader(self, rows: RowsSnapshot) -> AbstractContextManager[LinkReader]:
+    def _reader(self, rows: RowsSnapshot) -> AbstractContextManager[CrossStoreLinkReader]:
         return self._caught_up(rows).open_snapshot()
 
     @override
     def _open(self) -> int:
-        self._file = LinkIndex(self._path)
+        self._file = CrossStoreLinkIndex(self._path)
         return self._file.sequence
 
     @override
-    def _read(self, after: int, last: int) -> tuple[Iterable[LinkChange], int]:
+    def _read(self, after: int, last: int) -> tuple[Iterable[CommitLinkChanges], int]:
         return read_link_changes(self._journal.frames(after), after, last), last
 
     @override
@@ -139,18 +141,18 @@ class LinkProjection(OnDemandProjection[LinkIndex]):
             self._opened.advance_to(self.sequence)
 
     @override
-    def _apply(self, changes: Iterable[LinkChange | ChangeSet], sequence: int) -> None:
+    def _apply(self, changes: Iterable[CommitLinkChanges | ChangeSet], sequence: int) -> None:
         for change in changes:
             if change.links is not None:
                 self._opened.apply(change.links_put(), change.links_deleted, change.sequence, change.links)
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
-        self._opened.rebuild(read_all_links(self._layout, self._journal, rows.at), rows.at)
+        self._opened.rebuild(read_store_links_as_of(self._layout, self._journal, rows.at), rows.at)
         return rows.at
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         self._opened.erase()
 
     @override

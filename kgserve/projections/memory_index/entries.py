@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from kgserve.platform.text.similarity import fingerprint, text_hash
+from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
-from kgserve.projections.memory_index.decay import (
+from kgserve.projections.memory_index.confidence_decay import (
     MIN_DECAY_KEY,
-    Confidence,
-    HalfLives,
+    ConfidenceAtTime,
+    MemoryHalfLives,
+    compute_decay_sort_key,
     confidence_stated_at,
-    decay_key,
     decayed_confidence,
     latest_confidence,
 )
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.soft_delete import is_live
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.soft_delete import is_live_memory
 
 TALLY_MEMORY_TYPE, TALLY_MEMORY_TAG, TALLY_SOURCE, TALLY_LAYER, TALLY_DAY = "type", "tag", "source", "layer", "day"
 TALLY_TOTAL, TALLY_BOUNDED, TALLY_ENDED, TALLY_ENTITY_TYPE, TALLY_RELATION = (
@@ -34,7 +34,7 @@ TALLY_TOTAL, TALLY_BOUNDED, TALLY_ENDED, TALLY_ENTITY_TYPE, TALLY_RELATION = (
 _LASTING_EPOCH = 1 << 46
 
 
-class MemoryEntry(NamedTuple):
+class MemoryIndexRow(NamedTuple):
     """Row of one memory, in the order of the columns. Times are microseconds; a ``half`` of 0 means no decay."""
 
     id: str
@@ -59,20 +59,20 @@ class MemoryEntry(NamedTuple):
     start: int | None
     stop: int | None
 
-    def with_access(self, access: AccessRecord | None, half_lives: HalfLives) -> MemoryEntry:
+    def with_access(self, access: MemoryAccessRecord | None, half_lives: MemoryHalfLives) -> MemoryIndexRow:
         """Return the entry after an access, with the half-lives of a store."""
-        used = Confidence(access.confidence, access.last) if access else None
-        worth, half = latest_confidence(Confidence(self.stated, self.stated_at), used), half_lives.of(self.type)
+        used = ConfidenceAtTime(access.confidence, access.last) if access else None
+        worth, half = latest_confidence(ConfidenceAtTime(self.stated, self.stated_at), used), half_lives.of(self.type)
         return self._replace(
             confidence=worth.confidence,
             since=worth.since,
             half=half or 0,
-            key=decay_key(worth, half),
+            key=compute_decay_sort_key(worth, half),
             accessed=access.last if access else 0,
         )
 
 
-class MemoryState(NamedTuple):
+class MemoryMetadata(NamedTuple):
     """Confidence, access and placement of a memory, without its text. Times are microseconds.
 
     ``confidence`` is the value as of ``since``, after the last access; a ``half`` of 0 means no decay. ``is_active``:
@@ -99,26 +99,28 @@ class MemoryState(NamedTuple):
 
     def effective(self, now: int) -> float:
         """Return the confidence at a moment, after decay."""
-        return decayed_confidence(Confidence(self.confidence, self.since), now, self.half or None)
+        return decayed_confidence(ConfidenceAtTime(self.confidence, self.since), now, self.half or None)
 
     def is_valid_at(self, moment: int) -> bool:
         """Return whether the memory is valid at a moment of valid time."""
         return (self.start is None or self.start <= moment) and (self.stop is None or moment < self.stop)
 
-    def with_access(self, access: AccessRecord | None) -> MemoryState:
+    def with_access(self, access: MemoryAccessRecord | None) -> MemoryMetadata:
         """Return the memory after an access that is not in the index yet."""
         if access is None:
             return self
-        worth = latest_confidence(Confidence(self.confidence, self.since), Confidence(access.confidence, access.last))
+        worth = latest_confidence(
+            ConfidenceAtTime(self.confidence, self.since), ConfidenceAtTime(access.confidence, access.last)
+        )
         return self._replace(
             confidence=worth.confidence, since=worth.since, access_count=access.count, accessed_at=access.last
         )
 
 
-def memory_state_of(row: NodeRow) -> MemoryState:
+def memory_metadata_from_row(row: NodeRow) -> MemoryMetadata:
     """Return the state of a memory from its row alone, without accesses."""
     extras = row.extras or NO_EXTRAS
-    return MemoryState(
+    return MemoryMetadata(
         *(
             row.id,
             row.type,
@@ -135,26 +137,28 @@ def memory_state_of(row: NodeRow) -> MemoryState:
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(is_live(row)),
+        int(is_live_memory(row)),
         extras.valid_from,
         extras.valid_to,
     )
 
 
-def memory_entry_of(row: NodeRow, access: AccessRecord | None, half_lives: HalfLives) -> MemoryEntry:
+def build_memory_index_row(
+    row: NodeRow, access: MemoryAccessRecord | None, half_lives: MemoryHalfLives
+) -> MemoryIndexRow:
     """Return the index entry of a node that is a memory."""
     extras = row.extras or NO_EXTRAS
     stated, since = extras.confidence or 0.0, confidence_stated_at(row)
-    entry = MemoryEntry(
+    entry = MemoryIndexRow(
         *(row.id, row.type, row.created_at, row.updated_at, stated, since, stated, since, 0, 0, 0),
         text_hash(row.content),
-        fingerprint(row.content),
+        fingerprint_wording(row.content),
         extras.layer,
         extras.source,
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(is_live(row)),
+        int(is_live_memory(row)),
         extras.valid_from,
         extras.valid_to,
     )
@@ -162,14 +166,14 @@ def memory_entry_of(row: NodeRow, access: AccessRecord | None, half_lives: HalfL
 
 
 class AggregateChanges:
-    """Pending changes of counts and sums."""
+    """Pending changes of the memory index's aggregates: counts, and sums of confidences."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.terms: Counter[tuple[int, int]] = Counter()
         self.sums: dict[tuple[int, int], float] = {}
 
-    def add_memory(self, entry: MemoryEntry | None, tags: Iterable[str], by: int) -> None:
+    def add_memory(self, entry: MemoryIndexRow | None, tags: Iterable[str], by: int) -> None:
         """Add (1) or remove (-1) a memory with its tags."""
         if entry is None:
             return
@@ -182,31 +186,31 @@ class AggregateChanges:
                 self.counts[TALLY_MEMORY_TAG, tag] += by
             self._add(entry, by)
 
-    def _add(self, entry: MemoryEntry, by: int) -> None:
-        epoch, term = epoch_and_term(entry.half, entry.key, entry.confidence)
+    def _add(self, entry: MemoryIndexRow, by: int) -> None:
+        epoch, term = compute_confidence_epoch_term(entry.half, entry.key, entry.confidence)
         self.terms[entry.half, epoch] += by
         self.sums[entry.half, epoch] = self.sums.get((entry.half, epoch), 0.0) + by * term
 
 
-def epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
+def compute_confidence_epoch_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
     """Return the epoch in which a confidence is summed, and its term there: 2 to the power of its half-lives in it."""
-    epoch, rest = divmod(key_, epoch_length(half))
+    epoch, rest = divmod(key_, get_decay_epoch_length(half))
     if half == 0 or key_ == MIN_DECAY_KEY:
         return epoch, min(max(confidence, 0.0), 1.0)
     return epoch, 2.0 ** (rest / half)
 
 
-def epoch_length(half: int) -> int:
+def get_decay_epoch_length(half: int) -> int:
     """Return the number of keys that an epoch covers: one half-life, or 1/64 of the confidence range without decay."""
     return half or _LASTING_EPOCH
 
 
-def epoch_confidence_at(epoch: int, sum_: float, half: int, now: int) -> float:
+def sum_epoch_confidence_at(epoch: int, sum_: float, half: int, now: int) -> float:
     """Return the sum of the confidences of an epoch at a moment."""
     return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
 
 
-def _tally_keys(entry: MemoryEntry) -> Iterable[tuple[str, str]]:
+def _tally_keys(entry: MemoryIndexRow) -> Iterable[tuple[str, str]]:
     yield TALLY_TOTAL, ""
     if entry.start is not None or entry.stop is not None:
         yield TALLY_BOUNDED, ""

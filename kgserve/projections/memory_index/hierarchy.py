@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kgserve.platform.sqlite_files import select_by_values
-from kgserve.storage.model.parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, is_parent_edge
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, edge_created_at
+from kgserve.platform.sqlite_files import select_rows_by_in_list
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, is_effective_parent_edge
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, edge_created_at
 
 TALLY_SECOND_PARENT, TALLY_CYCLE = "second_parent", "cycle"
 _MIN_MOVED_FOR_REBUILD = 1_000
@@ -99,7 +99,7 @@ class _ParentEdge(NamedTuple):
     closing: bool = False
 
 
-class HierarchyWriter:
+class MemoryHierarchyWriter:
     """Writer of the hierarchy within one transaction; `apply_pending_moves` applies the collected changes."""
 
     def __init__(self, transaction: sqlite3.Connection) -> None:
@@ -114,7 +114,7 @@ class HierarchyWriter:
     def put(self, edges: Iterable[EdgeRow]) -> None:
         """Add or change relations; those that are not to a parent are ignored."""
         for edge in edges:
-            if is_parent_edge(edge):
+            if is_effective_parent_edge(edge):
                 self._run(_UPSERT_UPWARD, (edge_created_at(edge), edge.source, edge.target))
                 self._children.add(edge.source)
             elif edge.relation_type == CHILD_OF_RELATION:
@@ -175,7 +175,7 @@ class HierarchyWriter:
             self._children.add(source)
 
     def _numbers(self, ids: set[str]) -> set[int]:
-        return {number for (number,) in select_by_values(self._run, _SELECT_MEMORY_NUMBERS, [*ids])}
+        return {number for (number,) in select_rows_by_in_list(self._run, _SELECT_MEMORY_NUMBERS, [*ids])}
 
     def _is_rebuild_cheaper(self, moved: int) -> bool:
         """Return whether so large a share of all memories is moved that a rebuild is cheaper."""
@@ -340,7 +340,7 @@ def _pairs(steps: dict[int, _ParentEdge]) -> Iterator[tuple[int, str, int, int]]
 # Queries
 
 
-class HierarchyNode(NamedTuple):
+class MemoryAtDepth(NamedTuple):
     """Memory, and its distance in levels."""
 
     id: str
@@ -350,7 +350,7 @@ class HierarchyNode(NamedTuple):
 class DescendantPage(NamedTuple):
     """Page of descendants, and the id after which the next page begins; None on the last page."""
 
-    found: list[HierarchyNode]
+    found: list[MemoryAtDepth]
     next: str | None
 
 
@@ -404,7 +404,7 @@ _FROM_DESCENDANTS_WITH_VERSIONS = f"""FROM (
 _SELECT_HAS_VERSIONS = "SELECT EXISTS (SELECT 1 FROM memory WHERE belongs_to != '')"
 
 
-def from_descendants_clause(reader: sqlite3.Connection) -> str:
+def build_descendants_from_clause(reader: sqlite3.Connection) -> str:
     """Return the FROM clause of a query over the memories ``m`` for which `IS_DESCENDANT` holds."""
     return _FROM_DESCENDANTS_WITH_VERSIONS if reader.execute(_SELECT_HAS_VERSIONS).fetchone()[0] else _FROM_DESCENDANTS
 
@@ -414,7 +414,7 @@ def count_descendants(reader: sqlite3.Connection, memory_id: str, most: int) -> 
     return reader.execute(_COUNT_DESCENDANTS_UP_TO, {"id": memory_id, "most": most}).fetchone()[0]
 
 
-class HierarchyLookups:
+class MemoryHierarchyQueries:
     """Queries on the memory hierarchy through a connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -426,7 +426,7 @@ class HierarchyLookups:
     ) -> DescendantPage:
         """Return the next descendants valid at a moment, in the order of ids; ``near`` restricts them to children."""
         values = {"id": memory_id, "now": now, "layer": layer, "after": after, "most": MAX_SCANNED_DESCENDANTS + 1}
-        found: list[HierarchyNode] = []
+        found: list[MemoryAtDepth] = []
         last = after
         for number, (node_id, depth, fits) in enumerate(
             self._run(_SELECT_CHILDREN if near else _SELECT_DESCENDANTS, values), 1
@@ -434,14 +434,14 @@ class HierarchyLookups:
             if number > MAX_SCANNED_DESCENDANTS or (fits and len(found) == limit):
                 return DescendantPage(found, last)
             if fits:
-                found.append(HierarchyNode(node_id, depth))
+                found.append(MemoryAtDepth(node_id, depth))
             last = node_id
         return DescendantPage(found, None)
 
-    def ancestors_of(self, memory_id: str, now: int, layer: int | None = None) -> list[HierarchyNode]:
+    def ancestors_of(self, memory_id: str, now: int, layer: int | None = None) -> list[MemoryAtDepth]:
         """Return the ancestors valid at a moment, nearest first."""
         values = {"id": memory_id, "now": now, "layer": layer, "most": MAX_HIERARCHY_DEPTH}
-        return [HierarchyNode(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
+        return [MemoryAtDepth(node_id, depth) for node_id, depth, fits in self._run(_SELECT_PATH_UP, values) if fits]
 
     def count_children(self, memory_id: str, now: int) -> int:
         """Return the number of children of a memory that are valid at a moment."""
@@ -453,12 +453,12 @@ class HierarchyLookups:
 
     def filter_descendants(self, memory_id: str, ids: Iterable[str]) -> set[str]:
         """Return those of some memories that are descendants of a memory, or versions of descendants."""
-        found = select_by_values(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
+        found = select_rows_by_in_list(self._run, _SELECT_BELOW_AMONG, [*ids], before=(memory_id,))
         return {node_id for (node_id,) in found}
 
     def sample_descendants(self, memory_id: str, limit: int) -> list[str]:
         """Return up to ``limit`` descendants of a memory, and their versions."""
-        query = f"SELECT m.id {from_descendants_clause(self._connection)} 1 LIMIT :limit"
+        query = f"SELECT m.id {build_descendants_from_clause(self._connection)} 1 LIMIT :limit"
         return [node_id for (node_id,) in self._run(query, {"under": memory_id, "limit": limit})]
 
     def more_general_children(self, memory_id: str, layer: int, limit: int) -> list[str]:

@@ -17,21 +17,25 @@ from typing import NamedTuple
 import structlog
 from typing_extensions import override
 
-from kgserve.platform.text.similarity import fingerprint, text_hash
-from kgserve.projections.base import EraseRequest
-from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.lookups import MAX_ENTITIES_PER_NAME, MAX_EQUAL_MEMORIES, MemoryIndexReader
-from kgserve.projections.memory_index.memories import MemoryIndexFile
+from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
+from kgserve.projections.base import ProjectionEraseRequest
+from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_reader import (
+    MAX_ENTITIES_PER_NAME,
+    MAX_EQUAL_MEMORIES,
+    MemoryIndexReader,
+)
 from kgserve.projections.on_demand_projection import Found, OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import read_all_accesses
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange
-from kgserve.storage.model.entity_names import list_entity_names, normalize_name
-from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.journal.replay import read_node_accesses_as_of
+from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, NetChange
+from kgserve.storage.model.entity_names import list_entity_names, normalize_entity_name
+from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.store_folder_layout import StoreLayout
 
 MAX_PENDING_ROWS = 10_000
 MAX_PENDING_TEXT_BYTES = 16 << 20
@@ -62,7 +66,7 @@ class RecentCommits:
         self._rows = self._bytes = 0
         # Each with its last commit.
         self._by_key: dict[_Key, dict[str, int]] = {}
-        self._accesses: dict[str, tuple[AccessRecord | None, int]] = {}
+        self._accesses: dict[str, tuple[MemoryAccessRecord | None, int]] = {}
 
     def add(self, change: ChangeSet) -> None:
         """Add the next commit; one that exceeds the limits discards all."""
@@ -109,7 +113,7 @@ class RecentCommits:
         with self._lock:
             return {fold for fold in folds if fold in self._by_key}, self.since
 
-    def accesses(self, ids: Collection[str]) -> tuple[dict[str, AccessRecord | None], int]:
+    def accesses(self, ids: Collection[str]) -> tuple[dict[str, MemoryAccessRecord | None], int]:
         """Return the recent accesses of some nodes, None where they were reset, and ``since``."""
         with self._lock:
             return {each: self._accesses[each][0] for each in ids if each in self._accesses}, self.since
@@ -143,10 +147,10 @@ class RecentCommits:
         self._bytes += by * commit.bytes
 
 
-def lookup_keys_of(node: NodeRow) -> set[_Key]:
+def get_node_lookup_keys(node: NodeRow) -> set[_Key]:
     """Return the lookup keys of a node: hash and fingerprint of a memory's text, and its folded names."""
-    keys: set[_Key] = {normalize_name(name) for name in list_entity_names(node)}
-    return keys | {text_hash(node.content), fingerprint(node.content)} if node.is_memory else keys
+    keys: set[_Key] = {normalize_entity_name(name) for name in list_entity_names(node)}
+    return keys | {text_hash(node.content), fingerprint_wording(node.content)} if node.is_memory else keys
 
 
 def _ids_with_reset_accesses(change: ChangeSet) -> Iterator[str]:
@@ -156,7 +160,7 @@ def _ids_with_reset_accesses(change: ChangeSet) -> Iterator[str]:
 
 def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
     for node in (*change.nodes_created, *change.nodes_updated):
-        yield from ((key, node.id) for key in lookup_keys_of(node))
+        yield from ((key, node.id) for key in get_node_lookup_keys(node))
 
 
 log = structlog.get_logger()
@@ -170,7 +174,7 @@ class MemoryIndexDamaged(sqlite3.DatabaseError):
     """Raised when the index refers to a row that must not exist."""
 
 
-class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
+class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
     """Memory index of a store, in a file that the first query opens.
 
     A store without memories and named nodes has no such file.
@@ -181,7 +185,11 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
     rebuilding_message = "the memory index is being rebuilt; try again shortly"
 
     def __init__(
-        self, layout: StoreLayout, journal: Journal, rows: CurrentRowsProjection, half_lives: Callable[[], HalfLives]
+        self,
+        layout: StoreLayout,
+        journal: Journal,
+        rows: CurrentRowsProjection,
+        half_lives: Callable[[], MemoryHalfLives],
     ) -> None:
         super().__init__(layout.memories, layout, journal, rows)
         self._half_lives = half_lives
@@ -199,7 +207,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         self.is_in_demand = True
         return super().ask(question)
 
-    def accesses(self, ids: Collection[str]) -> dict[str, AccessRecord]:
+    def accesses(self, ids: Collection[str]) -> dict[str, MemoryAccessRecord]:
         """Return the journaled accesses of some nodes. Raises Unavailable."""
         recent, since = self._recent.accesses(ids)
         rest = [node_id for node_id in ids if node_id not in recent]
@@ -231,7 +239,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
 
     def candidates_named(self, name: str) -> list[str]:
         """Return candidates for nodes with a name; the caller must check the rows. Raises Unavailable."""
-        recent, since = self._recent.find_ids((normalize_name(name),))
+        recent, since = self._recent.find_ids((normalize_entity_name(name),))
         known = self._look_up(lambda file: [each.id for each in file.nodes_named(name)], since)
         if recent and len(known) >= MAX_ENTITIES_PER_NAME:
             known = self.ask(lambda memories, _: [each.id for each in memories.nodes_named(name)])
@@ -254,7 +262,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
             self.ask(lambda memories, _: self._commit(memories))
 
     @override
-    def erase(self, erasure: EraseRequest) -> None:
+    def erase(self, erasure: ProjectionEraseRequest) -> None:
         with self._lock:
             if self._rows.rows().width is ColumnSet.MEMORY:
                 super().erase(erasure)
@@ -313,7 +321,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
-        accesses = read_all_accesses(self._layout, self._journal, rows.at)
+        accesses = read_node_accesses_as_of(self._layout, self._journal, rows.at)
         nodes = chain.from_iterable(map(rows.rows_of_nodes, rows.memory_and_named_nodes()))
         found = (rows.edges_around(numbers, outgoing=True) for numbers in rows.memory_and_named_nodes())
         edges = chain.from_iterable(map(rows.rows_of, found))
@@ -322,7 +330,7 @@ class MemoryProjection(OnDemandProjection[MemoryIndexFile]):
         return rows.at
 
     @override
-    def _erase(self, erasure: EraseRequest) -> None:
+    def _erase(self, erasure: ProjectionEraseRequest) -> None:
         self._commit(self._opened)
         with self._reading:
             self._opened.rewrite_without_deleted_rows()

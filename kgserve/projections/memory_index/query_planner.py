@@ -9,19 +9,23 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kgserve.platform.sqlite_files import name_parameters
+from kgserve.platform.sqlite_files import to_named_sql_parameters
 from kgserve.projections.memory_index import hierarchy
-from kgserve.projections.memory_index import statements as sql
-from kgserve.projections.memory_index.decay import MIN_DECAY_KEY, MIN_UNDECAYING_KEY, min_decay_key
+from kgserve.projections.memory_index import memory_index_sql as sql
+from kgserve.projections.memory_index.confidence_decay import (
+    MIN_DECAY_KEY,
+    MIN_UNDECAYING_KEY,
+    compute_min_decay_sort_key,
+)
 from kgserve.projections.memory_index.entries import (
     TALLY_BOUNDED,
     TALLY_MEMORY_TAG,
     TALLY_MEMORY_TYPE,
     TALLY_SOURCE,
     TALLY_TOTAL,
-    epoch_length,
+    get_decay_epoch_length,
 )
-from kgserve.storage.model.filters import ANY_WITHDRAWAL, MAX_SCANNED_NODES, MemoryFilter
+from kgserve.storage.model.node_and_memory_filters import ANY_WITHDRAWAL, MAX_SCANNED_NODES, MemoryFilter
 
 MAX_SORTED_MEMORIES = 5_000
 """Maximum result size for which fetching and sorting is preferred to a scan in index order."""
@@ -164,7 +168,7 @@ def _conditions(
         texts.append(hierarchy.IS_ORPHAN)
     if wanted.among is not None:
         # No memory has an empty id; an empty list would leave nothing to look up in the index.
-        own = name_parameters("among", sorted(wanted.among) or [""])
+        own = to_named_sql_parameters("among", sorted(wanted.among) or [""])
         values |= own
         texts.append(f"m.id IN ({', '.join(f':{name}' for name in own)})")
     texts += [text for field, text in _SIMPLE_CONDITIONS.items() if getattr(wanted, field) not in (None, "")]
@@ -190,7 +194,7 @@ def _confidence_conditions(
     values["min_confidence"] = wanted.min_confidence
     for at, half in enumerate(halves):
         values[f"half{at}"] = half
-        values[f"key{at}"] = min_decay_key(wanted.min_confidence, wanted.now, half or None)
+        values[f"key{at}"] = compute_min_decay_sort_key(wanted.min_confidence, wanted.now, half or None)
     keys = " OR ".join(f"(m.half = :half{at} AND m.key >= :key{at})" for at in range(len(halves)))
     yield f"({keys})"
     # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
@@ -205,11 +209,11 @@ def _active_values(wanted: MemoryFilter) -> tuple[int, ...]:
 
 
 def _has_bounded_memories(reader: sqlite3.Connection) -> bool:
-    return read_tally(reader, TALLY_BOUNDED, "") > 0
+    return read_aggregate_count(reader, TALLY_BOUNDED, "") > 0
 
 
-def read_tally(reader: sqlite3.Connection, kind: str, name: str) -> int:
-    """Return the tally of a kind and a name."""
+def read_aggregate_count(reader: sqlite3.Connection, kind: str, name: str) -> int:
+    """Return the stored count of an aggregate, given its kind (such as "type" or "tag") and name."""
     found = reader.execute(sql.SELECT_MEMORY_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
 
@@ -229,7 +233,9 @@ def _choose_access_path(
     reader: sqlite3.Connection, wanted: MemoryFilter, halves: Sequence[int], values: StatementParameters
 ) -> _AccessPath:
     """Return the access path with the fewest entries. Ended memories have no tallies, so index entries are counted."""
-    paths = [_AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", read_tally(reader, TALLY_TOTAL, ""))]
+    paths = [
+        _AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", read_aggregate_count(reader, TALLY_TOTAL, ""))
+    ]
     if wanted.ended or wanted.includes_former_versions:
         paths = [_AccessPath(paths[0].source, _MAX_SORT_VALUE)]
         paths += [
@@ -240,12 +246,13 @@ def _choose_access_path(
             paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     else:
         paths += [
-            _AccessPath(_by_tag(at), read_tally(reader, TALLY_MEMORY_TAG, tag)) for at, tag in enumerate(wanted.tags)
+            _AccessPath(_by_tag(at), read_aggregate_count(reader, TALLY_MEMORY_TAG, tag))
+            for at, tag in enumerate(wanted.tags)
         ]
         if wanted.source:
-            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, read_tally(reader, TALLY_SOURCE, wanted.source)))
+            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, read_aggregate_count(reader, TALLY_SOURCE, wanted.source)))
         if wanted.types:
-            size = sum(read_tally(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
+            size = sum(read_aggregate_count(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
             paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     if wanted.among is not None:
         paths.append(_AccessPath(_FROM_MEMORY_BY_ID, len(wanted.among)))
@@ -254,7 +261,7 @@ def _choose_access_path(
     if wanted.under:
         paths.append(
             _AccessPath(
-                hierarchy.from_descendants_clause(reader),
+                hierarchy.build_descendants_from_clause(reader),
                 hierarchy.count_descendants(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
                 hierarchy.IS_DESCENDANT,
             )
@@ -296,7 +303,7 @@ def _count_entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -
 
 def _count_strong(reader: sqlite3.Connection, half: int, least: int) -> int:
     """Return the approximate number of memories of a half-life whose key is at least ``least``."""
-    return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // epoch_length(half))).fetchone()[0]
+    return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // get_decay_epoch_length(half))).fetchone()[0]
 
 
 # Lists
@@ -338,7 +345,7 @@ def _ordered_queries(
     for active in _active_values(wanted):
         if column == "key":
             for half in halves:
-                least = min_decay_key(wanted.min_confidence, wanted.now, half or None)
+                least = compute_min_decay_sort_key(wanted.min_confidence, wanted.now, half or None)
                 own = {"active": active, "half": half, "least": least, **order.start(half)}
                 yield f"{source} AND m.half = :half AND m.key >= :least AND {behind}", own
         else:

@@ -1,0 +1,1 @@
+"""Token vectors of conversation turns, for late-interaction search."""

@@ -1,0 +1,1 @@
+"""Vector indexes of current and past texts."""

@@ -24,10 +24,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.sqlite_files import ConcurrentDatabase, remove_path, select_by_values, vacuum_database
+from kgserve.platform.sqlite_files import ConcurrentDatabase, remove_path, select_rows_by_in_list, vacuum_database
 from kgserve.projections.filter_columns import FilterColumns, GrowableColumn
-from kgserve.projections.indexed_text import EntityFacets, IndexedText, IndexFilter
-from kgserve.projections.vector.index import VectorHit
+from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, IndexedText
+from kgserve.projections.vector.vector_index import VectorHit
 from kgserve.projections.vector.vector_rows import FloatMatrix, VectorFile, dot_products
 
 # Number of unreferenced rows that even a small file may keep.
@@ -124,7 +124,7 @@ class PastTextVectorIndex(ConcurrentDatabase):
             self._current = PastTextColumns(_read_texts(self._writer)), self._current[1]
             self._blank_unused(self._current[1])
 
-    def search(self, query: FloatMatrix, limit: int, only: IndexFilter) -> list[VectorHit]:
+    def search(self, query: FloatMatrix, limit: int, only: EntitySearchFilter) -> list[VectorHit]:
         """Return the nearest texts as of ``only.as_of``, nearest first; among equals those that ended first.
 
         Raises sqlite3.DatabaseError.
@@ -163,7 +163,7 @@ class PastTextVectorIndex(ConcurrentDatabase):
 
     def _numbers_of(self, ids: Collection[str]) -> Numbers:
         with self._reading:
-            found = select_by_values(self._reader.execute, _SELECT_RUN_NUMBERS_BY_ID, [*ids])
+            found = select_rows_by_in_list(self._reader.execute, _SELECT_RUN_NUMBERS_BY_ID, [*ids])
             return np.array([number for (number,) in found], np.int64)
 
     def _numbers_with_prefix(self, prefix: str) -> Numbers:
@@ -304,7 +304,7 @@ class PastTextColumns:
             else:
                 self._until.values[place], self._vector.values[place] = text.last, text.vector
 
-    def passing(self, only: IndexFilter) -> tuple[Numbers, Numbers]:
+    def passing(self, only: EntitySearchFilter) -> tuple[Numbers, Numbers]:
         """Return the numbers and vector rows of texts that held as of ``only.as_of`` and match the filter.
 
         Id conditions are ignored.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.plan_prefix import PlanRequest
+from kgserve.cypher.interpreter.explain_profile_prefix import PlanRequest
 from kgserve.errors import TimedOut
 
 StatementType = Literal["r", "w", "rw", "s"]
@@ -77,7 +77,7 @@ class AuthenticationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"AuthenticationRequest(scheme={self.scheme!r}, principal={self.principal!r}, remote={self.remote!r})"
 
 
-class BoltCaller(msgspec.Struct, frozen=True, kw_only=True):
+class AuthenticatedBoltClient(msgspec.Struct, frozen=True, kw_only=True):
     """Authenticated client; ``identity`` is the backend's own object, which the server only passes on."""
 
     name: str
@@ -99,7 +99,7 @@ class StatementRequest(msgspec.Struct, frozen=True, kw_only=True):
     Within a transaction, ``timeout`` is None; the other fields are those of its BEGIN.
     """
 
-    caller: BoltCaller
+    caller: AuthenticatedBoltClient
     database: str
     statement: str
     parameters: Mapping[str, Any]
@@ -117,7 +117,7 @@ class TransactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``timeout`` limits the whole transaction.
     """
 
-    caller: BoltCaller
+    caller: AuthenticatedBoltClient
     database: str
     interruption: InterruptionSignal
     is_read_only: bool = False
@@ -138,19 +138,19 @@ class StatementNotification(msgspec.Struct, frozen=True, kw_only=True):
     position: tuple[int, int, int] | None = None
 
 
-class ExecutionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Operator of a plan; ``rows`` and ``db_hits`` are counted by PROFILE only."""
+class ExecutionPlanOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """Operator of a statement's execution plan; ``rows`` and ``db_hits`` are counted by PROFILE only."""
 
     operator: str
     identifiers: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = {}
-    children: tuple[ExecutionPlan, ...] = ()
+    children: tuple[ExecutionPlanOperator, ...] = ()
     rows: int = 0
     db_hits: int = 0
 
 
 class StatementSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that are known at the end of a statement.
+    """Summary of a finished statement: type, counters, bookmark, notifications, plan and profile.
 
     ``counters`` has the names of the protocol, such as ``nodes-created`` and ``properties-set``, without zeros.
     ``bookmark`` names the state after an auto-commit statement; it is empty within a transaction.
@@ -160,8 +160,8 @@ class StatementSummary(msgspec.Struct, frozen=True, kw_only=True):
     counters: Mapping[str, int] = {}
     bookmark: str = ""
     notifications: tuple[StatementNotification, ...] = ()
-    plan: ExecutionPlan | None = None
-    profile: ExecutionPlan | None = None
+    plan: ExecutionPlanOperator | None = None
+    profile: ExecutionPlanOperator | None = None
 
 
 class ExplainedStatement(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class ExplainedStatement(msgspec.Struct, frozen=True, kw_only=True):
 
     columns: tuple[str, ...]
     type: StatementType
-    plan: ExecutionPlan
+    plan: ExecutionPlanOperator
 
 
 class BoltResult(ABC):
@@ -221,7 +221,7 @@ class BoltTransaction(ABC):
         """Drop all changes."""
 
 
-class DatabaseEntry(msgspec.Struct, frozen=True, kw_only=True):
+class ShowDatabasesRow(msgspec.Struct, frozen=True, kw_only=True):
     """Database as SHOW DATABASES lists it."""
 
     name: str
@@ -229,7 +229,7 @@ class DatabaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
 
 
-class ServerAddresses(msgspec.Struct, frozen=True, kw_only=True):
+class BoltRoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses (``host:port``) at which a database is read and written, and which answer ROUTE."""
 
     readers: tuple[str, ...]
@@ -239,22 +239,22 @@ class ServerAddresses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoltBackend(ABC):
-    """Everything that the server needs of the stores."""
+    """Interface through which the Bolt server authenticates clients and runs statements on the stores."""
 
     @abstractmethod
-    def authenticate(self, request: AuthenticationRequest) -> BoltCaller:
+    def authenticate(self, request: AuthenticationRequest) -> AuthenticatedBoltClient:
         """Return the caller. Raises Unauthenticated, RateLimited, or InvalidInput for an unknown scheme."""
 
     @abstractmethod
-    def home_database(self, caller: BoltCaller) -> str:
+    def home_database(self, caller: AuthenticatedBoltClient) -> str:
         """Return the database for requests that name none. Raises NotFound if none exists."""
 
     @abstractmethod
-    def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
+    def databases(self, caller: AuthenticatedBoltClient) -> Sequence[ShowDatabasesRow]:
         """Return the databases that the caller may see."""
 
     @abstractmethod
-    def route(self, caller: BoltCaller, database: str, address: str) -> ServerAddresses:
+    def route(self, caller: AuthenticatedBoltClient, database: str, address: str) -> BoltRoutingTable:
         """Return where a database is served; ``address`` is the one the client connected to. Raises NoStore."""
 
     @abstractmethod

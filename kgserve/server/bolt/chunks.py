@@ -41,7 +41,7 @@ class ByteWriter(Protocol):
         """Wait until the connection is closed."""
 
 
-def frame_message(message: bytes | bytearray) -> bytes:
+def frame_bolt_message(message: bytes | bytearray) -> bytes:
     """Return a message in chunks, with the end mark."""
     size = len(message)
     if size <= MAX_CHUNK_BYTES:
@@ -50,7 +50,7 @@ def frame_message(message: bytes | bytearray) -> bytes:
     return b"".join(len(chunk).to_bytes(2) + chunk for chunk in chunks) + _END
 
 
-async def read_message(reader: ByteReader, max_bytes: int) -> bytes:
+async def read_bolt_message(reader: ByteReader, max_bytes: int) -> bytes:
     """Return the next message. Raises ProtocolViolation, and asyncio.IncompleteReadError at the end of the stream."""
     for _ in range(MAX_KEEP_ALIVES):
         size = int.from_bytes(await reader.readexactly(2))

@@ -18,12 +18,18 @@ import structlog
 
 from kgserve.errors import KgserveError
 from kgserve.server.bolt.backend import BoltBackend
-from kgserve.server.bolt.chunks import ByteReader, ByteWriter, read_message
+from kgserve.server.bolt.chunks import ByteReader, ByteWriter, read_bolt_message
 from kgserve.server.bolt.handshake import HTTP_GET, MAGIC, ProtocolVersion, negotiate_version
-from kgserve.server.bolt.messages import MessageType, decode_message, peek_type
+from kgserve.server.bolt.messages import BoltRequestType, decode_bolt_request, peek_request_type
 from kgserve.server.bolt.packstream import ProtocolViolation
-from kgserve.server.bolt.session import BoltSession, ClientRefused, ConnectionEnd, ConnectionLost, SessionOrigin
-from kgserve.server.bolt.websocket import FrameWriter, accept_websocket
+from kgserve.server.bolt.session import (
+    BoltConnectionAddresses,
+    BoltSession,
+    CloseAfterFailureResponse,
+    ConnectionCloseRequired,
+    ConnectionLost,
+)
+from kgserve.server.bolt.websocket import WebSocketFrameWriter, accept_websocket
 
 log = structlog.get_logger()
 
@@ -80,13 +86,13 @@ class MessageInbox:
             self._changed.notify_all()
 
     async def get(self) -> bytes:
-        """Return the next message when there is one. Raises ConnectionEnd, and the error given to `close`."""
+        """Return the next message when there is one. Raises ConnectionCloseRequired, and the error given to `close`."""
         async with self._changed:
             self._is_busy = False
             self._changed.notify_all()
             await self._changed.wait_for(lambda: bool(self._messages) or self._is_closed)
             if self._is_closed and (self._fault is None or not self._messages):
-                raise self._fault or ConnectionEnd
+                raise self._fault or ConnectionCloseRequired
             message = self._messages.popleft()
             self._bytes -= len(message)
             self._is_busy = True
@@ -120,7 +126,7 @@ class BoltConnection:
         limits: BoltLimits,
         executor: Executor,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        origin: SessionOrigin,
+        origin: BoltConnectionAddresses,
     ) -> None:
         self._backend = backend
         self._limits = limits
@@ -140,9 +146,9 @@ class BoltConnection:
         """Serve the client until the connection ends. Raises nothing."""
         try:
             await self._serve()
-        except ClientRefused:
+        except CloseAfterFailureResponse:
             await self._linger()
-        except (ConnectionEnd, ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+        except (ConnectionCloseRequired, ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             pass
         except ProtocolViolation as error:
             log.info("bolt_client_refused", connection=self._origin.connection_id, reason=error.message)
@@ -241,7 +247,7 @@ class BoltConnection:
 
     async def _process(self, session: BoltSession, data: bytes) -> None:
         try:
-            message = decode_message(data, session.codec.build_structure)
+            message = decode_bolt_request(data, session.codec.build_structure)
         except ProtocolViolation as error:
             log.info("bolt_client_refused", connection=self._origin.connection_id, reason=error.message)
             await session.refuse(error)
@@ -254,11 +260,11 @@ class BoltConnection:
             while True:
                 limits = self._limits
                 max_bytes = limits.message_bytes if session.is_authenticated else limits.unauthenticated_message_bytes
-                data = await read_message(self._reader, max_bytes)
-                type_ = peek_type(data)
-                if type_ is MessageType.GOODBYE:
+                data = await read_bolt_message(self._reader, max_bytes)
+                type_ = peek_request_type(data)
+                if type_ is BoltRequestType.GOODBYE:
                     return
-                if type_ is MessageType.RESET:
+                if type_ is BoltRequestType.RESET:
                     session.interrupt()
                 await self._inbox.put(data)
                 if not session.is_authenticated:
@@ -277,7 +283,7 @@ class BoltConnection:
         reader, writer = self._streams
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                if isinstance(self._writer, FrameWriter):
+                if isinstance(self._writer, WebSocketFrameWriter):
                     self._writer.end()
                 elif writer.can_write_eof():
                     writer.write_eof()

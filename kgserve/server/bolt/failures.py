@@ -25,13 +25,13 @@ class InvalidBookmark(InvalidInput):
     """A bookmark is not one of this server's, or names commits that it does not have."""
 
 
-class UnusableInState(KgserveError):
+class RequestInvalidInState(KgserveError):
     """A request is valid, but not in the current state of the connection or transaction."""
 
     code = "invalid"
 
 
-class FailureStatus(msgspec.Struct, frozen=True):
+class Neo4jFailureStatus(msgspec.Struct, frozen=True):
     """Status of a failure: the code of Neo4j, and the GQL status with its description."""
 
     code: str
@@ -50,43 +50,47 @@ _CLASSIFICATIONS = {
     "DatabaseError": "DATABASE_ERROR",
 }
 
-_SYNTAX = FailureStatus(
+_SYNTAX = Neo4jFailureStatus(
     "Neo.ClientError.Statement.SyntaxError",
     "42001",
     "error: syntax error or access rule violation - invalid syntax",
 )
-_TYPE = FailureStatus("Neo.ClientError.Statement.TypeError", "22G03", "error: data exception - invalid value type")
-_ARGUMENT = FailureStatus("Neo.ClientError.Statement.ArgumentError", "22000", "error: data exception")
-_ARITHMETIC = FailureStatus(
+_TYPE = Neo4jFailureStatus("Neo.ClientError.Statement.TypeError", "22G03", "error: data exception - invalid value type")
+_ARGUMENT = Neo4jFailureStatus("Neo.ClientError.Statement.ArgumentError", "22000", "error: data exception")
+_ARITHMETIC = Neo4jFailureStatus(
     "Neo.ClientError.Statement.ArithmeticError", "22003", "error: data exception - numeric value out of range"
 )
-_PARAMETER = FailureStatus(
+_PARAMETER = Neo4jFailureStatus(
     "Neo.ClientError.Statement.ParameterMissing", "42N51", "error: syntax error or access rule violation"
 )
-_CONSTRAINT = FailureStatus(
+_CONSTRAINT = Neo4jFailureStatus(
     "Neo.ClientError.Schema.ConstraintValidationFailed", "22000", "error: data exception - constraint violation"
 )
-_DELETED = FailureStatus("Neo.ClientError.Statement.EntityNotFound", "22000", "error: data exception")
-_PROCEDURE = FailureStatus(
+_DELETED = Neo4jFailureStatus("Neo.ClientError.Statement.EntityNotFound", "22000", "error: data exception")
+_PROCEDURE = Neo4jFailureStatus(
     "Neo.ClientError.Procedure.ProcedureNotFound",
     "42001",
     "error: syntax error or access rule violation - invalid syntax",
 )
-_UNKNOWN = FailureStatus(
+_UNKNOWN = Neo4jFailureStatus(
     "Neo.DatabaseError.General.UnknownError", "50N42", "error: general processing exception - unexpected error"
 )
-_PROTOCOL = FailureStatus("Neo.ClientError.Request.Invalid", "08N06", "error: connection exception - protocol error")
+_PROTOCOL = Neo4jFailureStatus(
+    "Neo.ClientError.Request.Invalid", "08N06", "error: connection exception - protocol error"
+)
 
-_BY_CLASS: dict[type[KgserveError], FailureStatus] = {
+_BY_CLASS: dict[type[KgserveError], Neo4jFailureStatus] = {
     ProtocolViolation: _PROTOCOL,
-    UnusableInState: FailureStatus("Neo.ClientError.Request.Invalid", "25000", "error: invalid transaction state"),
-    InvalidBookmark: FailureStatus(
+    RequestInvalidInState: Neo4jFailureStatus(
+        "Neo.ClientError.Request.Invalid", "25000", "error: invalid transaction state"
+    ),
+    InvalidBookmark: Neo4jFailureStatus(
         "Neo.ClientError.Transaction.InvalidBookmark", "22000", "error: data exception - invalid bookmark"
     ),
-    NoStore: FailureStatus(
+    NoStore: Neo4jFailureStatus(
         "Neo.ClientError.Database.DatabaseNotFound", "22000", "error: data exception - database not found"
     ),
-    OutcomeUnknown: FailureStatus(
+    OutcomeUnknown: Neo4jFailureStatus(
         "Neo.DatabaseError.Transaction.TransactionCommitFailed",
         "40003",
         "error: transaction rollback - statement completion unknown",
@@ -95,37 +99,37 @@ _BY_CLASS: dict[type[KgserveError], FailureStatus] = {
 
 _BY_CODE = {
     "kind_not_allowed": _CONSTRAINT,
-    "unauthenticated": FailureStatus(
+    "unauthenticated": Neo4jFailureStatus(
         "Neo.ClientError.Security.Unauthorized",
         "42NFF",
         "error: syntax error or access rule violation - permission/access denied",
     ),
-    "forbidden": FailureStatus(
+    "forbidden": Neo4jFailureStatus(
         "Neo.ClientError.Security.Forbidden",
         "42NFF",
         "error: syntax error or access rule violation - permission/access denied",
     ),
     "not_found": _DELETED,
-    "timeout": FailureStatus(
+    "timeout": Neo4jFailureStatus(
         "Neo.ClientError.Transaction.TransactionTimedOut", "25000", "error: invalid transaction state"
     ),
-    "conflict": FailureStatus("Neo.TransientError.Transaction.Outdated", "40000", "error: transaction rollback"),
+    "conflict": Neo4jFailureStatus("Neo.TransientError.Transaction.Outdated", "40000", "error: transaction rollback"),
     "conflict_manual": _CONSTRAINT,
-    "gone": FailureStatus(
+    "gone": Neo4jFailureStatus(
         "Neo.ClientError.Transaction.InvalidBookmark", "22000", "error: data exception - invalid bookmark"
     ),
-    "too_large": FailureStatus(
+    "too_large": Neo4jFailureStatus(
         "Neo.ClientError.General.TransactionOutOfMemoryError", "22000", "error: data exception - limit exceeded"
     ),
     "unsupported": _ARGUMENT,
-    "limited": FailureStatus(
+    "limited": Neo4jFailureStatus(
         "Neo.TransientError.Request.NoThreadsAvailable", "50N00", "error: general processing exception"
     ),
-    "elsewhere": FailureStatus("Neo.ClientError.Cluster.NotALeader", "08000", "error: connection exception"),
-    "unavailable": FailureStatus(
+    "elsewhere": Neo4jFailureStatus("Neo.ClientError.Cluster.NotALeader", "08000", "error: connection exception"),
+    "unavailable": Neo4jFailureStatus(
         "Neo.TransientError.General.DatabaseUnavailable", "08000", "error: connection exception"
     ),
-    "storage_full": FailureStatus(
+    "storage_full": Neo4jFailureStatus(
         "Neo.DatabaseError.Transaction.TransactionCommitFailed", "40000", "error: transaction rollback"
     ),
 }
@@ -133,11 +137,11 @@ _BY_CODE = {
 _AT_POSITION = re.compile(r"\bat line \d+, column \d+")
 _NAME_TAKEN = re.compile(r"\bexists\b")
 """Conflicts that another attempt does not solve."""
-_SPECIFIC_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
+_SPECIFIC_MESSAGES: tuple[tuple[re.Pattern[str], Neo4jFailureStatus], ...] = (
     (re.compile(r"^there is no procedure "), _PROCEDURE),
     (re.compile(r"^no value is given for \$|^parameters? .*\b(missing|not given)\b"), _PARAMETER),
 )
-_MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
+_MESSAGES: tuple[tuple[re.Pattern[str], Neo4jFailureStatus], ...] = (
     (re.compile(r"\bzero\b|\boverflow|\b64[- ]bit|\bout of range"), _ARITHMETIC),
     (re.compile(r"\bexists? already\b|\balready exists?\b|\bstill has\b"), _CONSTRAINT),
     (re.compile(r"\bwas deleted\b"), _DELETED),
@@ -145,7 +149,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], FailureStatus], ...] = (
 )
 
 
-def find_status(error: Exception, *, is_executing: bool = False) -> FailureStatus:
+def map_error_to_failure_status(error: Exception, *, is_executing: bool = False) -> Neo4jFailureStatus:
     """Return the status of an error; ``is_executing`` tells that the statement had been accepted before."""
     if not isinstance(error, KgserveError) or isinstance(error, Internal):
         return _UNKNOWN
@@ -164,9 +168,11 @@ def find_status(error: Exception, *, is_executing: bool = False) -> FailureStatu
     return next(found, _SYNTAX if is_syntax else _ARGUMENT)
 
 
-def describe_failure(error: Exception, version: ProtocolVersion, *, is_executing: bool = False) -> dict[str, Any]:
+def build_failure_message_fields(
+    error: Exception, version: ProtocolVersion, *, is_executing: bool = False
+) -> dict[str, Any]:
     """Return the fields of a FAILURE message. Defects of the server are reported without details."""
-    status = find_status(error, is_executing=is_executing)
+    status = map_error_to_failure_status(error, is_executing=is_executing)
     message = INTERNAL_MESSAGE
     if isinstance(error, KgserveError) and not isinstance(error, Internal):
         message = error.message

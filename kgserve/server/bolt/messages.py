@@ -13,7 +13,7 @@ from kgserve.server.bolt.packstream import (
     PackStreamDecoder,
     ProtocolViolation,
     StructureBuilder,
-    keep_structure,
+    return_structure_unchanged,
 )
 
 RECORD_TAG, SUCCESS_TAG, IGNORED_TAG, FAILURE_TAG = 0x71, 0x70, 0x7E, 0x7F
@@ -21,7 +21,7 @@ RECORD_TAG, SUCCESS_TAG, IGNORED_TAG, FAILURE_TAG = 0x71, 0x70, 0x7E, 0x7F
 _FIELDS_MASK = 0x0F
 
 
-class MessageType(IntEnum):
+class BoltRequestType(IntEnum):
     """Request of a client, by tag."""
 
     HELLO = 0x01
@@ -39,20 +39,20 @@ class MessageType(IntEnum):
     LOGOFF = 0x6B
 
 
-_FIELD_TYPES: dict[MessageType, tuple[type, ...]] = {
-    MessageType.HELLO: (dict,),
-    MessageType.GOODBYE: (),
-    MessageType.RESET: (),
-    MessageType.RUN: (str, dict, dict),
-    MessageType.BEGIN: (dict,),
-    MessageType.COMMIT: (),
-    MessageType.ROLLBACK: (),
-    MessageType.DISCARD: (dict,),
-    MessageType.PULL: (dict,),
-    MessageType.TELEMETRY: (int,),
-    MessageType.ROUTE: (dict, list, dict),
-    MessageType.LOGON: (dict,),
-    MessageType.LOGOFF: (),
+_FIELD_TYPES: dict[BoltRequestType, tuple[type, ...]] = {
+    BoltRequestType.HELLO: (dict,),
+    BoltRequestType.GOODBYE: (),
+    BoltRequestType.RESET: (),
+    BoltRequestType.RUN: (str, dict, dict),
+    BoltRequestType.BEGIN: (dict,),
+    BoltRequestType.COMMIT: (),
+    BoltRequestType.ROLLBACK: (),
+    BoltRequestType.DISCARD: (dict,),
+    BoltRequestType.PULL: (dict,),
+    BoltRequestType.TELEMETRY: (int,),
+    BoltRequestType.ROUTE: (dict, list, dict),
+    BoltRequestType.LOGON: (dict,),
+    BoltRequestType.LOGOFF: (),
 }
 
 
@@ -62,22 +62,22 @@ class ClientMessage(msgspec.Struct, frozen=True):
     ``fault`` is set if a value was refused; the fields are empty then.
     """
 
-    type: MessageType
+    type: BoltRequestType
     fields: tuple[Any, ...]
     fault: InvalidInput | None = None
 
 
-def peek_type(data: bytes) -> MessageType | None:
+def peek_request_type(data: bytes) -> BoltRequestType | None:
     """Return the type of an encoded request without decoding it; None if it has none."""
     try:
-        return MessageType(data[1])
+        return BoltRequestType(data[1])
     except (IndexError, ValueError):
         return None
 
 
-def decode_message(data: bytes, build_structure: StructureBuilder = keep_structure) -> ClientMessage:
+def decode_bolt_request(data: bytes, build_structure: StructureBuilder = return_structure_unchanged) -> ClientMessage:
     """Return a request. Raises ProtocolViolation."""
-    type_ = peek_type(data)
+    type_ = peek_request_type(data)
     if type_ is None:
         raise ProtocolViolation("the message is of no known type")
     expected = _FIELD_TYPES[type_]

@@ -39,7 +39,7 @@ class ProtocolViolation(KgserveError):
     code = "invalid"
 
 
-class PackedStructure(msgspec.Struct, frozen=True):
+class PackStreamStructure(msgspec.Struct, frozen=True):
     """Structure on the wire: a tag and at most 15 fields."""
 
     tag: int
@@ -50,15 +50,15 @@ StructureBuilder = Callable[[int, list[Any]], Any]
 """Returns the value of a structure with a tag and fields. Raises InvalidInput or ProtocolViolation."""
 
 
-def keep_structure(tag: int, fields: list[Any]) -> PackedStructure:
+def return_structure_unchanged(tag: int, fields: list[Any]) -> PackStreamStructure:
     """Return a structure as it is."""
-    return PackedStructure(tag, tuple(fields))
+    return PackStreamStructure(tag, tuple(fields))
 
 
 class PackStreamDecoder:
     """Decoder of one message."""
 
-    def __init__(self, data: bytes, build_structure: StructureBuilder = keep_structure) -> None:
+    def __init__(self, data: bytes, build_structure: StructureBuilder = return_structure_unchanged) -> None:
         self._data = data
         self._size = len(data)
         self._at = 0
@@ -66,7 +66,7 @@ class PackStreamDecoder:
         self._containers = MAX_CONTAINERS
         self._values = MAX_VALUES
 
-    def read_message(self) -> PackedStructure:
+    def read_message(self) -> PackStreamStructure:
         """Return the structure that the whole message is; its fields are values. Raises ProtocolViolation.
 
         The error of a ``build_structure`` that refuses a value passes through.
@@ -75,7 +75,7 @@ class PackStreamDecoder:
         if not 0xB0 <= marker <= 0xBF:  # noqa: PLR2004
             raise ProtocolViolation(f"a message must be a structure, not a value with marker {marker:#04x}")
         tag = self._take(1)[0]
-        message = PackedStructure(tag, tuple(self._read(1) for _ in range(marker & 0x0F)))
+        message = PackStreamStructure(tag, tuple(self._read(1) for _ in range(marker & 0x0F)))
         self._check_end()
         return message
 
@@ -170,7 +170,7 @@ _BAD_STRUCTURE = 0xDE
 
 
 ValueWriter = Callable[[bytearray, Any], None]
-StructureWriters = Mapping[type, Callable[[Any], PackedStructure]]
+StructureWriters = Mapping[type, Callable[[Any], PackStreamStructure]]
 """Functions that turn values of a class into structures."""
 
 
@@ -189,7 +189,7 @@ class PackStreamEncoder:
             list: self._write_list,
             tuple: self._write_list,
             dict: self._write_map,
-            PackedStructure: self._write_structure,
+            PackStreamStructure: self._write_structure,
         }
 
     def encode(self, value: Any) -> bytes:
@@ -224,7 +224,7 @@ class PackStreamEncoder:
         raise InvalidInput(f"the result has a value of type {kind.__name__}, which cannot be sent")
 
     def _write_as_structure(
-        self, to_structure: Callable[[Any], PackedStructure], buffer: bytearray, value: Any
+        self, to_structure: Callable[[Any], PackStreamStructure], buffer: bytearray, value: Any
     ) -> None:
         self._write_structure(buffer, to_structure(value))
 
@@ -241,7 +241,7 @@ class PackStreamEncoder:
             _write_string(buffer, key)
             self._write(buffer, item)
 
-    def _write_structure(self, buffer: bytearray, value: PackedStructure) -> None:
+    def _write_structure(self, buffer: bytearray, value: PackStreamStructure) -> None:
         buffer.append(_STRUCTURE + len(value.fields))
         buffer.append(value.tag)
         for field in value.fields:

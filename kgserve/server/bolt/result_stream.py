@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from kgserve.server.bolt.backend import BoltResult, InterruptionSignal, StatementSummary
-from kgserve.server.bolt.chunks import frame_message
+from kgserve.server.bolt.chunks import frame_bolt_message
 from kgserve.server.bolt.messages import RECORD_TAG
-from kgserve.server.bolt.packstream import PackedStructure, PackStreamEncoder
+from kgserve.server.bolt.packstream import PackStreamEncoder, PackStreamStructure
 
 MAX_BATCH_BYTES = 64 * 1024
 MAX_BATCH_SECONDS = 0.05
@@ -20,7 +20,7 @@ MAX_BATCH_SECONDS = 0.05
 _DISCARD_BATCH_ROWS = 1_000
 
 
-class RecordBatch(msgspec.Struct, frozen=True):
+class EncodedRecordBatch(msgspec.Struct, frozen=True):
     """Encoded records, their number, and whether the result has ended after them."""
 
     data: bytes
@@ -44,7 +44,7 @@ class ResultStream:
         self._ahead: Sequence[Any] | None = None
         self._is_closed = False
 
-    def pull(self, limit: int | None) -> RecordBatch:
+    def pull(self, limit: int | None) -> EncodedRecordBatch:
         """Return the next records: at most ``limit``, or as many as fit into a batch."""
         buffer = bytearray()
         records: list[bytes] = []
@@ -53,16 +53,16 @@ class ResultStream:
         self._read_ahead()
         while self._ahead is not None and (limit is None or len(records) < limit):
             buffer.clear()
-            self._encoder.write(buffer, PackedStructure(RECORD_TAG, (list(self._ahead),)))
-            records.append(frame_message(buffer))
+            self._encoder.write(buffer, PackStreamStructure(RECORD_TAG, (list(self._ahead),)))
+            records.append(frame_bolt_message(buffer))
             size += len(buffer)
             self._ahead = None
             is_full = size >= MAX_BATCH_BYTES or time.monotonic() >= until
             if is_full and len(records) != limit:
                 self._interruption.check()
-                return RecordBatch(b"".join(records), len(records), is_last=False)
+                return EncodedRecordBatch(b"".join(records), len(records), is_last=False)
             self._read_ahead()
-        return RecordBatch(b"".join(records), len(records), is_last=self._ahead is None)
+        return EncodedRecordBatch(b"".join(records), len(records), is_last=self._ahead is None)
 
     def discard(self, limit: int | None) -> bool:
         """Skip rows, all if ``limit`` is None; return whether the result has ended."""

@@ -14,7 +14,7 @@ import structlog
 
 from kgserve.server.bolt.backend import BoltBackend
 from kgserve.server.bolt.connection import BoltConnection, BoltLimits
-from kgserve.server.bolt.session import SessionOrigin
+from kgserve.server.bolt.session import BoltConnectionAddresses
 
 log = structlog.get_logger()
 
@@ -88,7 +88,7 @@ class BoltServer:
             return
         # asyncio does this itself only for sockets whose protocol is named, which those of a bound listener lack.
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        origin = SessionOrigin(
+        origin = BoltConnectionAddresses(
             connection_id=f"bolt-{next(self._numbers)}",
             remote=remote,
             local=_address_of(writer.get_extra_info("sockname")),

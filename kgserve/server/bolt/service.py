@@ -11,11 +11,11 @@ from kgserve.platform.settings import Settings
 from kgserve.server.bolt.backend import BoltBackend
 from kgserve.server.bolt.connection import BoltLimits
 from kgserve.server.bolt.server import BoltServer
-from kgserve.server.http.browser_guard import AllowedOrigins
+from kgserve.server.http.cross_site_guard import AllowedOrigins
 
 
 class BoltService:
-    """Bolt on a bound socket, served as long as the application runs."""
+    """Bolt service of the application: serves the protocol on a bound socket while the application runs."""
 
     def __init__(self, settings: Settings, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         self._listener = listener

@@ -10,44 +10,44 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import structlog
 
-from kgserve.cypher.interpreter.plan_prefix import split_plan_prefix
+from kgserve.cypher.interpreter.explain_profile_prefix import split_explain_profile_prefix
 from kgserve.errors import Internal, InvalidInput, KgserveError, TimedOut, Unauthenticated
 from kgserve.platform.version import __version__
+from kgserve.server.bolt.admin_statement_tables import COMPATIBLE_VERSION, SYSTEM_DATABASE
+from kgserve.server.bolt.admin_statements import (
+    SystemDatabaseTransaction,
+    answer_admin_statement,
+    parse_cypher_admin_statement,
+    run_system_database_statement,
+)
 from kgserve.server.bolt.backend import (
+    AuthenticatedBoltClient,
     AuthenticationRequest,
     BoltBackend,
-    BoltCaller,
     BoltResult,
+    BoltRoutingTable,
     BoltTransaction,
     InterruptionSignal,
-    ServerAddresses,
     StatementRequest,
     TransactionRequest,
 )
-from kgserve.server.bolt.chunks import frame_message
-from kgserve.server.bolt.failures import UnusableInState, describe_failure
+from kgserve.server.bolt.chunks import frame_bolt_message
+from kgserve.server.bolt.execution_plans import ExplainResult
+from kgserve.server.bolt.failures import RequestInvalidInState, build_failure_message_fields
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.messages import (
     FAILURE_TAG,
     IGNORED_TAG,
     SUCCESS_TAG,
+    BoltRequestType,
     ClientMessage,
-    MessageType,
     RequestOptions,
 )
-from kgserve.server.bolt.packstream import PackedStructure, ProtocolViolation
-from kgserve.server.bolt.result_stream import RecordBatch, ResultStream
-from kgserve.server.bolt.session_state import MessageAdmission, SessionStateMachine
-from kgserve.server.bolt.statement_plans import ExplainedResult
-from kgserve.server.bolt.summaries import NotificationFilter, describe_end
-from kgserve.server.bolt.system_statements import (
-    SystemTransaction,
-    answer_statement,
-    parse_system_statement,
-    run_on_system,
-)
-from kgserve.server.bolt.system_tables import COMPATIBLE_VERSION, SYSTEM_DATABASE
-from kgserve.server.bolt.value_codec import UTC_SINCE, ValueCodec
+from kgserve.server.bolt.packstream import PackStreamStructure, ProtocolViolation
+from kgserve.server.bolt.result_stream import EncodedRecordBatch, ResultStream
+from kgserve.server.bolt.result_summaries import BoltNotificationFilter, build_result_summary_metadata
+from kgserve.server.bolt.session_state import BoltMessageAdmission, SessionStateMachine
+from kgserve.server.bolt.value_codec import UTC_SINCE, BoltValueCodec
 
 log = structlog.get_logger()
 
@@ -62,20 +62,20 @@ _MILLISECONDS = 1000
 _T = TypeVar("_T")
 
 
-class ConnectionEnd(Exception):
-    """The connection must be closed."""
+class ConnectionCloseRequired(Exception):
+    """Signal that the connection must be closed."""
 
 
-class ClientRefused(ConnectionEnd):
+class CloseAfterFailureResponse(ConnectionCloseRequired):
     """The connection must be closed after a failure that the client has yet to read."""
 
 
-class ConnectionLost(ConnectionEnd):
+class ConnectionLost(ConnectionCloseRequired):
     """The client has gone away, or does not read."""
 
 
-class SessionChannel(Protocol):
-    """Connection as a session sees it."""
+class BoltSessionTransport(Protocol):
+    """Transport of a Bolt session: sends bytes to the client, and runs functions in threads."""
 
     async def send(self, data: bytes) -> None:
         """Send bytes and wait until the client has read enough. Raises ConnectionLost."""
@@ -85,8 +85,8 @@ class SessionChannel(Protocol):
         ...
 
 
-class SessionOrigin(msgspec.Struct, frozen=True):
-    """Origin of a connection: its id in logs, the client's address, and the server's own."""
+class BoltConnectionAddresses(msgspec.Struct, frozen=True):
+    """Addresses of a connection, the client's and the server's own, and its id in logs."""
 
     connection_id: str
     remote: str
@@ -97,17 +97,21 @@ class BoltSession:
     """Session of one connection. Only `interrupt` and `abandon` may be called while `handle` runs."""
 
     def __init__(
-        self, backend: BoltBackend, version: ProtocolVersion, origin: SessionOrigin, channel: SessionChannel
+        self,
+        backend: BoltBackend,
+        version: ProtocolVersion,
+        origin: BoltConnectionAddresses,
+        channel: BoltSessionTransport,
     ) -> None:
         self._backend = backend
         self._version = version
         self._origin = origin
         self._channel = channel
-        self._codec = ValueCodec(version)
+        self._codec = BoltValueCodec(version)
         self._states = SessionStateMachine(version)
-        self._caller: BoltCaller | None = None
+        self._caller: AuthenticatedBoltClient | None = None
         self._user_agent = ""
-        self._filter = NotificationFilter()
+        self._filter = BoltNotificationFilter()
         self._statement_filter = self._filter
         self._transaction: BoltTransaction | None = None
         self._database = ""
@@ -118,19 +122,19 @@ class BoltSession:
         self._unsent = b""
         self._is_abandoned = False
         self._expiry: TimedOut | None = None
-        self._handlers: dict[MessageType, Callable[..., Awaitable[dict[str, Any]]]] = {
-            MessageType.HELLO: self._hello,
-            MessageType.LOGON: self._logon,
-            MessageType.LOGOFF: self._logoff,
-            MessageType.TELEMETRY: self._telemetry,
-            MessageType.RESET: self._reset,
-            MessageType.ROUTE: self._route,
-            MessageType.RUN: self._run,
-            MessageType.PULL: self._pull,
-            MessageType.DISCARD: self._discard,
-            MessageType.BEGIN: self._begin,
-            MessageType.COMMIT: self._commit,
-            MessageType.ROLLBACK: self._rollback,
+        self._handlers: dict[BoltRequestType, Callable[..., Awaitable[dict[str, Any]]]] = {
+            BoltRequestType.HELLO: self._hello,
+            BoltRequestType.LOGON: self._logon,
+            BoltRequestType.LOGOFF: self._logoff,
+            BoltRequestType.TELEMETRY: self._telemetry,
+            BoltRequestType.RESET: self._reset,
+            BoltRequestType.ROUTE: self._route,
+            BoltRequestType.RUN: self._run,
+            BoltRequestType.PULL: self._pull,
+            BoltRequestType.DISCARD: self._discard,
+            BoltRequestType.BEGIN: self._begin,
+            BoltRequestType.COMMIT: self._commit,
+            BoltRequestType.ROLLBACK: self._rollback,
         }
 
     @property
@@ -144,7 +148,7 @@ class BoltSession:
         return self._transaction is not None or bool(self._streams)
 
     @property
-    def codec(self) -> ValueCodec:
+    def codec(self) -> BoltValueCodec:
         """Conversion of values in messages."""
         return self._codec
 
@@ -159,21 +163,21 @@ class BoltSession:
         self._interruption.request()
 
     async def handle(self, message: ClientMessage) -> None:
-        """Carry out a message and answer it. Raises ConnectionEnd."""
+        """Carry out a message and answer it. Raises ConnectionCloseRequired."""
         match self._states.admit(message.type):
-            case MessageAdmission.IGNORE:
+            case BoltMessageAdmission.IGNORE:
                 await self._send(IGNORED_TAG)
-            case MessageAdmission.REFUSE:
+            case BoltMessageAdmission.REFUSE:
                 state = self._states.state.value
                 await self.refuse(ProtocolViolation(f"{message.type.name} is not allowed in the state {state}"))
-            case MessageAdmission.PROCESS:
+            case BoltMessageAdmission.PROCESS:
                 await self._process(message)
 
     async def refuse(self, error: KgserveError) -> None:
-        """Answer a violation of the protocol. Always raises ClientRefused."""
+        """Answer a violation of the protocol. Always raises CloseAfterFailureResponse."""
         self._states.end()
-        await self._send(FAILURE_TAG, describe_failure(error, self._version))
-        raise ClientRefused
+        await self._send(FAILURE_TAG, build_failure_message_fields(error, self._version))
+        raise CloseAfterFailureResponse
 
     async def expire(self, seconds: float) -> None:
         """Roll back what is open after ``seconds`` without a message; the next message fails."""
@@ -191,10 +195,10 @@ class BoltSession:
         try:
             if message.fault is not None:
                 raise message.fault
-            if self._expiry is not None and message.type is not MessageType.RESET:
+            if self._expiry is not None and message.type is not BoltRequestType.RESET:
                 raise self._expiry
             metadata = await self._handlers[message.type](*message.fields)
-        except ConnectionEnd:
+        except ConnectionCloseRequired:
             raise
         except Exception as error:  # noqa: BLE001
             await self._fail(message.type, error)
@@ -202,7 +206,7 @@ class BoltSession:
             self._states.succeed(message.type, is_streaming=bool(self._streams))
             await self._send(SUCCESS_TAG, metadata)
 
-    async def _fail(self, type_: MessageType, error: Exception) -> None:
+    async def _fail(self, type_: BoltRequestType, error: Exception) -> None:
         await self._release()
         if self._states.is_interrupted:
             await self._send(IGNORED_TAG)
@@ -211,15 +215,15 @@ class BoltSession:
             log.error("bolt_request_failed", connection=self._origin.connection_id, request=type_.name, exc_info=error)
         has_ended = not self._states.is_authenticated
         self._states.fail()
-        is_executing = type_ in (MessageType.PULL, MessageType.DISCARD, MessageType.COMMIT)
-        await self._send(FAILURE_TAG, describe_failure(error, self._version, is_executing=is_executing))
+        is_executing = type_ in (BoltRequestType.PULL, BoltRequestType.DISCARD, BoltRequestType.COMMIT)
+        await self._send(FAILURE_TAG, build_failure_message_fields(error, self._version, is_executing=is_executing))
         if has_ended:
-            raise ClientRefused
+            raise CloseAfterFailureResponse
 
     async def _send(self, tag: int, metadata: dict[str, Any] | None = None) -> None:
-        structure = PackedStructure(tag, () if metadata is None else (metadata,))
+        structure = PackStreamStructure(tag, () if metadata is None else (metadata,))
         records, self._unsent = self._unsent, b""
-        await self._channel.send(records + frame_message(self._codec.encoder.encode(structure)))
+        await self._channel.send(records + frame_bolt_message(self._codec.encoder.encode(structure)))
 
     # Connection
 
@@ -229,7 +233,7 @@ class BoltSession:
         self._filter = self._filter.updated(options, self._version)
         answer: dict[str, Any] = {"server": SERVER_AGENT, "connection_id": self._origin.connection_id, "hints": {}}
         if self._version < UTC_SINCE and "utc" in options.texts("patch_bolt"):
-            self._codec = ValueCodec(self._version, is_utc=True)
+            self._codec = BoltValueCodec(self._version, is_utc=True)
             answer["patch_bolt"] = ["utc"]
         if self._version <= _AUTHENTICATION_IN_HELLO:
             await self._authenticate(options)
@@ -267,7 +271,7 @@ class BoltSession:
         caller = self._known_caller()
         address = RequestOptions(routing).text("address") or self._origin.local
 
-        def route() -> tuple[str, ServerAddresses]:
+        def route() -> tuple[str, BoltRoutingTable]:
             database = options.text("db") or self._backend.home_database(caller)
             return database, self._backend.route(caller, database, address)
 
@@ -289,8 +293,10 @@ class BoltSession:
             self._open(options)
             limits = _read_limits(options)
         elif len(self._streams) >= MAX_OPEN_RESULTS:
-            raise UnusableInState(f"a transaction may have at most {MAX_OPEN_RESULTS} open results; consume some first")
-        plan, text = split_plan_prefix(statement)
+            raise RequestInvalidInState(
+                f"a transaction may have at most {MAX_OPEN_RESULTS} open results; consume some first"
+            )
+        plan, text = split_explain_profile_prefix(statement)
         caller = self._known_caller()
 
         def start() -> BoltResult:
@@ -319,12 +325,12 @@ class BoltSession:
     def _start(self, request: StatementRequest) -> BoltResult:
         """Start a statement, in a thread."""
         if self._transaction is None and request.database == SYSTEM_DATABASE:
-            return run_on_system(request, self._backend)
-        statement = parse_system_statement(request.statement)
+            return run_system_database_statement(request, self._backend)
+        statement = parse_cypher_admin_statement(request.statement)
         if statement is not None:
-            return answer_statement(statement, request, self._backend)
+            return answer_admin_statement(statement, request, self._backend)
         if request.plan == "EXPLAIN":
-            return ExplainedResult(self._backend.explain(request))
+            return ExplainResult(self._backend.explain(request))
         return self._backend.run(request) if self._transaction is None else self._transaction.run(request)
 
     async def _pull(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -340,7 +346,7 @@ class BoltSession:
             await self._channel.send(batch.data)
             self._interruption.check()
 
-    def _pull_batch(self, stream: ResultStream, limit: int | None) -> tuple[RecordBatch, dict[str, Any] | None]:
+    def _pull_batch(self, stream: ResultStream, limit: int | None) -> tuple[EncodedRecordBatch, dict[str, Any] | None]:
         """Return the next records, and the metadata of the end if they are the last. Runs in a thread."""
         batch = stream.pull(limit)
         return batch, self._describe_end(stream) if batch.is_last else None
@@ -364,14 +370,14 @@ class BoltSession:
         if query is None or query == -1:
             query = self._last_query
         if query not in self._streams:
-            raise UnusableInState(f"there is no open result with the id {query}")
+            raise RequestInvalidInState(f"there is no open result with the id {query}")
         return query, self._streams[query], None if count == -1 else count
 
     def _describe_end(self, stream: ResultStream) -> dict[str, Any]:
         """Close a result that has ended and return its metadata. Runs in a thread."""
         summary = stream.summary()
         stream.close()
-        return describe_end(
+        return build_result_summary_metadata(
             summary,
             self._version,
             self._statement_filter,
@@ -394,7 +400,7 @@ class BoltSession:
         def begin() -> BoltTransaction:
             self._database = self._database or self._backend.home_database(caller)
             if self._database == SYSTEM_DATABASE:
-                return SystemTransaction(self._backend)
+                return SystemDatabaseTransaction(self._backend)
             return self._backend.begin(
                 TransactionRequest(caller=caller, database=self._database, interruption=self._interruption, **limits)
             )
@@ -413,7 +419,7 @@ class BoltSession:
     def _take_transaction(self) -> BoltTransaction:
         transaction, self._transaction = self._transaction, None
         if transaction is None:
-            raise UnusableInState("no transaction is open")
+            raise RequestInvalidInState("no transaction is open")
         return transaction
 
     def _open(self, options: RequestOptions) -> None:
@@ -426,7 +432,7 @@ class BoltSession:
         self._last_query = -1
         self._database = options.text("db")
 
-    def _known_caller(self) -> BoltCaller:
+    def _known_caller(self) -> AuthenticatedBoltClient:
         if self._caller is None:
             raise Unauthenticated("log on first")
         return self._caller
@@ -447,7 +453,7 @@ class BoltSession:
 
 def _refuse_impersonation(options: RequestOptions) -> None:
     if options.has("imp_user"):
-        raise UnusableInState("impersonation is not supported; log on as the other user")
+        raise RequestInvalidInState("impersonation is not supported; log on as the other user")
 
 
 def _read_limits(options: RequestOptions) -> dict[str, Any]:

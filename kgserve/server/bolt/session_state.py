@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from kgserve.server.bolt.handshake import ProtocolVersion
-from kgserve.server.bolt.messages import MessageType
+from kgserve.server.bolt.messages import BoltRequestType
 
 
 class BoltState(Enum):
@@ -27,8 +27,8 @@ class BoltState(Enum):
     DEFUNCT = "DEFUNCT"
 
 
-class MessageAdmission(Enum):
-    """Decision of a state about a message."""
+class BoltMessageAdmission(Enum):
+    """Decision whether a Bolt message is processed, ignored or refused in the current state."""
 
     PROCESS = "process"
     IGNORE = "ignore"
@@ -36,9 +36,9 @@ class MessageAdmission(Enum):
 
 
 _S: TypeAlias = BoltState
-_M: TypeAlias = MessageType
+_M: TypeAlias = BoltRequestType
 
-TRANSITIONS: dict[tuple[BoltState, MessageType], BoltState] = {
+TRANSITIONS: dict[tuple[BoltState, BoltRequestType], BoltState] = {
     (_S.NEGOTIATION, _M.HELLO): _S.AUTHENTICATION,
     (_S.AUTHENTICATION, _M.LOGON): _S.READY,
     (_S.READY, _M.LOGOFF): _S.AUTHENTICATION,
@@ -64,7 +64,7 @@ _TELEMETRY_SINCE: ProtocolVersion = (5, 4)
 
 
 class SessionStateMachine:
-    """State of one connection. `interrupt` may come while a message is processed."""
+    """State machine of one Bolt connection. `interrupt` may come while a message is processed."""
 
     def __init__(self, version: ProtocolVersion) -> None:
         self._version = version
@@ -81,24 +81,24 @@ class SessionStateMachine:
         """Tell whether a RESET is in the queue."""
         return self._interrupts > 0
 
-    def admit(self, message: MessageType) -> MessageAdmission:
+    def admit(self, message: BoltRequestType) -> BoltMessageAdmission:
         """Return what to do with a message."""
         if not self._has_message(message):
-            return MessageAdmission.REFUSE
-        if message is MessageType.RESET:
-            return MessageAdmission.PROCESS if self.is_authenticated else MessageAdmission.REFUSE
+            return BoltMessageAdmission.REFUSE
+        if message is BoltRequestType.RESET:
+            return BoltMessageAdmission.PROCESS if self.is_authenticated else BoltMessageAdmission.REFUSE
         if self.state in (BoltState.FAILED, BoltState.INTERRUPTED):
-            return MessageAdmission.IGNORE
-        return MessageAdmission.PROCESS if (self.state, message) in TRANSITIONS else MessageAdmission.REFUSE
+            return BoltMessageAdmission.IGNORE
+        return BoltMessageAdmission.PROCESS if (self.state, message) in TRANSITIONS else BoltMessageAdmission.REFUSE
 
-    def succeed(self, message: MessageType, *, is_streaming: bool = False) -> None:
+    def succeed(self, message: BoltRequestType, *, is_streaming: bool = False) -> None:
         """Change the state after a message; ``is_streaming`` tells whether a result is still open."""
-        if message is MessageType.RESET:
+        if message is BoltRequestType.RESET:
             self._interrupts = max(0, self._interrupts - 1)
             self.state = BoltState.INTERRUPTED if self._interrupts > 0 else BoltState.READY
         elif self.state is not BoltState.INTERRUPTED:
             following = TRANSITIONS[self.state, message]
-            if message is MessageType.HELLO and self._version < _LOGON_SINCE:
+            if message is BoltRequestType.HELLO and self._version < _LOGON_SINCE:
                 following = BoltState.READY
             self.state = self.state if is_streaming and self.state in _STREAMING else following
 
@@ -119,7 +119,7 @@ class SessionStateMachine:
         """Enter the last state."""
         self.state = BoltState.DEFUNCT
 
-    def _has_message(self, message: MessageType) -> bool:
-        if message in (MessageType.LOGON, MessageType.LOGOFF):
+    def _has_message(self, message: BoltRequestType) -> bool:
+        if message in (BoltRequestType.LOGON, BoltRequestType.LOGOFF):
             return self._version >= _LOGON_SINCE
-        return message is not MessageType.TELEMETRY or self._version >= _TELEMETRY_SINCE
+        return message is not BoltRequestType.TELEMETRY or self._version >= _TELEMETRY_SINCE

@@ -11,49 +11,49 @@ from typing_extensions import override
 
 from kgserve.cypher.interpreter.empty_graph import EmptyGraph
 from kgserve.cypher.interpreter.execution import QueryResult
-from kgserve.cypher.interpreter.graph_edits import EditCounts, GraphEdits
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits, GraphView
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphUpdateCounts
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, StatementGraphView
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.errors import Conflict, Forbidden, InvalidInput, NoStore, Unauthenticated, Unavailable
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.detached_values import DetachedElements
+from kgserve.graph.cypher.detached_values import DetachedResultElements
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.interpreted_statements import (
     InterpretedStatement,
     InterpretedWrite,
     describe_plan,
-    prepare_interpreted,
-    start_interpreted,
+    prepare_interpreted_statement,
+    start_interpreted_statement,
     statement_limits,
     to_row_changes,
 )
 from kgserve.graph.cypher.optimistic_write import WriteConflict, has_write_overlap, read_commits_after
-from kgserve.graph.cypher.read_statements import StatementCancellation
 from kgserve.graph.cypher.row_changes import to_write_batch
-from kgserve.graph.cypher.rows_graph import RowsGraph, open_rows_graph
-from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, open_snapshot_graph_view
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import Authenticator, Caller, InvalidCredentials
+from kgserve.platform.access.authentication import AuthenticatedCaller, Authenticator, InvalidCredentials
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.admission import ActiveCallers
 from kgserve.server.bolt.backend import (
+    AuthenticatedBoltClient,
     AuthenticationRequest,
     BoltBackend,
-    BoltCaller,
     BoltResult,
+    BoltRoutingTable,
     BoltTransaction,
-    DatabaseEntry,
-    ExecutionPlan,
+    ExecutionPlanOperator,
     ExplainedStatement,
     InterruptionSignal,
-    ServerAddresses,
+    ShowDatabasesRow,
     StatementRequest,
     StatementSummary,
     TransactionRequest,
 )
+from kgserve.server.bolt.execution_plans import build_bolt_plan_tree, classify_statement_access
 from kgserve.server.bolt.failures import InvalidBookmark
-from kgserve.server.bolt.statement_plans import build_execution_plan, find_statement_type
 from kgserve.server.http.rate_limits import RateLimiter, is_local
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -76,12 +76,12 @@ _COUNTERS = {
 }
 
 
-class StoreBackend(BoltBackend):
-    """Databases of one server."""
+class BoltStoreBackend(BoltBackend):
+    """Bolt backend of one server, whose databases are the server's stores."""
 
     def __init__(
         self,
-        graphs: StoreHandles,
+        graphs: CallerStoreHandles,
         authenticator: Authenticator,
         audit: AuditLog,
         rates: RateLimiter,
@@ -96,7 +96,7 @@ class StoreBackend(BoltBackend):
         self._only_stores: dict[str, tuple[str, float]] = {}
 
     @override
-    def authenticate(self, request: AuthenticationRequest) -> BoltCaller:
+    def authenticate(self, request: AuthenticationRequest) -> AuthenticatedBoltClient:
         if request.scheme not in {"basic", "bearer", "none"}:
             raise InvalidInput(f"unknown authentication scheme {request.scheme!r}; use basic or bearer with an API key")
         given = [(b"authorization", b"Bearer " + request.credentials.encode())] if request.scheme != "none" else []
@@ -107,11 +107,11 @@ class StoreBackend(BoltBackend):
                 self._rates.count_wrong_key(request.remote)
             self._audit.record_refusal("bolt.authenticate", "401", caller=None, address=request.remote)
             raise
-        return BoltCaller(name=caller.name, roles=(caller.role,), identity=(caller, request.remote))
+        return AuthenticatedBoltClient(name=caller.name, roles=(caller.role,), identity=(caller, request.remote))
 
     @override
-    def home_database(self, caller: BoltCaller) -> str:
-        identity, _ = identify(caller)
+    def home_database(self, caller: AuthenticatedBoltClient) -> str:
+        identity, _ = get_bolt_caller_identity(caller)
         stores = self._graphs.for_caller(identity).pool
         for name in HOME_DATABASES:
             with suppress(NoStore):
@@ -129,20 +129,20 @@ class StoreBackend(BoltBackend):
         return found
 
     @override
-    def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
-        identity, _ = identify(caller)
+    def databases(self, caller: AuthenticatedBoltClient) -> Sequence[ShowDatabasesRow]:
+        identity, _ = get_bolt_caller_identity(caller)
         names = self._graphs.for_caller(identity).pool.names()
-        return [DatabaseEntry(name=name, is_writable=identity.has_role("write")) for name in names]
+        return [ShowDatabasesRow(name=name, is_writable=identity.has_role("write")) for name in names]
 
     @override
-    def route(self, caller: BoltCaller, database: str, address: str) -> ServerAddresses:
-        return ServerAddresses(readers=(address,), writers=(address,), routers=(address,))
+    def route(self, caller: AuthenticatedBoltClient, database: str, address: str) -> BoltRoutingTable:
+        return BoltRoutingTable(readers=(address,), writers=(address,), routers=(address,))
 
     @override
     def run(self, request: StatementRequest) -> BoltResult:
         graph = self._open_graph(request)
-        statement = prepare_statement(request)
-        seconds = time_limit(graph, request.timeout)
+        statement = parse_and_check_statement(request)
+        seconds = clamp_query_timeout(graph, request.timeout)
         if statement.info.is_updating:
             return _WriteResult(graph, statement, request, seconds)
         return _ReadResult(graph, statement, request, seconds)
@@ -150,24 +150,26 @@ class StoreBackend(BoltBackend):
     @override
     def explain(self, request: StatementRequest) -> ExplainedStatement:
         handle = self._open_graph(request)
-        statement = prepare_interpreted(request.statement, request.parameters, request.plan)
-        control = connect_cancellation(request.interruption)
-        limits = statement_limits(control, time_limit(handle, request.timeout))
+        statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
+        control = cancellation_from_client_signal(request.interruption)
+        limits = statement_limits(control, clamp_query_timeout(handle, request.timeout))
         with ExitStack() as held:
-            graph: GraphView = EmptyGraph()
+            graph: StatementGraphView = EmptyGraph()
             # A statement that writes would create a missing store.
             with suppress(*([NoStore] if statement.info.is_updating else [])):
                 store = held.enter_context(handle.lease())
-                graph = open_rows_graph(store, held.enter_context(store.reading()))
-            plan = build_execution_plan(describe_plan(statement, graph, limits))
-        return ExplainedStatement(columns=statement.info.columns, type=find_statement_type(statement.info), plan=plan)
+                graph = open_snapshot_graph_view(store, held.enter_context(store.reading()))
+            plan = build_bolt_plan_tree(describe_plan(statement, graph, limits))
+        return ExplainedStatement(
+            columns=statement.info.columns, type=classify_statement_access(statement.info), plan=plan
+        )
 
     @override
     def begin(self, request: TransactionRequest) -> BoltTransaction:
-        return StoreTransaction(self._open_graph(request), request)
+        return BoltExplicitTransaction(self._open_graph(request), request)
 
     def _open_graph(self, request: StatementRequest | TransactionRequest) -> StoreHandle:
-        caller, address = identify(request.caller)
+        caller, address = get_bolt_caller_identity(request.caller)
         if not self._authenticator.still_valid(caller):
             raise Unauthenticated("the key of this connection is no longer valid; connect again with another one")
         if caller.key_id is not None or not is_local(address):
@@ -178,33 +180,33 @@ class StoreBackend(BoltBackend):
         return self._graphs.for_caller(caller).graph(request.database)
 
 
-def identify(caller: BoltCaller) -> tuple[Caller, str]:
-    """Return the caller and the address that `StoreBackend.authenticate` has put into a Bolt caller."""
+def get_bolt_caller_identity(caller: AuthenticatedBoltClient) -> tuple[AuthenticatedCaller, str]:
+    """Return the caller and the address that `BoltStoreBackend.authenticate` has put into a Bolt caller."""
     return caller.identity
 
 
-def prepare_statement(request: StatementRequest) -> InterpretedStatement:
+def parse_and_check_statement(request: StatementRequest) -> InterpretedStatement:
     """Parse and check a statement. Raises InvalidInput, and Forbidden for a write that the caller may not do."""
-    statement = prepare_interpreted(request.statement, request.parameters, request.plan)
+    statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
     if statement.info.is_updating:
         if request.is_read_only:
             raise Forbidden("the statement writes data, but the session or transaction only reads")
-        identify(request.caller)[0].require("write")
+        get_bolt_caller_identity(request.caller)[0].require("write")
     return statement
 
 
-def time_limit(graph: StoreHandle, asked: float | None) -> float:
+def clamp_query_timeout(graph: StoreHandle, asked: float | None) -> float:
     """Return the time limit in seconds: the requested one, at most the server's."""
     longest = graph.graphs.settings.query_timeout
     return longest if asked is None else min(asked, longest)
 
 
-def format_bookmark(database: str, sequence: int) -> str:
+def format_commit_bookmark(database: str, sequence: int) -> str:
     """Return the bookmark of a commit."""
     return f"{BOOKMARK_PREFIX}:{database}:{sequence}"
 
 
-def wait_for_bookmarks(store: OpenStore, bookmarks: Sequence[str], check: Callable[[], None]) -> None:
+def wait_for_commit_bookmarks(store: OpenStore, bookmarks: Sequence[str], check: Callable[[], None]) -> None:
     """Wait until a store has the commits that bookmarks name; those of other stores are ignored.
 
     Raises InvalidBookmark for other texts, and Unavailable if a commit does not arrive in time.
@@ -228,34 +230,34 @@ def wait_for_bookmarks(store: OpenStore, bookmarks: Sequence[str], check: Callab
         time.sleep(_BOOKMARK_POLL_SECONDS)
 
 
-def connect_cancellation(interruption: InterruptionSignal) -> StatementCancellation:
+def cancellation_from_client_signal(interruption: InterruptionSignal) -> StatementCancellation:
     """Return a cancellation that the signal of a client triggers."""
     control = StatementCancellation()
     interruption.on_request(control.interrupt)
     return control
 
 
-def describe_counts(counts: EditCounts) -> dict[str, int]:
+def list_nonzero_bolt_counters(counts: GraphUpdateCounts) -> dict[str, int]:
     """Return the counts that are not zero, by their names in the protocol."""
     return {name: count for field, name in _COUNTERS.items() if (count := getattr(counts, field))}
 
 
-class ProfileRecorder:
+class CypherProfileRecorder:
     """Profile of a statement that begins with PROFILE; nothing for any other."""
 
     def __init__(self) -> None:
-        self._describe: Callable[[], ExecutionPlan] | None = None
+        self._describe: Callable[[], ExecutionPlanOperator] | None = None
 
-    def start(self, statement: InterpretedStatement, graph: GraphView, limits: ExecutionLimits) -> QueryResult:
+    def start(self, statement: InterpretedStatement, graph: StatementGraphView, limits: ExecutionLimits) -> QueryResult:
         """Start a statement, and count its rows if it asks for that."""
         if statement.plan != "PROFILE":
-            return start_interpreted(statement, graph, limits)
+            return start_interpreted_statement(statement, graph, limits)
         profile = StatementProfile()
-        result = start_interpreted(statement, graph, limits, profile)
-        self._describe = lambda: build_execution_plan(describe_plan(statement, graph, limits, profile))
+        result = start_interpreted_statement(statement, graph, limits, profile)
+        self._describe = lambda: build_bolt_plan_tree(describe_plan(statement, graph, limits, profile))
         return result
 
-    def describe(self) -> ExecutionPlan | None:
+    def describe(self) -> ExecutionPlanOperator | None:
         """Return the plan with the rows counted so far."""
         return None if self._describe is None else self._describe()
 
@@ -267,14 +269,14 @@ class _ReadResult(BoltResult):
         self, graph: StoreHandle, statement: InterpretedStatement, request: StatementRequest, seconds: float
     ) -> None:
         self._held = ExitStack()
-        self._plan = ProfileRecorder()
+        self._plan = CypherProfileRecorder()
         try:
             store = self._held.enter_context(graph.lease())
-            wait_for_bookmarks(store, request.bookmarks, request.interruption.check)
+            wait_for_commit_bookmarks(store, request.bookmarks, request.interruption.check)
             rows = self._held.enter_context(store.reading())
-            limits = statement_limits(connect_cancellation(request.interruption), seconds)
-            self._result = self._plan.start(statement, open_rows_graph(store, rows), limits)
-            self._bookmark = format_bookmark(store.name, rows.at)
+            limits = statement_limits(cancellation_from_client_signal(request.interruption), seconds)
+            self._result = self._plan.start(statement, open_snapshot_graph_view(store, rows), limits)
+            self._bookmark = format_commit_bookmark(store.name, rows.at)
             self.columns = self._result.columns
         except BaseException:
             self._held.close()
@@ -301,17 +303,17 @@ class _BoltWrite(InterpretedWrite):
     """Writing statement whose rows stay values."""
 
     values: list[list[Any]]
-    counts: EditCounts
-    profile: ExecutionPlan | None = None
+    counts: GraphUpdateCounts
+    profile: ExecutionPlanOperator | None = None
 
     @override
-    def start(self, edits: GraphEdits, limits: ExecutionLimits) -> QueryResult:
-        self._recorder = ProfileRecorder()
+    def start(self, edits: GraphChangeOverlay, limits: ExecutionLimits) -> QueryResult:
+        self._recorder = CypherProfileRecorder()
         return self._recorder.start(self._statement, edits, limits)
 
     @override
-    def collect(self, result: QueryResult, edits: GraphEdits) -> CypherAnswer:
-        detach = DetachedElements().detach
+    def collect(self, result: QueryResult, edits: GraphChangeOverlay) -> CypherAnswer:
+        detach = DetachedResultElements().detach
         self.values = [[detach(value) for value in row] for row in result.rows]
         self.counts = edits.counts
         self.profile = self._recorder.describe()
@@ -329,28 +331,28 @@ class _WriteResult(BoltResult):
         self._request = request
         self._seconds = seconds
         self._bookmark = ""
-        self._counts = EditCounts()
-        self._profile: ExecutionPlan | None = None
+        self._counts = GraphUpdateCounts()
+        self._profile: ExecutionPlanOperator | None = None
         self.columns = statement.info.columns
 
     @override
     def rows(self) -> Iterator[Sequence[Any]]:
         request = self._request
-        control = connect_cancellation(request.interruption)
+        control = cancellation_from_client_signal(request.interruption)
         with self._graph.lease(create=True) as store:
-            wait_for_bookmarks(store, request.bookmarks, request.interruption.check)
+            wait_for_commit_bookmarks(store, request.bookmarks, request.interruption.check)
             write = _BoltWrite(store, self._statement, 0, self._seconds, control)
             answer = write.run()
             self._counts = write.counts
             self._profile = write.profile
             sequence = store.state.sequence if answer.changes is None else answer.changes.sequence
-            self._bookmark = format_bookmark(store.name, sequence)
+            self._bookmark = format_commit_bookmark(store.name, sequence)
         return iter(write.values)
 
     @override
     def summary(self) -> StatementSummary:
-        kind = find_statement_type(self._statement.info)
-        counters = describe_counts(self._counts)
+        kind = classify_statement_access(self._statement.info)
+        counters = list_nonzero_bolt_counters(self._counts)
         return StatementSummary(type=kind, counters=counters, bookmark=self._bookmark, profile=self._profile)
 
     @override
@@ -363,11 +365,11 @@ class _TransactionSnapshot(NamedTuple):
 
     store: OpenStore
     rows: RowsSnapshot
-    graph: RowsGraph
-    edits: GraphEdits
+    graph: SnapshotGraphView
+    edits: GraphChangeOverlay
 
 
-class StoreTransaction(BoltTransaction):
+class BoltExplicitTransaction(BoltTransaction):
     """Explicit transaction: its statements change an overlay over one snapshot, which is committed at once.
 
     It conflicts if another commit has changed anything that its statements have read or written.
@@ -377,23 +379,23 @@ class StoreTransaction(BoltTransaction):
         """Begin with the first statement, which creates a missing store only if it writes."""
         self._handle = graph
         self._request = request
-        self._control = connect_cancellation(request.interruption)
+        self._control = cancellation_from_client_signal(request.interruption)
         self._until = None if request.timeout is None else time.monotonic() + request.timeout
         self._held = ExitStack()
         self._snapshot: _TransactionSnapshot | None = None
 
     @override
     def run(self, request: StatementRequest) -> BoltResult:
-        statement = prepare_statement(request)
+        statement = parse_and_check_statement(request)
         edits = self._open(create=statement.info.is_updating).edits
         before = _copy_counts(edits.counts)
-        recorder = ProfileRecorder()
+        recorder = CypherProfileRecorder()
         result = recorder.start(statement, edits, self._statement_limits(request))
         # Later statements may change what rows that are not read yet would show.
-        detach = DetachedElements().detach
+        detach = DetachedResultElements().detach
         rows = [[detach(value) for value in row] for row in result.rows]
         summary = StatementSummary(
-            type=find_statement_type(statement.info),
+            type=classify_statement_access(statement.info),
             counters=_count_difference(before, edits.counts),
             profile=recorder.describe(),
         )
@@ -407,10 +409,10 @@ class StoreTransaction(BoltTransaction):
         try:
             changes = edits.changes()
             if changes.is_empty:
-                return format_bookmark(store.name, rows.at)
+                return format_commit_bookmark(store.name, rows.at)
             batch = to_write_batch(to_row_changes(changes, graph))
             report = store.submit_prepared(lambda: self._revalidate(batch)).result()
-            return format_bookmark(store.name, report.sequence)
+            return format_commit_bookmark(store.name, report.sequence)
         finally:
             self._held.close()
 
@@ -422,10 +424,10 @@ class StoreTransaction(BoltTransaction):
         if self._snapshot is None:
             try:
                 store = self._held.enter_context(self._handle.lease(create=create))
-                wait_for_bookmarks(store, self._request.bookmarks, self._control.check)
+                wait_for_commit_bookmarks(store, self._request.bookmarks, self._control.check)
                 rows = self._held.enter_context(store.reading())
-                graph = open_rows_graph(store, rows)
-                self._snapshot = _TransactionSnapshot(store, rows, graph, GraphEdits(graph))
+                graph = open_snapshot_graph_view(store, rows)
+                self._snapshot = _TransactionSnapshot(store, rows, graph, GraphChangeOverlay(graph))
             except BaseException:
                 self._held.close()
                 raise
@@ -433,7 +435,7 @@ class StoreTransaction(BoltTransaction):
 
     def _statement_limits(self, request: StatementRequest) -> ExecutionLimits:
         """Return the limits of a statement: the server's, its own, and the rest of the transaction's time."""
-        seconds = time_limit(self._handle, request.timeout)
+        seconds = clamp_query_timeout(self._handle, request.timeout)
         if self._until is not None:
             seconds = min(seconds, max(self._until - time.monotonic(), 0.0))
         return statement_limits(self._control, seconds)
@@ -470,10 +472,10 @@ class _TransactionResult(BoltResult):
         pass
 
 
-def _copy_counts(counts: EditCounts) -> EditCounts:
-    return EditCounts(**{name: getattr(counts, name) for name in counts.__struct_fields__})
+def _copy_counts(counts: GraphUpdateCounts) -> GraphUpdateCounts:
+    return GraphUpdateCounts(**{name: getattr(counts, name) for name in counts.__struct_fields__})
 
 
-def _count_difference(before: EditCounts, after: EditCounts) -> dict[str, int]:
+def _count_difference(before: GraphUpdateCounts, after: GraphUpdateCounts) -> dict[str, int]:
     difference = {name: getattr(after, name) - getattr(before, name) for name in after.__struct_fields__}
-    return describe_counts(EditCounts(**difference))
+    return list_nonzero_bolt_counters(GraphUpdateCounts(**difference))

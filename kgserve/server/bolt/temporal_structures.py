@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kgserve.cypher.interpreter.calendar_dates import check_days
+from kgserve.cypher.interpreter.calendar_dates import check_epoch_days_range
 from kgserve.cypher.interpreter.temporal_values import (
     DAY_NANOSECONDS,
     DAY_SECONDS,
@@ -20,21 +20,21 @@ from kgserve.cypher.interpreter.temporal_values import (
     LocalTime,
     OffsetTime,
     ZonedDateTime,
-    datetime_at_instant,
+    datetime_from_epoch_nanoseconds,
     new_duration,
     new_local_datetime,
     new_zoned_datetime,
 )
-from kgserve.cypher.interpreter.time_zones import MAX_OFFSET_SECONDS, ZoneReference, parse_zone
+from kgserve.cypher.interpreter.time_zones import MAX_OFFSET_SECONDS, ZoneReference, parse_time_zone
 from kgserve.errors import InvalidInput
-from kgserve.server.bolt.packstream import PackedStructure, ProtocolViolation
+from kgserve.server.bolt.packstream import PackStreamStructure, ProtocolViolation
 
 DATE, TIME, LOCAL_TIME, LOCAL_DATETIME, DURATION = b"DTtdE"
 UTC_DATETIME, UTC_DATETIME_IN_REGION, DATETIME, DATETIME_IN_REGION = b"IiFf"
 
 
-class TemporalStructures:
-    """Structures of temporal values; ``is_utc`` selects the form of times with a zone."""
+class BoltTemporalCodec:
+    """Codec of temporal values as Bolt structures; ``is_utc`` selects the form of times with a zone."""
 
     def __init__(self, *, is_utc: bool) -> None:
         self._is_utc = is_utc
@@ -50,15 +50,15 @@ class TemporalStructures:
             region_tag: ((int, int, str), self._read_datetime),
         }
 
-    def writers(self) -> dict[type, Callable[[Any], PackedStructure]]:
+    def writers(self) -> dict[type, Callable[[Any], PackStreamStructure]]:
         """Return the functions that turn values into structures, by class."""
         return {
-            CalendarDate: lambda value: PackedStructure(DATE, (value.days,)),
-            OffsetTime: lambda value: PackedStructure(TIME, (value.nanoseconds, value.offset)),
-            LocalTime: lambda value: PackedStructure(LOCAL_TIME, (value.nanoseconds,)),
+            CalendarDate: lambda value: PackStreamStructure(DATE, (value.days,)),
+            OffsetTime: lambda value: PackStreamStructure(TIME, (value.nanoseconds, value.offset)),
+            LocalTime: lambda value: PackStreamStructure(LOCAL_TIME, (value.nanoseconds,)),
             LocalDateTime: _write_local_datetime,
             ZonedDateTime: self._write_datetime,
-            DurationValue: lambda value: PackedStructure(
+            DurationValue: lambda value: PackStreamStructure(
                 DURATION, (value.months, value.days, value.seconds, value.nanoseconds)
             ),
         }
@@ -74,28 +74,28 @@ class TemporalStructures:
             raise ProtocolViolation(f"the structure with tag {tag:#04x} has fields of wrong types")
         return reader(*fields)
 
-    def _write_datetime(self, value: ZonedDateTime) -> PackedStructure:
+    def _write_datetime(self, value: ZonedDateTime) -> PackStreamStructure:
         seconds, nanoseconds = divmod(value.nanoseconds, SECOND_NANOSECONDS)
         seconds += value.days * DAY_SECONDS
         if self._is_utc:
             seconds -= value.offset
-        return PackedStructure(self._tags[value.region is not None], (seconds, nanoseconds, value.zone))
+        return PackStreamStructure(self._tags[value.region is not None], (seconds, nanoseconds, value.zone))
 
     def _read_datetime(self, seconds: int, nanoseconds: int, zone: ZoneReference) -> ZonedDateTime:
-        zone = parse_zone(zone) if isinstance(zone, str) else _check_offset(zone)
+        zone = parse_time_zone(zone) if isinstance(zone, str) else _check_offset(zone)
         total = seconds * SECOND_NANOSECONDS + _check_fraction(nanoseconds)
         if self._is_utc:
-            return datetime_at_instant(total, zone)
+            return datetime_from_epoch_nanoseconds(total, zone)
         return new_zoned_datetime(*divmod(total, DAY_NANOSECONDS), zone)
 
 
-def _write_local_datetime(value: LocalDateTime) -> PackedStructure:
+def _write_local_datetime(value: LocalDateTime) -> PackStreamStructure:
     seconds, nanoseconds = divmod(value.nanoseconds, SECOND_NANOSECONDS)
-    return PackedStructure(LOCAL_DATETIME, (value.days * DAY_SECONDS + seconds, nanoseconds))
+    return PackStreamStructure(LOCAL_DATETIME, (value.days * DAY_SECONDS + seconds, nanoseconds))
 
 
 def _read_date(days: int) -> CalendarDate:
-    return CalendarDate(check_days(days))
+    return CalendarDate(check_epoch_days_range(days))
 
 
 def _read_time(nanoseconds: int, offset: int) -> OffsetTime:

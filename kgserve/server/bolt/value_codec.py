@@ -10,11 +10,11 @@ from kgserve.server.bolt.graph_structures import (
     PATH,
     RELATIONSHIP,
     UNBOUND_RELATIONSHIP,
-    GraphStructures,
+    BoltGraphStructures,
 )
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.packstream import PackStreamEncoder, ProtocolViolation
-from kgserve.server.bolt.temporal_structures import TemporalStructures
+from kgserve.server.bolt.temporal_structures import BoltTemporalCodec
 
 _POINT_2D, _POINT_3D, _VECTOR = b"XYV"
 _REFUSED = {
@@ -29,15 +29,15 @@ _REFUSED = {
 UTC_SINCE: ProtocolVersion = (5, 0)
 
 
-class ValueCodec:
+class BoltValueCodec:
     """Conversion between run-time values and structures, for a version of Bolt.
 
     ``is_utc`` selects the structures of times with zones that versions before 5.0 must ask for.
     """
 
     def __init__(self, version: ProtocolVersion, *, is_utc: bool = False) -> None:
-        self._temporal = TemporalStructures(is_utc=is_utc or version >= UTC_SINCE)
-        self.encoder = PackStreamEncoder({**GraphStructures(version).writers(), **self._temporal.writers()})
+        self._temporal = BoltTemporalCodec(is_utc=is_utc or version >= UTC_SINCE)
+        self.encoder = PackStreamEncoder({**BoltGraphStructures(version).writers(), **self._temporal.writers()})
 
     def build_structure(self, tag: int, fields: list[Any]) -> Any:
         """Return the value of a structure in parameters. Raises InvalidInput or ProtocolViolation."""

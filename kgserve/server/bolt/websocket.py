@@ -28,7 +28,7 @@ _KEY_BYTES = 16
 _CONTINUATION, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 
 
-class FrameWriter(ByteWriter):
+class WebSocketFrameWriter(ByteWriter):
     """Writer that puts bytes into binary frames."""
 
     def __init__(self, writer: StreamWriter) -> None:
@@ -70,10 +70,10 @@ class FrameWriter(ByteWriter):
         await self._writer.wait_closed()
 
 
-class FrameReader(ByteReader):
+class WebSocketFrameReader(ByteReader):
     """Reader of the content of binary frames, which answers pings."""
 
-    def __init__(self, reader: StreamReader, writer: FrameWriter) -> None:
+    def __init__(self, reader: StreamReader, writer: WebSocketFrameWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._content = bytearray()
@@ -123,7 +123,7 @@ def _unmask(data: bytes, mask: bytes) -> bytes:
 
 async def accept_websocket(
     reader: StreamReader, writer: StreamWriter, origins: Collection[str]
-) -> tuple[FrameReader, FrameWriter] | None:
+) -> tuple[WebSocketFrameReader, WebSocketFrameWriter] | None:
     """Answer a request whose ``GET`` was read. Returns None if it asks for no WebSocket.
 
     Raises ProtocolViolation for a WebSocket that is not accepted, after the answer.
@@ -141,8 +141,8 @@ async def accept_websocket(
     answer = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
     writer.write(f"{answer}sec-websocket-accept: {accepted}\r\n\r\n".encode())
     await writer.drain()
-    frames = FrameWriter(writer)
-    return FrameReader(reader, frames), frames
+    frames = WebSocketFrameWriter(writer)
+    return WebSocketFrameReader(reader, frames), frames
 
 
 async def _read_head(reader: StreamReader) -> bytes:

@@ -1,0 +1,1 @@
+"""HTTP interface: REST endpoints, server-sent events, request limits, compression and OpenAPI documents."""

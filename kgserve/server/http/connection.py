@@ -5,7 +5,7 @@ waiting, and the closing of connections. A request that is refused here never re
 answers it, with the usual problem documents and headers. Each override of uvicorn's class names the row of the abuse
 list that needs it; tests/server/http/test_uvicorn_alone.py runs them against uvicorn alone.
 
-A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_eagerly`, `ensure_task`).
+A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_coroutine_eagerly`, `ensure_running_in_task`).
 
 One timer checks all connections about once a second.
 """
@@ -119,7 +119,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class BodyProgress:
+class RequestBodyRateMonitor:
     """Progress of a request body, measured in time windows that each need a minimum of bytes."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class HttpConnection(HttpToolsProtocol):
         self._fed = 0  # bytes of the head that is arriving
         self._on_wire = 0  # bytes of the body with its framing
         self._in_body = 0
-        self._progress = BodyProgress()
+        self._progress = RequestBodyRateMonitor()
         self._body_timeout = self._limits.body_timeout
         self._ignores_input = False
         self._newest: RequestResponseCycle | None = None
@@ -231,7 +231,7 @@ class HttpConnection(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:
         # ABUSE 15: uvicorn's limit_concurrency does not count silent connections, and refuses in plain text.
-        self.wire = LingeringTransport(transport, self)
+        self.wire = LingeringCloseTransport(transport, self)
         super().connection_made(cast("asyncio.Transport", self.wire))
         self._since = self.loop.time()
         refusal = self._open_connections.add(self, self.client[0] if self.client else "")
@@ -268,7 +268,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(InvalidInput("the chunks of the body are too small; send larger chunks"))
         if self._parsed is not None:
             (cycle, app), self._parsed = self._parsed, None
-            task = start_eagerly(cycle.run_asgi(app), self.loop)
+            task = start_coroutine_eagerly(cycle.run_asgi(app), self.loop)
             if task is not None:
                 task.add_done_callback(self.tasks.discard)
                 self.tasks.add(task)
@@ -288,7 +288,7 @@ class HttpConnection(HttpToolsProtocol):
 
     @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        # A request that is being parsed starts after parsing, without a task (`start_eagerly`).
+        # A request that is being parsed starts after parsing, without a task (`start_coroutine_eagerly`).
         # Pipelined requests start as tasks, because each would otherwise run within the previous one.
         if self._parsing:
             self._parsed = cycle, app
@@ -428,7 +428,7 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-class LingeringTransport:
+class LingeringCloseTransport:
     """Transport that lingers on close: with unread input, it closes for writing first and completely a second later.
 
     ABUSE 7, 8 and 11: closing a socket with unread input resets it, and the client loses the response. The transport
@@ -501,7 +501,9 @@ class LingeringTransport:
             self._transport.resume_reading()
 
 
-def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None] | None:
+def start_coroutine_eagerly(
+    work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop
+) -> asyncio.Task[None] | None:
     """Run ``work`` immediately, in its own context, until it waits; return the task that continues it, if any.
 
     Why: docs/adr/0030-http-fast-path.md.
@@ -514,7 +516,7 @@ def start_eagerly(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLo
     return loop.create_task(_continue(work, awaited), context=context)
 
 
-async def ensure_task() -> None:
+async def ensure_running_in_task() -> None:
     """Ensure that a task runs the caller; work in threads and cancellation need one."""
     if asyncio.current_task() is None:
         await asyncio.sleep(0)
@@ -526,7 +528,7 @@ async def _continue(work: Coroutine[Any, Any, None], awaited: Any) -> None:
 
 @coroutine
 def _resume(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, None, None]:
-    """Drive ``work`` from where it awaits ``awaited``; None if it only called `ensure_task`."""
+    """Drive ``work`` from where it awaits ``awaited``; None if it only called `ensure_running_in_task`."""
     try:
         if awaited is None:
             awaited = work.send(None)
@@ -563,7 +565,7 @@ def send_complete_response(cycle: RequestResponseCycle, status: int, head: bytes
     return True
 
 
-def add_standard_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
+def add_security_headers(headers: Sequence[Header], *, secure: bool) -> list[Header]:
     """Return ``headers`` with the security headers for browsers; ``secure``: over TLS."""
     names = {name for name, _ in headers}
     missing = [header for header in DEFAULT_HEADERS if header[0] not in names]
@@ -578,7 +580,7 @@ def encode_header_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
     if _DEFAULT_NAMES.isdisjoint([name for name, _ in headers]):
         lines, standard = headers, _STANDARD_LINES[secure]
     else:
-        lines, standard = add_standard_headers(headers, secure=secure), b""
+        lines, standard = add_security_headers(headers, secure=secure), b""
     found = b"".join([b"%b: %b\r\n" % header for header in lines])
     if not found.count(b"\n") == found.count(b"\r") == len(lines):
         raise ValueError("a header of the response contains a line end")
@@ -587,6 +589,6 @@ def encode_header_lines(headers: Sequence[Header], *, secure: bool) -> bytes:
 
 _DEFAULT_NAMES = frozenset(name for name, _ in DEFAULT_HEADERS)
 _STANDARD_LINES = {
-    secure: b"".join(b"%b: %b\r\n" % header for header in add_standard_headers((), secure=secure))
+    secure: b"".join(b"%b: %b\r\n" % header for header in add_security_headers((), secure=secure))
     for secure in (False, True)
 }

@@ -13,30 +13,30 @@ from litestar.response.base import ASGIResponse
 from typing_extensions import override
 
 from kgserve.api import examples
-from kgserve.api.operation import READ_ERRORS, ExampleBody, Operation, build_litestar_opt
+from kgserve.api.operation import READ_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.read_statements import StatementCancellation
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.result_streams import (
     MAX_RESULT_MEMORY_BYTES,
     ResultTextFormat,
     ResultTextStream,
-    answer_known_lookup,
-    stream_statement,
+    stream_statement_result,
+    try_answer_known_point_lookup,
 )
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.media_types import CSV_MEDIA_TYPE, JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
-from kgserve.server.http.connection import ensure_task
-from kgserve.server.http.endpoints import ENDPOINT_OPT_KEY
+from kgserve.server.http.connection import ensure_running_in_task
 from kgserve.server.http.error_responses import ClientDisconnected
+from kgserve.server.http.import_export_endpoints import ChunkStreamResponse
+from kgserve.server.http.operation_endpoints import ENDPOINT_OPT_KEY
 from kgserve.server.http.request_decoding import (
-    RequestServices,
+    RequestHandlerDependencies,
     decode_json_body,
-    get_graph,
-    get_services,
+    get_request_dependencies,
+    get_request_store,
     wait_for_disconnect,
 )
-from kgserve.server.http.streaming_endpoints import BlockStreamResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -53,17 +53,17 @@ _encode = msgspec.json.Encoder().encode
 _FORMATS: dict[str, ResultTextFormat] = {NDJSON_MEDIA_TYPE: "ndjson", CSV_MEDIA_TYPE: "csv"}
 _ANY_FORM = {JSON_MEDIA_TYPE, "application/*", "*/*"}
 
-_CYPHER = Operation(
+_CYPHER = ApiOperation(
     id="cypher",
     role="read",
     tag="cypher",
     summary="Run one Cypher statement",
     note="Syntax and limits: [Cypher](cypher.md).",
-    request=ExampleBody(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
-    answer=ExampleBody(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
+    request=ApiBodyExample(CypherRequest, examples.CYPHER_REQUEST_EXAMPLE),
+    answer=ApiBodyExample(CypherAnswer, examples.CYPHER_ANSWER_EXAMPLE),
     others=(
-        ExampleBody(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
-        ExampleBody(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
+        ApiBodyExample(None, examples.CYPHER_NDJSON_EXAMPLE, NDJSON_MEDIA_TYPE),
+        ApiBodyExample(None, examples.CYPHER_CSV_EXAMPLE, CSV_MEDIA_TYPE),
     ),
     errors=(*READ_ERRORS, "conflict", "too_large", "unsupported", "storage_full"),
 )
@@ -75,7 +75,9 @@ class CypherEndpoint:
     operation = _CYPHER
     path = "/api/memory/{store}/cypher"
 
-    async def answer(self, scope: HTTPScope, receive: Receive, service: RequestServices) -> bytes | ASGIResponse:
+    async def answer(
+        self, scope: HTTPScope, receive: Receive, service: RequestHandlerDependencies
+    ) -> bytes | ASGIResponse:
         """Return the answer as JSON, or the response that streams it.
 
         Raises the errors of the operation and of `decode_json_body`.
@@ -83,25 +85,30 @@ class CypherEndpoint:
         asked = await decode_json_body(scope["headers"], receive, service, CypherRequest)
         if asked.mode == "write":
             cast("RequestContext", scope["state"]["request_context"]).caller.require("write")
-        graph, media = get_graph(scope, service), _media(_accept(scope))
-        known = answer_known_lookup(graph, asked) if media is None else None
+        graph, media = get_request_store(scope, service), _media(_accept(scope))
+        known = try_answer_known_point_lookup(graph, asked) if media is None else None
         return await self._run(graph, asked, media, receive, service) if known is None else known
 
     async def _run(
-        self, graph: StoreHandle, asked: CypherRequest, media: str | None, receive: Receive, service: RequestServices
+        self,
+        graph: StoreHandle,
+        asked: CypherRequest,
+        media: str | None,
+        receive: Receive,
+        service: RequestHandlerDependencies,
     ) -> bytes | ASGIResponse:
         control = StatementCancellation()
-        await ensure_task()
+        await ensure_running_in_task()
         if asked.mode == "write" and media is None:
             written = service.admission.run("writing_statements", run_cypher_request, graph, asked, control)
             return _encode(await _while_present(receive, control, written))
         form = "json" if media is None else _FORMATS[media]
-        reading = service.admission.run("statements", stream_statement, graph, asked, form, control)
+        reading = service.admission.run("statements", stream_statement_result, graph, asked, form, control)
         rows = await _while_present(receive, control, reading)
         if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
             with closing(rows):
                 return b"".join(rows)
-        return RowStreamResponse(service, rows, media or JSON_MEDIA_TYPE, {})
+        return CypherRowStreamResponse(service, rows, media or JSON_MEDIA_TYPE, {})
 
 
 _ENDPOINT = CypherEndpoint()
@@ -112,13 +119,13 @@ _ENDPOINT = CypherEndpoint()
     status_code=200,
     opt=build_litestar_opt(_CYPHER) | {ENDPOINT_OPT_KEY: _ENDPOINT},
 )
-async def cypher(request: Request[Any, Any, Any]) -> ASGIResponse:
+async def run_cypher_statement(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Run a Cypher statement that reads or, with `"mode": "write"`, changes the graph in one atomic write.
 
     With `Accept: application/x-ndjson` or `text/csv` the rows of a reading statement are streamed. Files, settings,
     transactions and data definition are not available. A statement is interrupted when its client disconnects.
     """
-    found = await _ENDPOINT.answer(request.scope, request.receive, get_services(request))
+    found = await _ENDPOINT.answer(request.scope, request.receive, get_request_dependencies(request))
     return ASGIResponse(body=found, media_type=JSON_MEDIA_TYPE) if isinstance(found, bytes) else found
 
 
@@ -162,7 +169,7 @@ async def _stop(control: StatementCancellation, working: asyncio.Future[Any]) ->
         working.result().close()
 
 
-class RowStreamResponse(BlockStreamResponse):
+class CypherRowStreamResponse(ChunkStreamResponse):
     """Streams the rows of a statement, and closes it in any case."""
 
     _stream: ResultTextStream

@@ -25,7 +25,7 @@ from kgserve.errors import (
     Unauthenticated,
     Unavailable,
 )
-from kgserve.graph.answers import Problem
+from kgserve.graph.answers import ProblemDetails
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,34 +45,34 @@ VERSIONED_NAMES_STATE_KEY = "renamed"
 """Key of the scope's state; set if the response uses the field names of versioned writes."""
 
 
-class ErrorResponseKind(NamedTuple):
+class ErrorStatusAndTitle(NamedTuple):
     """HTTP status and title of an error code."""
 
     status: int
     title: str
 
 
-ERROR_RESPONSE_KINDS: dict[str, ErrorResponseKind] = {
-    "invalid": ErrorResponseKind(400, "Invalid input"),
-    "kind_not_allowed": ErrorResponseKind(400, "Kind not allowed in this store"),
-    "unauthenticated": ErrorResponseKind(401, "Not authenticated"),
-    "forbidden": ErrorResponseKind(403, "Not allowed"),
-    "not_found": ErrorResponseKind(404, "Not found"),
-    "elsewhere": ErrorResponseKind(307, "Served by another node"),
-    "method_not_allowed": ErrorResponseKind(405, "Method not allowed"),
-    "timeout": ErrorResponseKind(408, "Time limit reached"),
-    "conflict": ErrorResponseKind(409, "Conflict with the current state"),
-    "conflict_manual": ErrorResponseKind(409, "Written as a conflicting head"),
-    "gone": ErrorResponseKind(410, "No longer available"),
-    "too_large": ErrorResponseKind(413, "Too large"),
-    "url_too_long": ErrorResponseKind(414, "URL too long"),
-    "unsupported": ErrorResponseKind(415, "Unsupported media type"),
-    "misdirected": ErrorResponseKind(421, "Misdirected request"),
-    "limited": ErrorResponseKind(429, "Too many requests"),
-    "head_too_large": ErrorResponseKind(431, "Request headers too large"),
-    "internal": ErrorResponseKind(500, "Internal error"),
-    "unavailable": ErrorResponseKind(503, "Temporarily unavailable"),
-    "storage_full": ErrorResponseKind(507, "Storage full"),
+ERROR_RESPONSE_KINDS: dict[str, ErrorStatusAndTitle] = {
+    "invalid": ErrorStatusAndTitle(400, "Invalid input"),
+    "kind_not_allowed": ErrorStatusAndTitle(400, "Kind not allowed in this store"),
+    "unauthenticated": ErrorStatusAndTitle(401, "Not authenticated"),
+    "forbidden": ErrorStatusAndTitle(403, "Not allowed"),
+    "not_found": ErrorStatusAndTitle(404, "Not found"),
+    "elsewhere": ErrorStatusAndTitle(307, "Served by another node"),
+    "method_not_allowed": ErrorStatusAndTitle(405, "Method not allowed"),
+    "timeout": ErrorStatusAndTitle(408, "Time limit reached"),
+    "conflict": ErrorStatusAndTitle(409, "Conflict with the current state"),
+    "conflict_manual": ErrorStatusAndTitle(409, "Written as a conflicting head"),
+    "gone": ErrorStatusAndTitle(410, "No longer available"),
+    "too_large": ErrorStatusAndTitle(413, "Too large"),
+    "url_too_long": ErrorStatusAndTitle(414, "URL too long"),
+    "unsupported": ErrorStatusAndTitle(415, "Unsupported media type"),
+    "misdirected": ErrorStatusAndTitle(421, "Misdirected request"),
+    "limited": ErrorStatusAndTitle(429, "Too many requests"),
+    "head_too_large": ErrorStatusAndTitle(431, "Request headers too large"),
+    "internal": ErrorStatusAndTitle(500, "Internal error"),
+    "unavailable": ErrorStatusAndTitle(503, "Temporarily unavailable"),
+    "storage_full": ErrorStatusAndTitle(507, "Storage full"),
 }
 
 
@@ -141,7 +141,7 @@ def render_error(error: Exception, request_id: str, target: str = "") -> HttpRes
     if isinstance(known, Internal):
         log.error("internal_error", exc_info=error)
         detail = "internal error; the server log has the details under this request id"
-    problem = Problem(
+    problem = ProblemDetails(
         type=f"urn:kgserve:error:{known.code}",
         title=kind.title,
         status=kind.status,
@@ -154,12 +154,12 @@ def render_error(error: Exception, request_id: str, target: str = "") -> HttpRes
     return HttpResponse.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
 
 
-def reraise_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def reraise_litestar_exception(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Re-raise an error, as Litestar's exception handler: the gateway renders all errors."""
     raise error
 
 
-def must_forward(headers: Mapping[bytes, bytes]) -> bool:
+def must_forward_not_redirect(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether requests are forwarded rather than redirected to another node.
 
     True for pages in a browser, whose key is valid at this node only, and for clients that send Kgserve-No-Redirect.

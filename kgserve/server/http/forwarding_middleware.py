@@ -13,16 +13,16 @@ from litestar.enums import HttpMethod, ScopeType
 from kgserve.api.operation import STORE_PATH
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
-from kgserve.server.http.error_responses import ClientDisconnected, must_forward, request_target
+from kgserve.server.cluster_http_client import HOPS_HEADER
+from kgserve.server.http.error_responses import ClientDisconnected, must_forward_not_redirect, request_target
 from kgserve.server.http.request_decoding import READ_FROM_HEADER_BYTES, wait_for_disconnect
-from kgserve.server.proxy import HOPS_HEADER
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
     from litestar.types.asgi_types import ReceiveMessage
 
     from kgserve.platform.access.authentication import RequestContext
-    from kgserve.server.proxy import NodeHttpClient
+    from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 
 _CONNECTION_HEADERS = frozenset(
     {b"connection", b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"accept-encoding"}
@@ -54,13 +54,13 @@ _FORWARDED_ANSWER_HEADERS = frozenset(
 class ForwardingMiddleware:
     """ASGI middleware that forwards requests for stores of other nodes, for clients that do not follow redirects."""
 
-    def __init__(self, app: ASGIApp, forwarder: NodeHttpClient) -> None:
+    def __init__(self, app: ASGIApp, forwarder: ClusterNodeHttpClient) -> None:
         self._app = app
         self._forwarder = forwarder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle an ASGI request. Raises Unavailable when a node does not answer, and ClientDisconnected."""
-        if scope["type"] != ScopeType.HTTP or not must_forward(headers := dict(scope["headers"])):
+        if scope["type"] != ScopeType.HTTP or not must_forward_not_redirect(headers := dict(scope["headers"])):
             await self._app(scope, receive, send)
             return
         if (owner := self._cached_owner(scope, headers)) is not None:
@@ -134,7 +134,7 @@ class ForwardedRequest(NamedTuple):
 
 
 async def forward_request(
-    forwarder: NodeHttpClient, served: ServedElsewhere, passed: ForwardedRequest, receive: Receive, send: Send
+    forwarder: ClusterNodeHttpClient, served: ServedElsewhere, passed: ForwardedRequest, receive: Receive, send: Send
 ) -> None:
     """Forward a request to the store's node, and send the response. Raises Unavailable and ClientDisconnected."""
     outcome: Exception | None = ClientDisconnected()
@@ -157,7 +157,7 @@ async def forward_request(
 
 
 async def _answer(
-    forwarder: NodeHttpClient,
+    forwarder: ClusterNodeHttpClient,
     served: ServedElsewhere,
     passed: ForwardedRequest,
     body: bytes | AsyncIterator[bytes],
@@ -186,10 +186,10 @@ def _headers(passed: ForwardedRequest) -> dict[str, str]:
         for name, value in passed.scope["headers"]
         if name not in left_out
     }
-    return sent | caller_headers(context)
+    return sent | build_caller_identity_headers(context)
 
 
-def caller_headers(context: RequestContext) -> dict[str, str]:
+def build_caller_identity_headers(context: RequestContext) -> dict[str, str]:
     """Return the headers that identify the original caller to another node."""
     return {
         "accept-encoding": "identity",

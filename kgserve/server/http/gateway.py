@@ -25,42 +25,31 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, Operation, UseCase, build_litestar_opt
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, ApiOperation, UseCase, build_litestar_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
-from kgserve.graph.compat.versioned_nodes_field_names import rename_json_fields
+from kgserve.graph.compat.versioned_nodes_field_names import rename_json_to_versioned_fields
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
 from kgserve.platform.metrics.telemetry import (
     UNMATCHED_ROUTE,
-    RequestOrigin,
-    reset_request_origin,
-    set_request_origin,
+    OriginatingRequest,
+    reset_originating_request,
+    set_originating_request,
 )
-from kgserve.platform.structured_log import RequestIdentity, mask_api_keys
+from kgserve.platform.structured_log import RequestCallerIdentity, mask_api_keys
 from kgserve.platform.structured_log import log_request as request_line
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
-from kgserve.server.admission import UsageMonitor
-from kgserve.server.http.browser_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard
-from kgserve.server.http.compression import (
-    MIN_GZIP_BYTES,
-    VARY_ENCODING_HEADER,
-    accepts_gzip,
-    compress_body,
-    is_compressible,
-    matches_etag,
-    strip_body_headers,
-    with_gzip_headers,
-)
+from kgserve.server.admission import ActiveRequestCounter
 from kgserve.server.http.connection import (
     BODY_TIMEOUT_STATE_KEY,
     CONNECTION_CLOSE,
     SEND_COMPLETE_EXTENSION,
     SendCompleteResponse,
-    add_standard_headers,
+    add_security_headers,
     encode_header_lines,
-    ensure_task,
+    ensure_running_in_task,
 )
-from kgserve.server.http.endpoints import ENDPOINT_OPT_KEY, DirectEndpoint, OperationEndpoint
+from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard
 from kgserve.server.http.error_responses import (
     CLIENT_DISCONNECTED_STATUS,
     ERROR_CODE_STATE_KEY,
@@ -69,20 +58,31 @@ from kgserve.server.http.error_responses import (
     ClientDisconnected,
     HttpResponse,
     error_code_of,
-    must_forward,
+    must_forward_not_redirect,
     render_error,
     request_target,
 )
+from kgserve.server.http.gzip_and_etags import (
+    MIN_GZIP_BYTES,
+    VARY_ENCODING_HEADER,
+    accepts_gzip,
+    build_gzip_response_headers,
+    build_not_modified_headers,
+    compress_body,
+    is_compressible_response,
+    matches_etag,
+)
+from kgserve.server.http.operation_endpoints import ENDPOINT_OPT_KEY, DirectAsgiEndpoint, OperationEndpoint
 from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.server.http.request_decoding import (
     FIELD_NAMES_PARAMETER_BYTES,
     READ_FROM_HEADER_BYTES,
     REPLICA_READ_STATE_KEY,
     SERVICES_STATE_KEY,
-    RequestServices,
-    parse_replica_headers,
-    replica_sequence_header,
-    select_store,
+    RequestHandlerDependencies,
+    build_replica_sequence_header,
+    parse_replica_read_headers,
+    select_request_store,
 )
 from kgserve.server.http.trusted_proxies import TrustedProxies
 
@@ -124,7 +124,7 @@ _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/rea
 _LISTEN_METHOD = b"subscriptions/listen"
 
 
-class Gateway:
+class HttpGateway:
     """ASGI middleware around ``app`` that every HTTP request and response passes through."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Gateway:
         observation: Telemetry,
         authenticator: Authenticator,
         audit: AuditLog,
-        service: RequestServices,
+        service: RequestHandlerDependencies,
         routes: RouteTable,
     ) -> None:
         """Configure the gateway. Raises InvalidInput for invalid settings."""
@@ -153,7 +153,7 @@ class Gateway:
         self._check_browser = lru_cache(maxsize=64)(guard.check)
         self.running = 0
         """Number of requests in progress, open streams included."""
-        self.use = UsageMonitor(service.admission.callers)
+        self.use = ActiveRequestCounter(service.admission.callers)
         self._idle = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,9 +171,9 @@ class Gateway:
         scope.setdefault("state", {})["request_context"] = context
         asked = scope
         if scope["method"] == "HEAD" and scope["path"] != "/mcp":
-            # Handled as a GET; `RequestCycle` omits the body.
+            # Handled as a GET; `HttpRequestResponseCycle` omits the body.
             asked = cast("HTTPScope", {**scope, "method": "GET"})
-        cycle = RequestCycle(scope, receive, send, context, headers)
+        cycle = HttpRequestResponseCycle(scope, receive, send, context, headers)
         if self._origins.listed:
             cycle.extra = self._origins.headers(scope["headers"])
         counts = _is_use(scope["method"], scope["path"], headers)
@@ -201,7 +201,7 @@ class Gateway:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), patience)
 
-    async def _answer(self, scope: HTTPScope, cycle: RequestCycle, context: RequestContext) -> None:
+    async def _answer(self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext) -> None:
         try:
             self._check_browser(tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
@@ -209,13 +209,13 @@ class Gateway:
                 return
             self._authenticate(scope, context, cycle.headers)
             self._check_path(scope["path"])
-            is_passed = self._in_cluster and must_forward(cycle.headers)
+            is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
             is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
             if is_short and (found := self.routes.find(scope["method"], scope["path"])):
                 endpoint, scope["path_params"] = found
                 await self._answer_directly(endpoint, scope, cycle)
             else:
-                await ensure_task()
+                await ensure_running_in_task()
                 await self._app(scope, cycle.receive, cycle.send)
         except asyncio.CancelledError:  # the grace period of a shutdown is over
             if not cycle.begun:
@@ -232,7 +232,9 @@ class Gateway:
         finally:
             cycle.log()
 
-    async def _answer_directly(self, endpoint: DirectEndpoint, scope: HTTPScope, cycle: RequestCycle) -> None:
+    async def _answer_directly(
+        self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: HttpRequestResponseCycle
+    ) -> None:
         scope["path_template"] = endpoint.path
         service = authorize_request(scope, endpoint.operation, self._service)
         answer = await endpoint.answer(scope, cycle.receive, service)
@@ -300,14 +302,16 @@ async def require_route_role(connection: ASGIConnection[Any, Any, Any, Any], han
     Raises Forbidden, and NotFound for a store that the caller may not access.
     """
     context = cast("RequestContext", connection.scope["state"]["request_context"])
-    operation = cast("Operation | None", handler.opt.get(OPERATION_OPT_KEY))
+    operation = cast("ApiOperation | None", handler.opt.get(OPERATION_OPT_KEY))
     if operation is None:
         context.authorize(connection.path_params.get("store"))
     else:
         authorize_request(cast("HTTPScope", connection.scope), operation, connection.app.state["service"])
 
 
-def authorize_request(scope: HTTPScope, operation: Operation, service: RequestServices) -> RequestServices:
+def authorize_request(
+    scope: HTTPScope, operation: ApiOperation, service: RequestHandlerDependencies
+) -> RequestHandlerDependencies:
     """Authorize the caller for an operation; return the service restricted to its stores, and set it in the state.
 
     Raises Forbidden, NotFound for a store that the caller may not access, and InvalidInput for invalid headers.
@@ -316,11 +320,13 @@ def authorize_request(scope: HTTPScope, operation: Operation, service: RequestSe
     context = cast("RequestContext", state["request_context"])
     store: str | None = scope["path_params"].get("store")
     if operation.of_default:
-        store = quote(select_store(scope, graphs.settings.default_store).name, safe="")
+        store = quote(select_request_store(scope, graphs.settings.default_store).name, safe="")
     context.authorize(store, operation.id, operation.role)
     if context.caller is not graphs.caller:
         graphs = graphs.for_caller(context.caller)
-    if READ_FROM_HEADER_BYTES in dict(scope["headers"]) and (replica_read := parse_replica_headers(scope, operation)):
+    if READ_FROM_HEADER_BYTES in dict(scope["headers"]) and (
+        replica_read := parse_replica_read_headers(scope, operation)
+    ):
         state[REPLICA_READ_STATE_KEY] = replica_read
         graphs = graphs.reading(replica_read)
     if graphs is not service.graphs:
@@ -329,7 +335,7 @@ def authorize_request(scope: HTTPScope, operation: Operation, service: RequestSe
     return service
 
 
-class RequestCycle:
+class HttpRequestResponseCycle:
     """One request and its response: wraps ``receive`` and ``send`` to add headers and to count bytes."""
 
     def __init__(
@@ -412,7 +418,7 @@ class RequestCycle:
         self._scope["state"][ERROR_CODE_STATE_KEY] = error_code_of(error)
         answer = render_error(error, self.request_id, request_target(self._scope))
         if isinstance(error, ConflictManual) and VERSIONED_NAMES_STATE_KEY in self._scope["state"]:
-            answer = HttpResponse.of(answer.status, rename_json_fields(answer.body), PROBLEM_JSON)
+            answer = HttpResponse.of(answer.status, rename_json_to_versioned_fields(answer.body), PROBLEM_JSON)
         await self.send_complete(answer)
         self.refused = True
 
@@ -423,7 +429,9 @@ class RequestCycle:
             if not more:
                 await self.send_complete(HttpResponse(status, headers, body))
                 return
-            await self._send_head(status, [*headers, VARY_ENCODING_HEADER] if is_compressible(headers) else headers)
+            await self._send_head(
+                status, [*headers, VARY_ENCODING_HEADER] if is_compressible_response(headers) else headers
+            )
         if self.sent and not self.streamed and self._revoked():
             self.refused = True  # nothing more is sent, and uvicorn closes the connection
             raise Unauthenticated(KEY_REVOKED_MESSAGE)
@@ -437,24 +445,26 @@ class RequestCycle:
 
     async def _compress(self, answer: HttpResponse) -> HttpResponse:
         if self._known is not None and matches_etag(self._known, answer.headers):
-            return HttpResponse(_NOT_MODIFIED, strip_body_headers(answer.headers), b"")
-        if len(answer.body) < MIN_GZIP_BYTES or not is_compressible(answer.headers):
+            return HttpResponse(_NOT_MODIFIED, build_not_modified_headers(answer.headers), b"")
+        if len(answer.body) < MIN_GZIP_BYTES or not is_compressible_response(answer.headers):
             return answer
         if not accepts_gzip(self._coding):
             return HttpResponse(answer.status, [*answer.headers, VARY_ENCODING_HEADER], answer.body)
         body = await compress_body(answer.body)
-        return HttpResponse(answer.status, with_gzip_headers(answer.headers, len(body)), body)
+        return HttpResponse(answer.status, build_gzip_response_headers(answer.headers, len(body)), body)
 
     async def _send_head(self, status: int, headers: list[Header]) -> None:
         self.begun = True
-        full = add_standard_headers(self._with_own_headers(headers), secure=self._is_secure)
+        full = add_security_headers(self._with_own_headers(headers), secure=self._is_secure)
         full += [CONNECTION_CLOSE] if self._unread else []
         await self._send({"type": "http.response.start", "status": status, "headers": full})
 
     def _with_own_headers(self, headers: list[Header]) -> list[Header]:
         """Return ``headers`` with those for CORS, the commit that a replica answered from, and the request id."""
         replica = (
-            replica_sequence_header(self._scope, headers) if REPLICA_READ_STATE_KEY in self._scope["state"] else ()
+            build_replica_sequence_header(self._scope, headers)
+            if REPLICA_READ_STATE_KEY in self._scope["state"]
+            else ()
         )
         return [*headers, *self.extra, *replica, (b"x-request-id", self.request_id.encode())]
 
@@ -479,23 +489,23 @@ class RequestCycle:
         if self._scope["path"] in _HEALTH and self.outcome == _OK:
             return
         path = mask_api_keys(self._scope["raw_path"][:_MAX_LOGGED_PATH_BYTES].decode("ascii"))
-        who, ms = RequestIdentity(self._context.caller.name, self._context.address), round(self.seconds * 1000, 2)
+        who, ms = RequestCallerIdentity(self._context.caller.name, self._context.address), round(self.seconds * 1000, 2)
         request_line(self.request_id, who, self._scope["method"], path, self.outcome, ms, self.sent)
 
 
 class _RequestMeasurement:
     """Context manager that measures a request: metrics, trace and slow log."""
 
-    def __init__(self, observation: Telemetry, scope: HTTPScope, cycle: RequestCycle) -> None:
+    def __init__(self, observation: Telemetry, scope: HTTPScope, cycle: HttpRequestResponseCycle) -> None:
         self._observation = observation
         self._scope = scope
         self._cycle = cycle
-        self._origin = RequestOrigin(cycle.request_id)
+        self._origin = OriginatingRequest(cycle.request_id)
         self._traced: AbstractContextManager[Any] | None = None
         self._span: Any = None
 
     def __enter__(self) -> None:
-        self._token = set_request_origin(self._origin)
+        self._token = set_originating_request(self._origin)
         tracing = self._observation.tracing
         if tracing is not None and self._scope["path"] not in _HEALTH:
             self._traced = tracing.request(self._origin.request_id, self._scope["method"], self._scope["headers"])
@@ -510,7 +520,7 @@ class _RequestMeasurement:
         finally:
             if self._traced is not None:
                 self._traced.__exit__(kind, error, trace)
-            reset_request_origin(self._token)
+            reset_originating_request(self._token)
 
     def _count(self) -> None:
         cycle, method = self._cycle, self._scope["method"]
@@ -559,7 +569,7 @@ class RouteTable:
         paths = sorted({path for handler in self.handlers for path in handler.paths})
         return (*(self._options(path) for path in paths), *self.handlers)
 
-    def find(self, method: str, path: str) -> tuple[DirectEndpoint, dict[str, str]] | None:
+    def find(self, method: str, path: str) -> tuple[DirectAsgiEndpoint, dict[str, str]] | None:
         """Return the endpoint at an encoded path, and its path parameters; None if Litestar must route the request."""
         node, given = self._tree, list[str]()
         for segment in path.split("/"):
@@ -578,7 +588,7 @@ class RouteTable:
         for segment in template.split("/"):
             node = node.setdefault(_PARAMETER if segment.startswith("{") else segment, {})
         methods = node.setdefault(_METHODS_KEY, {})
-        endpoint: DirectEndpoint | None = handler.opt.get(ENDPOINT_OPT_KEY)
+        endpoint: DirectAsgiEndpoint | None = handler.opt.get(ENDPOINT_OPT_KEY)
         if endpoint is not None:
             names = tuple(segment[1:-1] for segment in template.split("/") if segment.startswith("{"))
             methods.update(dict.fromkeys(handler.http_methods, (endpoint, names)))

@@ -22,12 +22,12 @@ from kgserve.api.operation import (
     OPERATION_OPT_KEY,
     STORE_HEADER,
     STORE_PARAMETER,
-    ExampleBody,
-    Operation,
+    ApiBodyExample,
+    ApiOperation,
     build_litestar_opt,
 )
-from kgserve.graph.answers import Problem
-from kgserve.graph.compat.versioned_nodes_api import EdgeSpec, NodeSpec
+from kgserve.graph.answers import ProblemDetails
+from kgserve.graph.compat.versioned_nodes_api import SubgraphEdgeInput, SubgraphNodeInput
 from kgserve.graph.compat.versioned_nodes_field_names import (
     FIELD_NAMES_PARAMETER,
     VERSIONED_FIELD_NAMES,
@@ -35,9 +35,9 @@ from kgserve.graph.compat.versioned_nodes_field_names import (
 )
 from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
-from kgserve.server.http.compression import compute_etag
-from kgserve.server.http.endpoints import json_response
 from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS, PROBLEM_JSON
+from kgserve.server.http.gzip_and_etags import compute_etag
+from kgserve.server.http.operation_endpoints import json_response
 from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def build_openapi_document(app: Litestar) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Operation]]:
+def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, ApiOperation]]:
     for route in sorted(app.routes, key=lambda route: route.path_format):
         if isinstance(route, HTTPRoute):
             for method, (handler, _) in sorted(route.route_handler_map.items()):
@@ -143,7 +143,7 @@ def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, Ope
                     yield route.path_format, method, handler, operation
 
 
-def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Json:
+def _operation(path: str, handler: HTTPRouteHandler, operation: ApiOperation) -> Json:
     description: Json = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -167,7 +167,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: Operation) -> Js
     return description
 
 
-def _text(path: str, handler: HTTPRouteHandler, operation: Operation) -> str:
+def _text(path: str, handler: HTTPRouteHandler, operation: ApiOperation) -> str:
     need = (
         "Requires no key."
         if path in PUBLIC_PATHS
@@ -176,7 +176,7 @@ def _text(path: str, handler: HTTPRouteHandler, operation: Operation) -> str:
     return f"{cleandoc(handler.fn.__doc__ or '')}\n\n{need}"
 
 
-def _responses(operation: Operation) -> Json:
+def _responses(operation: ApiOperation) -> Json:
     answers: Json = {
         str(status): {
             "description": HTTPStatus(status).phrase,
@@ -198,16 +198,16 @@ def _header(text: str) -> Json:
 _REQUEST_ID = {"X-Request-Id": _header("Id of the request: the one that the client sent, or a new one")}
 
 
-def _contents(*bodies: ExampleBody) -> Json:
+def _contents(*bodies: ApiBodyExample) -> Json:
     return {media: content for body in bodies for media, content in _content(body).items()}
 
 
-def _content(body: ExampleBody) -> Json:
+def _content(body: ApiBodyExample) -> Json:
     example = msgspec.to_builtins(body.example)
     return {body.media: {"schema": _schema(body, example), "example": example}}
 
 
-def _schema(body: ExampleBody, example: Any) -> Json:
+def _schema(body: ApiBodyExample, example: Any) -> Json:
     if body.struct is not None:
         reference: Json = {"$ref": _SCHEMA_REFERENCE.format(name=body.struct.__name__)}
         return {"type": "array", "items": reference} if body.many else reference
@@ -220,7 +220,7 @@ def _path_parameters(path: str) -> Iterator[Json]:
             yield {"name": name, "in": "path", "required": True, **description}
 
 
-def _query_parameters(operation: Operation) -> Iterator[Json]:
+def _query_parameters(operation: ApiOperation) -> Iterator[Json]:
     if operation.query is None:
         return
     _, components = msgspec.json.schema_components([operation.query], ref_template=_SCHEMA_REFERENCE)
@@ -241,8 +241,8 @@ def _without_null(schema: Json) -> Json:
             return schema
 
 
-def _schemas(operations: Iterable[Operation]) -> Json:
-    structs: set[type[msgspec.Struct]] = {Problem, NodeSpec, EdgeSpec}
+def _schemas(operations: Iterable[ApiOperation]) -> Json:
+    structs: set[type[msgspec.Struct]] = {ProblemDetails, SubgraphNodeInput, SubgraphEdgeInput}
     for operation in operations:
         bodies = (operation.request, operation.answer, *operation.others)
         structs |= {body.struct for body in bodies if body and body.struct}
@@ -264,29 +264,29 @@ def _problem(code: str) -> Json:
     return {"description": kind.title, "content": {PROBLEM_JSON: {"schema": schema, "example": example}}}
 
 
-_OPENAPI = Operation(
+_OPENAPI = ApiOperation(
     id="openapi",
     role="read",
     tag="service",
     summary="Describe this API in OpenAPI 3.1",
     note="For programs, with examples.",
-    answer=ExampleBody(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
+    answer=ApiBodyExample(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
-_OPENAPI_30 = Operation(
+_OPENAPI_30 = ApiOperation(
     id="openapi30",
     role="read",
     tag="service",
     summary="Describe this API in OpenAPI 3.0",
     note="For client generators without support for 3.1; `make openapi` generates a client and uses it.",
-    answer=ExampleBody(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
+    answer=ApiBodyExample(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
 )
-_DOCS = Operation(
+_DOCS = ApiOperation(
     id="docs",
     role="read",
     tag="service",
     summary="Show the API reference, to read and to try out",
     note="For people, in a browser.",
-    answer=ExampleBody(None, "<!doctype html>", "text/html; charset=utf-8"),
+    answer=ApiBodyExample(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"
 _DOCS_POLICY = {

@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kgserve.errors import RateLimited
-from kgserve.platform.network_addresses import client_network, is_loopback
+from kgserve.platform.network_addresses import is_loopback, network_counted_as_one_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kgserve.platform.access.authentication import Caller
+    from kgserve.platform.access.authentication import AuthenticatedCaller
 
 
 MAX_RATE_BUCKETS = 10_000
@@ -64,14 +64,14 @@ class RateLimiter:
         self._requests = TokenBuckets(rate, max(1.0, rate * BURST_SECONDS), clock) if rate else None
         self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURE_BURST, clock)
 
-    def admit(self, caller: Caller, address: str) -> None:
+    def admit(self, caller: AuthenticatedCaller, address: str) -> None:
         """Count a request of an API key, or of an address without a key. Raises RateLimited."""
         if self._requests is None:
             return
         if caller.key_id is not None:
             wait, who = self._requests.take(f"key {caller.key_id}"), f"the key {caller.name!r}"
         else:
-            wait, who = self._requests.take(client_network(address)), address
+            wait, who = self._requests.take(network_counted_as_one_client(address)), address
         if wait:
             raise RateLimited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
 
@@ -81,5 +81,5 @@ class RateLimiter:
         The limit never applies to valid keys, so that one program with an old key cannot lock out others behind the
         same router or proxy.
         """
-        if wait := self._failures.take(client_network(address)):
+        if wait := self._failures.take(network_counted_as_one_client(address)):
             raise RateLimited(f"too many wrong keys from {address}; wait", math.ceil(wait))

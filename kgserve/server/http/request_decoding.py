@@ -14,21 +14,21 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from litestar import Request
 
-from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, Operation
+from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, ApiOperation
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
 from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import HiddenStore
-from kgserve.platform.codecs import convert, decode_json, find_lone_surrogate, locate_validation_error
+from kgserve.platform.codecs import convert_to_type, decode_json, find_lone_surrogate, locate_validation_error
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
+from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.sse import EventStreamRegistry
-from kgserve.server.proxy import NodeHttpClient
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
-from kgserve.stores.scoped_stores import ReplicaRead
+from kgserve.stores.scoped_stores import ReplicaReadPermission
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive
 
     from kgserve.graph.store_handle import StoreHandle
-    from kgserve.platform.access.authentication import Caller, RequestContext
+    from kgserve.platform.access.authentication import AuthenticatedCaller, RequestContext
     from kgserve.server.admission import AdmissionControl
     from kgserve.server.http.error_responses import Header
 
@@ -67,22 +67,22 @@ _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+jso
 _SEPARATOR = re.compile(r"(?<!\\),")
 
 
-class RequestServices(NamedTuple):
+class RequestHandlerDependencies(NamedTuple):
     """Dependencies of request handlers: stores that the caller may access, threads, event streams and other nodes."""
 
-    graphs: StoreHandles
+    graphs: CallerStoreHandles
     admission: AdmissionControl
     callbacks: FairCallbackQueue
     streams: EventStreamRegistry
-    proxy: NodeHttpClient
+    proxy: ClusterNodeHttpClient
 
 
-def get_services(request: Request[Any, Any, Any]) -> RequestServices:
-    """Return the service, restricted to the stores of the request's caller."""
-    return cast("RequestServices", request.scope["state"][SERVICES_STATE_KEY])
+def get_request_dependencies(request: Request[Any, Any, Any]) -> RequestHandlerDependencies:
+    """Return the dependencies of a request's handler, restricted to the stores of its caller."""
+    return cast("RequestHandlerDependencies", request.scope["state"][SERVICES_STATE_KEY])
 
 
-def get_caller(request: Request[Any, Any, Any]) -> Caller:
+def get_authenticated_caller(request: Request[Any, Any, Any]) -> AuthenticatedCaller:
     """Return the caller that the gateway authenticated."""
     return cast("RequestContext", request.scope["state"]["request_context"]).caller
 
@@ -101,7 +101,7 @@ def decode_path_segment(segment: str, name: str) -> str:
         raise InvalidInput(f"the {name} in the path is not UTF-8", (fault,)) from None
 
 
-def parse_replica_headers(scope: HTTPScope, operation: Operation) -> ReplicaRead | None:
+def parse_replica_read_headers(scope: HTTPScope, operation: ApiOperation) -> ReplicaReadPermission | None:
     """Return the conditions under which a replica may answer; None if none may. Raises InvalidInput."""
     if operation.role != "read" or operation.answer.media == EVENT_STREAM_MEDIA_TYPE:
         return None
@@ -111,12 +111,12 @@ def parse_replica_headers(scope: HTTPScope, operation: Operation) -> ReplicaRead
     at_least = sent.get(MIN_SEQUENCE_HEADER_BYTES, b"0")
     if not at_least.isdigit():
         _refuse_header(MIN_SEQUENCE_HEADER, "must be the `sequence` of a commit")
-    return ReplicaRead(int(at_least))
+    return ReplicaReadPermission(int(at_least))
 
 
-def replica_sequence_header(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
+def build_replica_sequence_header(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
     """Return the header with the commit sequence that a replica answered from, unless ``headers`` has it already."""
-    copies: ReplicaRead | None = scope["state"].get(REPLICA_READ_STATE_KEY)
+    copies: ReplicaReadPermission | None = scope["state"].get(REPLICA_READ_STATE_KEY)
     if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
         return ()
     return ((_SEQUENCE, str(copies.sequence).encode()),)
@@ -126,14 +126,14 @@ def _refuse_header(name: str, message: str) -> NoReturn:
     raise InvalidInput(f"{name} {message}", (FieldError(name, message),))
 
 
-class StoreSelection(NamedTuple):
-    """Store of a request; ``named`` unless it is the default store."""
+class RequestStoreSelection(NamedTuple):
+    """Store that a request selects; ``named`` unless it is the default store."""
 
     name: str
     named: bool
 
 
-def select_store(scope: HTTPScope, default: str) -> StoreSelection:
+def select_request_store(scope: HTTPScope, default: str) -> RequestStoreSelection:
     """Return the store of a request whose path names none: from the query, else the header, else the default.
 
     Raises InvalidInput for a header that is not a valid store name, even if the query names the store.
@@ -146,8 +146,8 @@ def select_store(scope: HTTPScope, default: str) -> StoreSelection:
         given = [value for name, value in _pairs(scope["query_string"]) if name == STORE_PARAMETER]
         _once([STORE_PARAMETER] * len(given))
         if given:
-            return StoreSelection(given[0], named=True)
-    return StoreSelection(default, named=False) if sent is None else StoreSelection(sent, named=True)
+            return RequestStoreSelection(given[0], named=True)
+    return RequestStoreSelection(default, named=False) if sent is None else RequestStoreSelection(sent, named=True)
 
 
 def _check_header(name: str) -> None:
@@ -157,18 +157,18 @@ def _check_header(name: str) -> None:
         raise InvalidInput.at(STORE_HEADER, str(error)) from None
 
 
-def get_graph(scope: HTTPScope, service: RequestServices) -> StoreHandle:
-    """Return the store of a request: from its path, or else as `select_store` finds it."""
+def get_request_store(scope: HTTPScope, service: RequestHandlerDependencies) -> StoreHandle:
+    """Return the store of a request: from its path, or else as `select_request_store` finds it."""
     given = scope["path_params"].get("store")
     if given is not None:
         return service.graphs.graph(decode_path_segment(given, "store"))
-    asked = select_store(scope, service.graphs.settings.default_store)
+    asked = select_request_store(scope, service.graphs.settings.default_store)
     return service.graphs.graph(asked.name, is_default=not asked.named)
 
 
-def get_store_name(scope: HTTPScope, service: RequestServices) -> str:
+def get_request_store_name(scope: HTTPScope, service: RequestHandlerDependencies) -> str:
     """Return the name of the store of a request."""
-    return get_graph(scope, service).name
+    return get_request_store(scope, service).name
 
 
 def is_missing_default_store(error: NoStore, graph: StoreHandle) -> bool:
@@ -176,7 +176,7 @@ def is_missing_default_store(error: NoStore, graph: StoreHandle) -> bool:
     return graph.is_default and error.store == graph.name and not isinstance(error, HiddenStore)
 
 
-def asks_versioned_names(query: bytes) -> bool:
+def wants_versioned_field_names(query: bytes) -> bool:
     """Return whether the response uses the field names of versioned writes. Raises InvalidInput for unknown values."""
     given = (
         [value for name, value in _pairs(query) if name == FIELD_NAMES_PARAMETER]
@@ -209,15 +209,18 @@ def decode_query(
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    given = {name: split_lists(found) if name in repeated else ",".join(found) for name, found in values.items()}
+    given = {
+        name: split_comma_separated_lists(found) if name in repeated else ",".join(found)
+        for name, found in values.items()
+    }
     try:
-        return convert(given, into, strict=False)
+        return convert_to_type(given, into, strict=False)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, into)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
 
 
-def split_lists(values: Iterable[str]) -> list[str]:
+def split_comma_separated_lists(values: Iterable[str]) -> list[str]:
     r"""Return the items of lists whose items are separated by commas; ``\,`` is a comma within an item.
 
     Empty items are omitted.
@@ -244,7 +247,7 @@ def _once(names: Iterable[str]) -> None:
 
 
 async def decode_json_body(
-    headers: Headers, receive: Receive, service: RequestServices, into: type[Into], *, optional: bool = False
+    headers: Headers, receive: Receive, service: RequestHandlerDependencies, into: type[Into], *, optional: bool = False
 ) -> Into:
     """Decode the JSON body as ``into``; if ``optional``, an empty body yields the defaults.
 
@@ -319,7 +322,7 @@ def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
         if values.setdefault(own, value) != value:
             raise InvalidInput.at(name, f"is an alias of {own}, which has a different value; send one of them")
     try:
-        return convert(values, into)
+        return convert_to_type(values, into)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}", (fault,)) from None
@@ -348,7 +351,7 @@ def _header(headers: Headers, wanted: bytes) -> str:
     return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
 
 
-async def _body(headers: Headers, receive: Receive, service: RequestServices) -> bytes:
+async def _body(headers: Headers, receive: Receive, service: RequestHandlerDependencies) -> bytes:
     limit = service.graphs.settings.max_body_mb * MEBIBYTE
     announced = _header(headers, b"content-length")
     if announced.isdecimal() and int(announced[:20]) > limit:
@@ -363,7 +366,7 @@ async def _body(headers: Headers, receive: Receive, service: RequestServices) ->
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _decode_in_thread_if_large(service: RequestServices, body: bytes, into: type[Into]) -> Into:
+async def _decode_in_thread_if_large(service: RequestHandlerDependencies, body: bytes, into: type[Into]) -> Into:
     return (
         decode_json_text(body, into)
         if len(body) <= MAX_INLINE_JSON_BYTES

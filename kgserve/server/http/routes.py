@@ -13,16 +13,27 @@ from litestar.params import FromPath
 
 from kgserve.admin import metrics as ops
 from kgserve.api import examples
-from kgserve.api.operation import COMMON_ERRORS, ExampleBody, Operation, build_litestar_opt
+from kgserve.api.operation import COMMON_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
 from kgserve.api.table import USE_CASES
 from kgserve.errors import NotFound
-from kgserve.graph.answers import BrowserKey, BrowserKeyRequest
+from kgserve.graph.answers import BrowserApiKey, BrowserApiKeyRequest
 from kgserve.platform.timestamps import format_time
-from kgserve.server.http import cypher_endpoint, events, memories, openapi, streaming_endpoints
-from kgserve.server.http.compression import compute_etag
-from kgserve.server.http.endpoints import json_response
+from kgserve.server.http import (
+    cypher_endpoint,
+    import_export_endpoints,
+    memory_array_endpoints,
+    openapi,
+    sse_change_feed,
+)
 from kgserve.server.http.gateway import RouteTable
-from kgserve.server.http.request_decoding import RequestServices, decode_json_body, get_caller, get_services
+from kgserve.server.http.gzip_and_etags import compute_etag
+from kgserve.server.http.operation_endpoints import json_response
+from kgserve.server.http.request_decoding import (
+    RequestHandlerDependencies,
+    decode_json_body,
+    get_authenticated_caller,
+    get_request_dependencies,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,36 +41,36 @@ if TYPE_CHECKING:
 
     from kgserve.platform.access.authentication import RequestContext
     from kgserve.server.http.connection import ConnectionRegistry
-    from kgserve.server.http.tls import ServerCertificate
+    from kgserve.server.http.tls_certificate import ServerCertificate
 
 _PROMETHEUS = "text/plain"
 _OPENMETRICS = "application/openmetrics-text"
 _CHARSET = "; charset=utf-8"
-_METRICS = Operation(
+_METRICS = ApiOperation(
     id="metrics",
     role="read",
     tag="service",
     summary="Return metrics for Prometheus",
     note="Covers the stores that the key may access.",
-    answer=ExampleBody(None, examples.METRICS_EXAMPLE, _PROMETHEUS),
-    others=(ExampleBody(None, examples.OPENMETRICS_EXAMPLE, _OPENMETRICS),),
+    answer=ApiBodyExample(None, examples.METRICS_EXAMPLE, _PROMETHEUS),
+    others=(ApiBodyExample(None, examples.OPENMETRICS_EXAMPLE, _OPENMETRICS),),
     errors=COMMON_ERRORS,
 )
 
 
 @get("/metrics", media_type=_PROMETHEUS, opt=build_litestar_opt(_METRICS))
-async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def serve_prometheus_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return metrics in Prometheus' text format, or in OpenMetrics' if the client accepts it. Opens no store.
 
     A key for some stores gets the metrics of those that are open. A key for all stores also gets those of the server.
     """
-    service = get_services(request)
+    service = get_request_dependencies(request)
     moment = _transport_state(request, service)
     # Outside the threads for reads: metrics must be available when those are all busy.
     body, media_type = await asyncio.to_thread(
         ops.render_metrics,
         service.graphs,
-        get_caller(request),
+        get_authenticated_caller(request),
         moment,
         request.headers.get("accept", ""),
     )
@@ -67,13 +78,13 @@ async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     return Response(body, media_type=media_type.replace(_CHARSET, "") if media_type.startswith("text/") else media_type)
 
 
-def _transport_state(request: Request[Any, Any, Any], service: RequestServices) -> ops.TransportState:
+def _transport_state(request: Request[Any, Any, Any], service: RequestHandlerDependencies) -> ops.HttpTransportMetrics:
     state = request.app.state
     connections = cast("ConnectionRegistry | None", state.get("connections"))
     certificate = cast("ServerCertificate | None", state.get("certificate"))
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
     streams = service.streams
-    moment = ops.TransportState(
+    moment = ops.HttpTransportMetrics(
         state["edge"].running,
         streams.count,
         streams.most,
@@ -137,13 +148,13 @@ EXPLORER_FILES = dict(_walk_files(_FOLDER))
 
 
 @get("/")
-async def explorer_page() -> Response[bytes]:
+async def serve_graph_explorer_page() -> Response[bytes]:
     """Return the explorer's page."""
     return EXPLORER_FILES[_PAGE].answer()
 
 
 @get("/explorer/{name:path}")
-async def explorer_file(name: FromPath[str]) -> Response[bytes]:
+async def serve_graph_explorer_file(name: FromPath[str]) -> Response[bytes]:
     """Return a script or style sheet of the explorer. Raises NotFound."""
     found = EXPLORER_FILES.get(name.removeprefix("/"))
     if found is None:
@@ -151,56 +162,58 @@ async def explorer_file(name: FromPath[str]) -> Response[bytes]:
     return found.answer()
 
 
-_BROWSER_KEY = Operation(
+_BROWSER_KEY = ApiOperation(
     id="browserKey",
     role="admin",
     tag="service",
     summary="Create an API key for a page in a browser",
     note="The key is valid for 12 hours, `read` or `write`, and kept in memory only. Requires the role admin.",
-    request=ExampleBody(BrowserKeyRequest, {"role": "read"}, optional=True),
-    answer=ExampleBody(BrowserKey, examples.BROWSER_KEY_EXAMPLE),
+    request=ApiBodyExample(BrowserApiKeyRequest, {"role": "read"}, optional=True),
+    answer=ApiBodyExample(BrowserApiKey, examples.BROWSER_KEY_EXAMPLE),
     errors=(*COMMON_ERRORS, "too_large", "unsupported"),
 )
 
 
 @post("/api/browser-key", status_code=200, opt=build_litestar_opt(_BROWSER_KEY))
-async def browser_key(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def create_browser_api_key(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Create an API key for the same stores. It expires after 12 hours, with the calling key, or with the server.
 
     The key is kept in memory only. `kgserve open` passes it after the `#` of a URL, which browsers do not send.
     """
     scope = request.scope
     asked = await decode_json_body(
-        scope["headers"], request.receive, get_services(request), BrowserKeyRequest, optional=True
+        scope["headers"], request.receive, get_request_dependencies(request), BrowserApiKeyRequest, optional=True
     )
     caller, text = cast("RequestContext", scope["state"]["request_context"]).browser_key(asked.role)
-    made = BrowserKey(key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0))
+    made = BrowserApiKey(
+        key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0)
+    )
     return json_response(msgspec.json.encode(made))
 
 
 ROUTES = RouteTable(
     USE_CASES,
     (
-        memories.entity_history,
-        memories.search_memories,
-        memories.recall_memories,
-        memories.recall_memories_by,
-        memories.children,
-        memories.descendants,
-        memories.ancestors,
-        cypher_endpoint.cypher,
-        streaming_endpoints.import_store,
-        streaming_endpoints.export_store,
-        events.store_events,
-        events.events,
-        metrics,
-        browser_key,
+        memory_array_endpoints.get_entity_versions,
+        memory_array_endpoints.search_memories,
+        memory_array_endpoints.recall_memories_for_agents,
+        memory_array_endpoints.recall_memories_by_post,
+        memory_array_endpoints.get_child_memories,
+        memory_array_endpoints.get_descendant_memories,
+        memory_array_endpoints.get_ancestor_memories,
+        cypher_endpoint.run_cypher_statement,
+        import_export_endpoints.import_store,
+        import_export_endpoints.export_store,
+        sse_change_feed.stream_store_events,
+        sse_change_feed.stream_multi_store_events,
+        serve_prometheus_metrics,
+        create_browser_api_key,
         openapi.openapi_31,
         openapi.openapi_30,
         openapi.docs_page,
         openapi.docs_style,
         openapi.docs_script,
-        explorer_page,
-        explorer_file,
+        serve_graph_explorer_page,
+        serve_graph_explorer_file,
     ),
 )

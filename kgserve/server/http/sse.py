@@ -53,7 +53,7 @@ def _id(position: str) -> str:
     return f"id: {position}\n" if position else ""
 
 
-class EventStreamHandle:
+class OpenEventStream:
     """One open event stream: wakes when events arrive or the stream must end."""
 
     def __init__(self, rounds: FairCallbackQueue, owner: str) -> None:
@@ -99,7 +99,7 @@ class EventStreamRegistry:
         self.quota = CallerQuota(
             "event_streams", most_of_one, "of your event streams are already open; close one first"
         )
-        self._open: set[EventStreamHandle] = set()
+        self._open: set[OpenEventStream] = set()
         self._threads = CapacityLimiter(_READER_THREADS)
         self._stopped = False
 
@@ -114,7 +114,7 @@ class EventStreamRegistry:
         return self._most
 
     @contextmanager
-    def open(self, owner: str | None) -> Generator[EventStreamHandle]:
+    def open(self, owner: str | None) -> Generator[OpenEventStream]:
         """Register a stream until the end of the block.
 
         owner: API key or address; None for another node of the cluster, which counts the streams of its own callers.
@@ -126,7 +126,7 @@ class EventStreamRegistry:
             raise RateLimited(f"{self._most} event streams are already open; close one first", RETRY_AFTER_SECONDS)
         with nullcontext() if owner is None else self.quota.take_one(owner):
             self._rounds.begin()
-            stream = EventStreamHandle(self._rounds, owner or "")
+            stream = OpenEventStream(self._rounds, owner or "")
             self._open.add(stream)
             try:
                 yield stream

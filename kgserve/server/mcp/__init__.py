@@ -1,0 +1,1 @@
+"""MCP server: tools, resources, prompts and notifications for agents."""

@@ -8,17 +8,27 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import answers, request_bodies
 from kgserve.graph.cypher import statement_execution
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, DetailArguments, QueryField, add_fields_of, to_request
-from kgserve.server.mcp.replies import MAX_SUBJECT_CHARS, ToolReply, format_count, present_answer
-from kgserve.server.mcp.reply_values import encode_to_text, take_fitting, take_fitting_lines
+from kgserve.server.mcp.shared_tool_arguments import (
+    UNLISTED_FIELD,
+    QueryField,
+    ReadToolArguments,
+    append_request_fields,
+    convert_arguments_to_request,
+)
 from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.server.mcp.tool_replies import MAX_SUBJECT_CHARS, ToolReply, build_tool_reply, format_count
+from kgserve.server.mcp.tool_structured_content import (
+    encode_json_text,
+    take_items_within_json_size,
+    take_lines_within_length,
+)
 
 _EMPTY_QUERY_RESULT: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 
 
-@add_fields_of(request_bodies.CypherRequest, "mode")
-class QueryCypherArguments(DetailArguments, kw_only=True):
-    """One reading Cypher statement."""
+@append_request_fields(request_bodies.CypherRequest, "mode")
+class QueryCypherArguments(ReadToolArguments, kw_only=True):
+    """Arguments of a read-only Cypher query."""
 
     query: QueryField
     params: Annotated[dict[str, Any], Meta(description="Values for $names")] = {}  # noqa: RUF012 - msgspec copies it
@@ -26,12 +36,12 @@ class QueryCypherArguments(DetailArguments, kw_only=True):
     max_rows: Annotated[int, Meta(ge=0, le=request_bodies.MAX_CYPHER_ROWS)] = 100
 
 
-@present_answer.register
+@build_tool_reply.register
 def _query_reply(found: answers.CypherAnswer, given: QueryCypherArguments, _store: str) -> ToolReply:
-    rows = take_fitting(found.rows, MAX_SUBJECT_CHARS)
-    lines = take_fitting_lines(map(encode_to_text, rows), MAX_SUBJECT_CHARS)
+    rows = take_items_within_json_size(found.rows, MAX_SUBJECT_CHARS)
+    lines = take_lines_within_length(map(encode_json_text, rows), MAX_SUBJECT_CHARS)
     rows = rows[: len(lines)]
-    head = f"{format_count(len(found.rows), 'row')} of {encode_to_text(found.columns)}"
+    head = f"{format_count(len(found.rows), 'row')} of {encode_json_text(found.columns)}"
     truncated = found.truncated or len(rows) < len(found.rows)
     values = {"columns": found.columns, "rows": rows, "row_count": len(rows), "truncated": truncated}
     if given.detail:
@@ -54,7 +64,7 @@ CYPHER_TOOLS: tuple[McpTool[Any], ...] = (
         QueryCypherArguments,
         "running the query",
         lambda graph, given: statement_execution.run_cypher_request(
-            graph, to_request(request_bodies.CypherRequest, given)
+            graph, convert_arguments_to_request(request_bodies.CypherRequest, given)
         ),
         runs_statement=True,
         nothing=_EMPTY_QUERY_RESULT,

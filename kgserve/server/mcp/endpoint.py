@@ -18,10 +18,10 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
-    from kgserve.graph.store_handle import StoreHandles
+    from kgserve.graph.store_handle import CallerStoreHandles
     from kgserve.server.admission import AdmissionControl
+    from kgserve.server.cluster_http_client import ClusterNodeHttpClient
     from kgserve.server.mcp.server import McpService
-    from kgserve.server.proxy import NodeHttpClient
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ _INVALID_BODY_MESSAGE = (
 class McpEndpoint:
     """ASGI application of MCP; serves while `running` is active. The first requests wait for the import."""
 
-    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
+    def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl, forwarder: ClusterNodeHttpClient) -> None:
         self._load = partial(_load, graphs, threads, forwarder)
         self._stop_timeout = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
@@ -61,7 +61,7 @@ class McpEndpoint:
         if scope["method"] != "GET" and _LISTEN_HEADER not in scope["headers"]:
             await self._handle(served, scope, receive, send)
             return
-        listener = KeyCheckedReceive(receive, scope["state"]["request_context"])
+        listener = AsgiKeyCheckingReceive(receive, scope["state"]["request_context"])
         await self._handle(served, scope, listener, send)
         if listener.is_over:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -69,7 +69,7 @@ class McpEndpoint:
     async def _handle(self, served: McpService, scope: Any, receive: Any, send: Any) -> None:
         with self._track(waits=scope["method"] == "GET"):
             await served.manager.handle_request(
-                scope, receive, ErrorRewritingSend(send, served.manager.max_request_body_size)
+                scope, receive, AsgiErrorRewritingSend(send, served.manager.max_request_body_size)
             )
 
     @contextlib.asynccontextmanager
@@ -121,11 +121,11 @@ class McpEndpoint:
             self._running.discard(task)
 
 
-def _load(graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> McpService:
+def _load(graphs: CallerStoreHandles, threads: AdmissionControl, forwarder: ClusterNodeHttpClient) -> McpService:
     return cast("type[McpService]", import_module("kgserve.server.mcp.server").McpService)(graphs, threads, forwarder)
 
 
-class KeyCheckedReceive:
+class AsgiKeyCheckingReceive:
     """ASGI ``receive`` wrapper of a notification stream that simulates a disconnect once the key is not valid."""
 
     def __init__(self, receive: Any, context: RequestContext) -> None:
@@ -146,7 +146,7 @@ class KeyCheckedReceive:
             receiving.cancel()
 
 
-class ErrorRewritingSend:
+class AsgiErrorRewritingSend:
     """ASGI ``send`` wrapper that replaces the SDK's validation errors, which show internal classes, with plain text.
 
     Buffers the body of a refusal until it is complete.

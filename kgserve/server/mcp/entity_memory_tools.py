@@ -12,14 +12,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.graph.request_bodies import SearchMode
-from kgserve.memory import analytics, recall_stores, store_memory
+from kgserve.memory import analytics, memory_crud, multi_store_recall
 from kgserve.memory import entity_operations as named
 from kgserve.memory.api import (
     ConsolidateRequest,
     ConsolidationReport,
+    DeleteMemoriesAnswer,
     DeleteMemoriesRequest,
     LabelText,
-    MemoriesDeleted,
     Memory,
     MetadataObject,
     NodeIdText,
@@ -27,50 +27,50 @@ from kgserve.memory.api import (
     RecallRequest,
     ShortText,
     SimilarMemory,
-    StoredMemory,
+    StoreMemoryAnswer,
     StoreMemoryRequest,
     TimestampText,
     UnitFloat,
 )
 from kgserve.memory.consolidation import operations
 from kgserve.memory.entities_api import (
+    CreateEntitiesAnswer,
     CreateEntitiesRequest,
+    CreateRelationsAnswer,
     CreateRelationsRequest,
+    DeleteEntitiesAnswer,
     DeleteEntitiesRequest,
     DeleteRelationsAnswer,
     DeleteRelationsRequest,
-    EntitiesCreated,
-    EntitiesDeleted,
     EntityGraph,
     EntityGraphRequest,
     EntityInput,
-    MemoryStats,
+    EntityRelation,
     NamedEntity,
-    Relation,
     RelationInput,
     RelationKey,
-    RelationsCreated,
+    StoredMemoryStatistics,
 )
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments
 from kgserve.server.mcp.memory_tools import (
+    build_compact_memory_fields,
+    build_recall_reply,
     describe_degraded_search,
-    describe_withheld,
-    fit_lines,
-    memory_values,
-    recall_reply,
+    describe_withheld_memories,
     rename_fields_in_errors,
+    truncate_reply_lines,
 )
-from kgserve.server.mcp.replies import ToolReply, format_count, present_answer
-from kgserve.server.mcp.reply_values import (
+from kgserve.server.mcp.shared_tool_arguments import UNLISTED_FIELD, StoreToolArguments
+from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply, format_count
+from kgserve.server.mcp.tool_structured_content import (
     MAX_DETAIL_CHARS,
     MAX_EXCERPT_CHARS,
     MAX_RESULT_CHARS,
-    shorten,
     strip_defaults,
-    take_fitting,
-    take_fitting_lines,
+    take_items_within_json_size,
+    take_lines_within_length,
+    truncate_text,
 )
-from kgserve.server.mcp.tool_definition import McpTool
 
 _MEMORIES_PER_NODE = 5
 
@@ -88,8 +88,8 @@ _Confidence = Annotated[UnitFloat | UnsetType, _by_default(1.0, description="0 t
 _Labels = Annotated[list[LabelText], Meta(max_length=100)]
 
 
-class EntityMemoryArguments(Arguments, kw_only=True):
-    """Arguments of these tools; `index` is accepted but not listed."""
+class EntityMemoryToolArguments(StoreToolArguments, kw_only=True):
+    """Base arguments of the entity-memory tools; `index` is accepted but not listed."""
 
     every_default: ClassVar[bool] = True
     """Makes the schemas list all defaults, as the original interface does."""
@@ -97,7 +97,7 @@ class EntityMemoryArguments(Arguments, kw_only=True):
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class StoreMemoryArguments(EntityMemoryArguments, kw_only=True):
+class StoreMemoryArguments(EntityMemoryToolArguments, kw_only=True):
     """Memory to store."""
 
     content: Annotated[str, Meta(min_length=1, description="One thing to remember, as a sentence")]
@@ -112,7 +112,7 @@ class StoreMemoryArguments(EntityMemoryArguments, kw_only=True):
     entity_names: Annotated[_Labels, Meta(description="Subjects; created if needed")] = field(default_factory=list)
 
 
-class RecallMemoriesArguments(EntityMemoryArguments, kw_only=True):
+class RecallMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
     """Query and filters of a recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
@@ -126,8 +126,8 @@ class RecallMemoriesArguments(EntityMemoryArguments, kw_only=True):
     ) = UNSET
 
 
-class EntityArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Entity."""
+class NewEntityArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Entity to create, as an item of a tool's arguments."""
 
     name: LabelText
     entity_type: Annotated[
@@ -137,14 +137,14 @@ class EntityArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     metadata: MetadataObject | UnsetType = UNSET
 
 
-class CreateEntitiesArguments(EntityMemoryArguments, kw_only=True):
+class CreateEntitiesArguments(EntityMemoryToolArguments, kw_only=True):
     """Entities to create."""
 
-    entities: Annotated[list[EntityArguments], Meta(min_length=1, max_length=1_000)]
+    entities: Annotated[list[NewEntityArguments], Meta(min_length=1, max_length=1_000)]
 
 
-class RelationArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Relation."""
+class NewRelationArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Relation to create, as an item of a tool's arguments."""
 
     source: Annotated[LabelText, Meta(description="Name of an entity")]
     target: Annotated[LabelText, Meta(description="Name of an entity")]
@@ -154,13 +154,13 @@ class RelationArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     context: str | UnsetType = UNSET
 
 
-class CreateRelationsArguments(EntityMemoryArguments, kw_only=True):
+class CreateRelationsArguments(EntityMemoryToolArguments, kw_only=True):
     """Relations to create."""
 
-    relations: Annotated[list[RelationArguments], Meta(min_length=1, max_length=1_000)]
+    relations: Annotated[list[NewRelationArguments], Meta(min_length=1, max_length=1_000)]
 
 
-class DeleteMemoriesArguments(EntityMemoryArguments, kw_only=True):
+class DeleteMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
     """Filters for memories to delete; all must match."""
 
     memory_ids: Annotated[list[NodeIdText], Meta(max_length=1_000)] | UnsetType = UNSET
@@ -169,20 +169,20 @@ class DeleteMemoriesArguments(EntityMemoryArguments, kw_only=True):
     memory_types: Annotated[_Labels, Meta(description="Any of these types")] | UnsetType = UNSET
 
 
-class DeleteEntitiesArguments(EntityMemoryArguments, kw_only=True):
+class DeleteEntitiesArguments(EntityMemoryToolArguments, kw_only=True):
     """Entities to delete."""
 
     entity_names: Annotated[list[LabelText], Meta(min_length=1, max_length=1_000)]
     cascade_memories: Annotated[bool, Meta(description="Also delete the memories about them")] = False
 
 
-class DeleteRelationsArguments(EntityMemoryArguments, kw_only=True):
+class DeleteRelationsArguments(EntityMemoryToolArguments, kw_only=True):
     """Relations to delete."""
 
     relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=1_000)]
 
 
-class GetEntityGraphArguments(EntityMemoryArguments, kw_only=True):
+class GetEntityGraphArguments(EntityMemoryToolArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
     entity_name: LabelText
@@ -191,7 +191,7 @@ class GetEntityGraphArguments(EntityMemoryArguments, kw_only=True):
     include_memories: bool = True
 
 
-class ConsolidateMemoriesArguments(EntityMemoryArguments, kw_only=True):
+class ConsolidateMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
     """Options of a consolidation."""
 
     similarity_threshold: _Threshold = UNSET
@@ -202,7 +202,7 @@ class ConsolidateMemoriesArguments(EntityMemoryArguments, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Only list what would be merged")] = False
 
 
-class GetMemoryStatsArguments(EntityMemoryArguments, kw_only=True):
+class GetMemoryStatsArguments(EntityMemoryToolArguments, kw_only=True):
     """No arguments."""
 
 
@@ -215,7 +215,7 @@ def _sent(given: msgspec.Struct, **others: str) -> dict[str, Any]:
 def _recalled(graph: Any, given: RecallMemoriesArguments) -> RecallAnswer:
     names = {"search_mode": "mode", "memory_types": "types", "entity_name": "entity"}
     with rename_fields_in_errors({field: argument for argument, field in names.items()}):
-        return recall_stores.recall(graph, RecallRequest(**_sent(given, **names)))
+        return multi_store_recall.recall_best_memories(graph, RecallRequest(**_sent(given, **names)))
 
 
 def _entities(graph: Any, given: CreateEntitiesArguments) -> Any:
@@ -235,8 +235,8 @@ def _graph_of(graph: Any, given: GetEntityGraphArguments) -> EntityGraph:
     return named.entity_graph(graph, asked)
 
 
-@present_answer.register
-def _stored(found: StoredMemory, _given: StoreMemoryArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _stored(found: StoreMemoryAnswer, _given: StoreMemoryArguments, _store: str) -> ToolReply:
     outcome_text = {
         "created": f"Stored [{found.id}].",
         "duplicate": f"Exists already as [{found.id}]; counted as used.",
@@ -252,42 +252,54 @@ def _stored(found: StoredMemory, _given: StoreMemoryArguments, _store: str) -> T
     return ToolReply("\n".join(lines), values, hint=hint)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _found(found: RecallAnswer, given: RecallMemoriesArguments, _store: str) -> ToolReply:
-    hints = [f"{each}; a lower min_confidence includes faded memories" for each in describe_withheld(found)]
+    hints = [f"{each}; a lower min_confidence includes faded memories" for each in describe_withheld_memories(found)]
     entries = [(_values(each), _line(each)) for each in found.hits]
-    return recall_reply(found, given.query, entries, hints + describe_degraded_search(found, given.search_mode))
+    return build_recall_reply(found, given.query, entries, hints + describe_degraded_search(found, given.search_mode))
 
 
-@present_answer.register
-def _entities_made(found: EntitiesCreated, _given: CreateEntitiesArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _entities_made(found: CreateEntitiesAnswer, _given: CreateEntitiesArguments, _store: str) -> ToolReply:
     lines = [f"{each.outcome}: {each.name} ({each.entity_type}) [{each.id}]" for each in found.entities]
-    shown = take_fitting(({**_entity(each), "outcome": each.outcome} for each in found.entities), MAX_RESULT_CHARS)
+    shown = take_items_within_json_size(
+        ({**_entity(each), "outcome": each.outcome} for each in found.entities), MAX_RESULT_CHARS
+    )
     return _listing(f"Entities: {found.created} created.", lines, {"entities": shown, "sequence": found.sequence})
 
 
-@present_answer.register
-def _relations_made(found: RelationsCreated, _given: CreateRelationsArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _relations_made(found: CreateRelationsAnswer, _given: CreateRelationsArguments, _store: str) -> ToolReply:
     lines = [f"{each.outcome}: {_arrow(each)}" for each in found.relations]
-    shown = take_fitting(({**_relation(each), "outcome": each.outcome} for each in found.relations), MAX_RESULT_CHARS)
-    made = [shorten(each, MAX_EXCERPT_CHARS) for each in found.entities_created]
+    shown = take_items_within_json_size(
+        ({**_relation(each), "outcome": each.outcome} for each in found.relations), MAX_RESULT_CHARS
+    )
+    made = [truncate_text(each, MAX_EXCERPT_CHARS) for each in found.entities_created]
     hint = ""
     if made:
         hint = f"created with the type unknown: {', '.join(made[:20])}; set their types with create_entities"
-    values = {"relations": shown, "entities_created": take_fitting(made, MAX_DETAIL_CHARS), "sequence": found.sequence}
+    values = {
+        "relations": shown,
+        "entities_created": take_items_within_json_size(made, MAX_DETAIL_CHARS),
+        "sequence": found.sequence,
+    }
     return _listing(f"Relations: {found.created} created.", lines, values)._replace(hint=hint)
 
 
-@present_answer.register
-def _memories_deleted(found: MemoriesDeleted, _given: DeleteMemoriesArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _memories_deleted(found: DeleteMemoriesAnswer, _given: DeleteMemoriesArguments, _store: str) -> ToolReply:
     more = "more memories match than one call deletes: repeat the call" if found.more else ""
     missing = f" Not found: {', '.join(found.missing[:20])}." if found.missing else ""
-    values = {"deleted": found.count, "ids": found.ids, "missing": take_fitting(found.missing, MAX_DETAIL_CHARS)}
+    values = {
+        "deleted": found.count,
+        "ids": found.ids,
+        "missing": take_items_within_json_size(found.missing, MAX_DETAIL_CHARS),
+    }
     return ToolReply(f"Deleted {format_count(found.count, 'memory', 'memories')}.{missing}", values, more)
 
 
-@present_answer.register
-def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntitiesArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _entities_deleted(found: DeleteEntitiesAnswer, _given: DeleteEntitiesArguments, _store: str) -> ToolReply:
     missing = f" Not found: {', '.join(found.missing[:20])}." if found.missing else ""
     text = (
         f"Deleted {format_count(found.count, 'entity', 'entities')} "
@@ -305,25 +317,25 @@ def _entities_deleted(found: EntitiesDeleted, _given: DeleteEntitiesArguments, _
         "deleted": found.count,
         "relations_deleted": found.relations_deleted,
         "memories_deleted": found.memories_deleted,
-        "missing": take_fitting(found.missing, MAX_DETAIL_CHARS),
+        "missing": take_items_within_json_size(found.missing, MAX_DETAIL_CHARS),
     }
     return ToolReply(text, values, hint=hint)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _relations_deleted(found: DeleteRelationsAnswer, _given: DeleteRelationsArguments, _store: str) -> ToolReply:
     missing = [f"{each.source} -[{each.relation_type}]-> {each.target}" for each in found.missing]
     suffix = f" Not found: {', '.join(missing[:20])}." if missing else ""
-    values = {"deleted": found.deleted, "missing": take_fitting(missing, MAX_DETAIL_CHARS)}
+    values = {"deleted": found.deleted, "missing": take_items_within_json_size(missing, MAX_DETAIL_CHARS)}
     return ToolReply(f"Deleted {format_count(found.deleted, 'relation')}.{suffix}", values)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _graph_found(found: EntityGraph, given: GetEntityGraphArguments, _store: str) -> ToolReply:
-    nodes = take_fitting(map(_node, found.nodes), MAX_RESULT_CHARS * 2 // 3)
-    edges = take_fitting(map(_relation, found.edges), MAX_RESULT_CHARS // 3)
+    nodes = take_items_within_json_size(map(_node, found.nodes), MAX_RESULT_CHARS * 2 // 3)
+    edges = take_items_within_json_size(map(_relation, found.edges), MAX_RESULT_CHARS // 3)
     lines = [f"{each.name} ({each.entity_type}){_about(each.memories or ())}" for each in found.nodes[: len(nodes)]]
-    lines = take_fitting_lines([*lines, *map(_arrow, found.edges[: len(edges)])], MAX_RESULT_CHARS)
+    lines = take_lines_within_length([*lines, *map(_arrow, found.edges[: len(edges)])], MAX_RESULT_CHARS)
     cut = found.truncated or (len(nodes), len(edges)) < (len(found.nodes), len(found.edges))
     more = "not all of it is shown: use a smaller depth, or a higher min_strength" if cut else ""
     counts = f"{format_count(len(found.nodes), 'entity', 'entities')}, {format_count(len(found.edges), 'relation')}"
@@ -331,7 +343,7 @@ def _graph_found(found: EntityGraph, given: GetEntityGraphArguments, _store: str
     return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "edges": edges}, more)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _consolidated(found: ConsolidationReport, _given: ConsolidateMemoriesArguments, _store: str) -> ToolReply:
     would = "would be " if found.dry_run else ""
     head = (
@@ -347,22 +359,22 @@ def _consolidated(found: ConsolidationReport, _given: ConsolidateMemoriesArgumen
         "memories_merged": found.memories_merged,
         "memories_deleted": found.memories_deleted,
         "near_checked": found.near_checked,
-        "clusters": take_fitting(map(msgspec.to_builtins, found.clusters), MAX_RESULT_CHARS // 2),
-        "kept_apart": take_fitting(map(msgspec.to_builtins, found.kept_apart), MAX_RESULT_CHARS // 4),
+        "clusters": take_items_within_json_size(map(msgspec.to_builtins, found.clusters), MAX_RESULT_CHARS // 2),
+        "kept_apart": take_items_within_json_size(map(msgspec.to_builtins, found.kept_apart), MAX_RESULT_CHARS // 4),
     }
     hints = [f"the run {found.run} can be undone"] if found.run else []
     hints += [] if found.near_checked else ["only words were compared, not meaning: no embedding model is available"]
     return _listing(head, lines, values | ({"run": found.run} if found.run else {}))._replace(hint="; ".join(hints))
 
 
-@present_answer.register
-def _stats(found: MemoryStats, _given: GetMemoryStatsArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _stats(found: StoredMemoryStatistics, _given: GetMemoryStatsArguments, _store: str) -> ToolReply:
     values = msgspec.to_builtins(found)
     return ToolReply("\n".join(f"{name}: {value}" for name, value in values.items() if value not in (None, {})), values)
 
 
 def _listing(head: str, lines: Sequence[str], values: dict[str, Any]) -> ToolReply:
-    text, more = fit_lines(lines)
+    text, more = truncate_reply_lines(lines)
     return ToolReply("\n".join(filter(None, (head, text))), values, more)
 
 
@@ -374,14 +386,14 @@ _MEMORY_RESULT_FIELDS = (
 
 
 def _values(memory: Memory) -> dict[str, Any]:
-    values = memory_values(memory)
+    values = build_compact_memory_fields(memory)
     return {name: values[name] for name in _MEMORY_RESULT_FIELDS if name in values}
 
 
 def _line(memory: Memory) -> str:
     names = f" — about {', '.join(each.name for each in memory.entities)}" if memory.entities else ""
     facts = f"{memory.memory_type}, confidence {memory.effective_confidence:.2f}"
-    return f"[{memory.id}] ({facts}) {shorten(memory.content, MAX_EXCERPT_CHARS)}{names}"
+    return f"[{memory.id}] ({facts}) {truncate_text(memory.content, MAX_EXCERPT_CHARS)}{names}"
 
 
 def _similar_line(similar: SimilarMemory) -> str:
@@ -393,7 +405,7 @@ def _entity(entity: NamedEntity) -> dict[str, Any]:
         "id": entity.id,
         "name": entity.name,
         "entity_type": entity.entity_type,
-        "description": shorten(entity.description, MAX_EXCERPT_CHARS),
+        "description": truncate_text(entity.description, MAX_EXCERPT_CHARS),
     }
     return {name: value for name, value in values.items() if value}
 
@@ -408,7 +420,7 @@ def _about(found: Sequence[Memory]) -> str:
     return "".join(f"\n  {_line(each)}" for each in found)
 
 
-def _relation(relation: Relation) -> dict[str, Any]:
+def _relation(relation: EntityRelation) -> dict[str, Any]:
     return {
         "source": relation.source_name,
         "target": relation.target_name,
@@ -418,7 +430,7 @@ def _relation(relation: Relation) -> dict[str, Any]:
     }
 
 
-def _arrow(relation: Relation) -> str:
+def _arrow(relation: EntityRelation) -> str:
     return (
         f"{relation.source_name} -[{relation.relation_type}]-> {relation.target_name} (strength {relation.strength:g})"
     )
@@ -439,7 +451,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "Repeating it creates no second memory; the answer lists similar ones.",
         StoreMemoryArguments,
         "storing",
-        lambda graph, given: store_memory.store_memory(graph, StoreMemoryRequest(**_sent(given))),
+        lambda graph, given: memory_crud.store_memory(graph, StoreMemoryRequest(**_sent(given))),
         "writes",
         retry_hint="recall_memories with its words shows whether it was stored; storing it again keeps one",
     ),
@@ -479,7 +491,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "Delete the memories that match all given filters; at least one is required. Entities stay.",
         DeleteMemoriesArguments,
         "deleting memories",
-        lambda graph, given: store_memory.delete_memories(graph, DeleteMemoriesRequest(**_sent(given))),
+        lambda graph, given: memory_crud.delete_memories(graph, DeleteMemoriesRequest(**_sent(given))),
         "deletes",
     ),
     McpTool(
@@ -517,7 +529,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "listed. dry_run only lists what would be merged.",
         ConsolidateMemoriesArguments,
         "consolidating",
-        lambda graph, given: operations.consolidate(graph, ConsolidateRequest(**_sent(given))),
+        lambda graph, given: operations.consolidate_memories(graph, ConsolidateRequest(**_sent(given))),
         "overwrites",
         is_long=True,
     ),
@@ -527,7 +539,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "The numbers of memories, entities and relations, by type, and their average confidence.",
         GetMemoryStatsArguments,
         "counting",
-        lambda graph, _given: analytics.compute_memory_stats(graph),
+        lambda graph, _given: analytics.compute_stored_memory_statistics(graph),
         nothing=_EMPTY_STATS_RESULT,
         maker=_STORE_MEMORY_TOOL,
     ),

@@ -14,53 +14,53 @@ from kgserve.graph import answers, node_reads, query_parameters, request_bodies
 from kgserve.graph.compat import versioned_nodes_api
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
 from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
-from kgserve.graph.store_handle import StoreHandle, to_answer_struct
-from kgserve.server.mcp.argument_fields import (
+from kgserve.graph.store_handle import StoreHandle, decode_answer_struct
+from kgserve.server.mcp.shared_tool_arguments import (
     AsOfField,
     AttributesField,
-    DetailArguments,
     IdField,
+    ReadToolArguments,
     RelationTypesField,
     TagsField,
     TypesField,
     ValidAtField,
     VersionField,
-    add_fields_of,
-    to_request,
+    append_request_fields,
+    convert_arguments_to_request,
 )
-from kgserve.server.mcp.replies import (
+from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.server.mcp.tool_replies import (
     MAX_SUBJECT_CHARS,
     ToolReply,
+    build_tool_reply,
     describe_time_scope,
-    edge_facts,
-    edge_line,
-    format_arrow,
     format_count,
-    node_facts,
-    node_line,
-    present_answer,
+    format_edge_arrow,
+    format_edge_fields,
+    format_edge_line,
+    format_node_fields,
+    format_node_line,
     quote_text,
-    take_fitting_items,
+    take_items_fitting_reply,
     trim_to_seconds,
 )
-from kgserve.server.mcp.reply_values import (
+from kgserve.server.mcp.tool_structured_content import (
     MAX_DETAIL_CHARS,
     MAX_TEASER_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
+    build_fitting_list_items,
     encode,
-    encode_to_text,
-    is_missing,
-    list_items,
-    outline_node,
-    shorten,
-    shorten_attributes,
+    encode_json_text,
+    is_missing_linked_node,
+    omit_oversized_attributes,
+    outline_traversed_node,
     shorten_tags,
     strip_defaults,
-    take_fitting,
-    take_fitting_lines,
+    take_items_within_json_size,
+    take_lines_within_length,
+    truncate_text,
 )
-from kgserve.server.mcp.tool_definition import McpTool
-from kgserve.storage.model import traversal
+from kgserve.storage.model import breadth_first_traversal
 
 _RELATIONS_PER_PAGE = 100
 _MAX_WHOLE_ATTRIBUTES_CHARS = 4_000
@@ -73,14 +73,16 @@ _EMPTY_NODES_RESULT: dict[str, Any] = {"nodes": []}
 _EMPTY_WALK_RESULT: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
 
 
-@add_fields_of(request_bodies.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
-class TraverseArguments(DetailArguments, kw_only=True):
+@append_request_fields(request_bodies.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
+class TraverseArguments(ReadToolArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
     start_id: IdField
-    depth: Annotated[int, Meta(ge=1, le=traversal.MAX_WALK_DEPTH, description="Hops")] = 1
+    depth: Annotated[int, Meta(ge=1, le=breadth_first_traversal.MAX_WALK_DEPTH, description="Hops")] = 1
     relation_types: RelationTypesField = UNSET
-    direction: Annotated[traversal.TraversalDirection, Meta(description="Direction of relations")] = "outgoing"
+    direction: Annotated[breadth_first_traversal.TraversalDirection, Meta(description="Direction of relations")] = (
+        "outgoing"
+    )
     max_nodes: Annotated[
         int, Meta(ge=1, le=request_bodies.MAX_TRAVERSED_NODES, description="Maximum nodes, nearest first")
     ] = request_bodies.MAX_TRAVERSED_NODES
@@ -89,20 +91,22 @@ class TraverseArguments(DetailArguments, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class GetEntityArguments(DetailArguments, kw_only=True):
+class GetEntityArguments(ReadToolArguments, kw_only=True):
     """Node to read."""
 
     id: IdField
     content_offset: Annotated[int, Meta(ge=0, description="Characters of its content to skip")] = 0
     relations_offset: Annotated[int, Meta(ge=0, le=MAX_EDGES_OFFSET, description="Relations to skip")] = 0
-    direction: Annotated[traversal.TraversalDirection, Meta(description="Which relations to show")] = "both"
+    direction: Annotated[breadth_first_traversal.TraversalDirection, Meta(description="Which relations to show")] = (
+        "both"
+    )
     version: Annotated[VersionField, Meta(description="Only this version, without relations")] | UnsetType = UNSET
     follow_symlinks: Annotated[bool, Meta(description="Include incoming relations of other stores")] = False
     as_of: AsOfField = UNSET
     valid_at: ValidAtField = UNSET
 
 
-class ListEntitiesArguments(DetailArguments, kw_only=True):
+class ListEntitiesArguments(ReadToolArguments, kw_only=True):
     """Filters and page of a list of entities; or count only, or entities by id."""
 
     types: TypesField = UNSET
@@ -120,7 +124,7 @@ class ListEntitiesArguments(DetailArguments, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-class ListRelationsArguments(DetailArguments, kw_only=True):
+class ListRelationsArguments(ReadToolArguments, kw_only=True):
     """Relations of one entity in one direction."""
 
     id: IdField
@@ -135,21 +139,22 @@ class ListRelationsArguments(DetailArguments, kw_only=True):
     valid_at: ValidAtField = UNSET
 
 
-def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeAnswer:
+def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeWithEdgesAnswer:
     if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
         raise InvalidInput("version: cannot be combined with as_of, valid_at or follow_symlinks; omit them")
-    found = to_answer_struct(
-        node_reads.get_node(graph, to_request(query_parameters.NodeRequest, given)), answers.NodeAnswer
+    found = decode_answer_struct(
+        node_reads.get_node(graph, convert_arguments_to_request(query_parameters.GetNodeRequest, given)),
+        answers.NodeWithEdgesAnswer,
     )
     if given.direction != "both":
         [other] = {"outgoing", "incoming"} - {given.direction}
         found = replace(found, **{other: []})
     if not given.relations_offset or given.version:
         return found
-    wanted = to_request(query_parameters.IncomingEdgesRequest, given)
+    wanted = convert_arguments_to_request(query_parameters.IncomingEdgesRequest, given)
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
-        name: to_answer_struct(
+        name: decode_answer_struct(
             node_reads.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_nodes_api.EdgeList
         )
         for name in ("outgoing", "incoming")
@@ -162,36 +167,38 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeAn
 
 def _list_entities(
     graph: StoreHandle, given: ListEntitiesArguments
-) -> answers.ListedNodePage | answers.NodesAnswer | answers.CountAnswer:
+) -> answers.ListedNodePage | answers.NodesByIdAnswer | answers.NodeCountAnswer:
     if given.ids:
-        found = node_reads.get_nodes(graph, to_request(request_bodies.NodesRequest, given))
-        return to_answer_struct(found, answers.NodesAnswer)
+        found = node_reads.get_nodes(graph, convert_arguments_to_request(request_bodies.GetNodesByIdRequest, given))
+        return decode_answer_struct(found, answers.NodesByIdAnswer)
     if given.count:
         if given.as_of:
             raise InvalidInput("count: cannot be combined with as_of; list the entities instead")
-        return node_reads.count_matching_nodes(graph, to_request(request_bodies.CountRequest, given))
+        return node_reads.count_matching_nodes(
+            graph, convert_arguments_to_request(request_bodies.CountNodesRequest, given)
+        )
     found = _page(graph, given, given.limit)
     # A page that is too large is read again with a smaller limit, so that its cursor matches its end.
-    while (fitting := count_fitting_nodes(found.nodes, detail=given.detail)) < len(found.nodes):
+    while (fitting := count_nodes_fitting_reply(found.nodes, detail=given.detail)) < len(found.nodes):
         found = _page(graph, given, fitting)
     return found
 
 
 def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answers.ListedNodePage:
-    wanted = to_request(query_parameters.NodesQuery, given)
+    wanted = convert_arguments_to_request(query_parameters.NodeListParameters, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
     wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
-    return to_answer_struct(node_reads.list_nodes(graph, wanted), answers.ListedNodePage)
+    return decode_answer_struct(node_reads.list_nodes(graph, wanted), answers.ListedNodePage)
 
 
 def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_nodes_api.EdgeList:
-    wanted = to_request(query_parameters.IncomingEdgesRequest, given)
+    wanted = convert_arguments_to_request(query_parameters.IncomingEdgesRequest, given)
     wanted.kinds = given.relation_types or []
     found = node_reads.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
-    return to_answer_struct(found, versioned_nodes_api.EdgeList)
+    return decode_answer_struct(found, versioned_nodes_api.EdgeList)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _store: str) -> ToolReply:
     when = describe_time_scope(given)
     head = f"Traversal from {quote_text(given.start_id)} (depth {given.depth}){when} — "
@@ -201,17 +208,17 @@ def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _st
         values = {"nodes": [], "edges": [], "count": 0, "truncated": False}
         return ToolReply(f"{head}\n\n{_NODES_HEADING}", values, hint=hint)
     edge_room = min(MAX_SUBJECT_CHARS * 2 // 5, len(encode(found.edges)))
-    shown = take_fitting_lines(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
+    shown = take_lines_within_length(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
     reached = found.nodes[: len(shown)]
     nodes = (
-        list_items(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
+        build_fitting_list_items(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
         if given.detail
-        else take_fitting(map(outline_node, reached), MAX_SUBJECT_CHARS - edge_room)
+        else take_items_within_json_size(map(outline_traversed_node, reached), MAX_SUBJECT_CHARS - edge_room)
     )
     ids = {(node.get("store"), node["id"]) for node in nodes}
     between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
-    links = take_fitting_lines(map(_walked_edge_line, between), edge_room)
-    edges = list_items(between[: len(links)], edge_room, detail=given.detail)
+    links = take_lines_within_length(map(_walked_edge_line, between), edge_room)
+    edges = build_fitting_list_items(between[: len(links)], edge_room, detail=given.detail)
     left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
     more = ""
     if any(left) or found.truncated:
@@ -224,7 +231,7 @@ def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _st
         *shown[: len(nodes)],
         *(["", _EDGES_HEADING, *links[: len(edges)]] if edges else []),
     ]
-    hint, redirected = describe_redirect(found.redirected_from)
+    hint, redirected = describe_merge_redirect(found.redirected_from)
     values = {"nodes": nodes, "edges": edges, "count": len(nodes), "truncated": bool(more), **redirected}
     return ToolReply("\n".join(lines), values, more, hint)
 
@@ -239,17 +246,17 @@ def _walked_node_line(node: answers.ReachedNode) -> str:
     """Format a node of a walk like the Memory Engine: a star marks the start, the content is shortened."""
     named = f"  [{' ' if node.depth else '*'}] id={quote_text(node.id)}"
     store = f" store={quote_text(node.store)}" if node.store else ""
-    if is_missing(node):
+    if is_missing_linked_node(node):
         return f"{named}{store} does not exist"
     whole = replace(node, summary=UNSET, tags=UNSET, attributes={})
-    content = f" content={quote_text(shorten(node.content, MAX_TEASER_CHARS, '...'))}" if node.content else ""
-    return f"{named} type={quote_text(node.type)}{content}{store}{node_facts(whole)}"
+    content = f" content={quote_text(truncate_text(node.content, MAX_TEASER_CHARS, '...'))}" if node.content else ""
+    return f"{named} type={quote_text(node.type)}{content}{store}{format_node_fields(whole)}"
 
 
 def _walked_edge_line(edge: answers.Edge) -> str:
     """Format an edge of a walk like the Memory Engine, always with its weight."""
-    facts = "".join(f" {fact}" for fact in edge_facts(edge) if not fact.startswith("weight="))
-    return f"  {format_arrow(edge)} (weight={_weight(edge.weight)}){facts}"
+    facts = "".join(f" {fact}" for fact in format_edge_fields(edge) if not fact.startswith("weight="))
+    return f"  {format_edge_arrow(edge)} (weight={_weight(edge.weight)}){facts}"
 
 
 def _weight(weight: float) -> str:
@@ -258,19 +265,19 @@ def _weight(weight: float) -> str:
     return text if float(text) == weight else f"{weight:.4g}"
 
 
-@present_answer.register
-def _get_entity_reply(found: answers.NodeAnswer, given: GetEntityArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _get_entity_reply(found: answers.NodeWithEdgesAnswer, given: GetEntityArguments, _store: str) -> ToolReply:
     whole = found.node
     end = given.content_offset + MAX_WHOLE_CONTENT_CHARS
     node = replace(
         whole,
         content=whole.content[given.content_offset : end],
-        attributes=shorten_attributes(whole.attributes, _MAX_WHOLE_ATTRIBUTES_CHARS),
+        attributes=omit_oversized_attributes(whole.attributes, _MAX_WHOLE_ATTRIBUTES_CHARS),
         tags=whole.tags and shorten_tags(whole.tags, _MAX_WHOLE_TAGS_CHARS),
     )
     room = _MIN_EDGES_CHARS + (MAX_WHOLE_CONTENT_CHARS - len(node.content)) // 2
     sides = {"outgoing": found.outgoing, "incoming": found.incoming}
-    shown = {name: list_items(edges, room, detail=given.detail) for name, edges in sides.items()}
+    shown = {name: build_fitting_list_items(edges, room, detail=given.detail) for name, edges in sides.items()}
     cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
     values: dict[str, Any] = {"node": _node_values(node, detail=given.detail), **shown, "edges_truncated": cut}
     more: list[str] = []
@@ -286,12 +293,12 @@ def _get_entity_reply(found: answers.NodeAnswer, given: GetEntityArguments, _sto
     if node.tags is not whole.tags:
         more.append("the tags are too long for one reply")
     edges = {name: kept[: len(shown[name])] for name, kept in sides.items()}
-    hint, redirected = describe_redirect(found.redirected_from)
+    hint, redirected = describe_merge_redirect(found.redirected_from)
     text = _entity_text(node, edges, describe_time_scope(given))
     return ToolReply(text, values | redirected, "; ".join(more), hint, verbatim=node.content)
 
 
-def describe_redirect(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
+def describe_merge_redirect(source: str | UnsetType) -> tuple[str, dict[str, Any]]:
     """Return the hint and values for a node that was merged into the returned one."""
     if not source:
         return "", {}
@@ -309,43 +316,48 @@ def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when:
     author = f" by {quote_text(node.created_by)}" if node.created_by else ""
     changed = trim_to_seconds(node.updated_at)
     head = f"{quote_text(node.id)} ({node.type}){when}, version {node.version}, changed {changed}{author}"
-    facts = node_facts(replace(node, attributes={})).strip()
+    facts = format_node_fields(replace(node, attributes={})).strip()
     lines = [head, *([facts] if facts else []), *([node.content] if node.content else [])]
-    lines += [f"Attributes: {encode_to_text(node.attributes)}"] if node.attributes else []
-    lines += ["Outgoing:", *map(edge_line, edges["outgoing"])] if edges["outgoing"] else []
-    lines += ["Incoming:", *map(edge_line, edges["incoming"])] if edges["incoming"] else []
-    kept = take_fitting_lines(lines, MAX_SUBJECT_CHARS + 500)
+    lines += [f"Attributes: {encode_json_text(node.attributes)}"] if node.attributes else []
+    lines += ["Outgoing:", *map(format_edge_line, edges["outgoing"])] if edges["outgoing"] else []
+    lines += ["Incoming:", *map(format_edge_line, edges["incoming"])] if edges["incoming"] else []
+    kept = take_lines_within_length(lines, MAX_SUBJECT_CHARS + 500)
     return "\n".join(kept) + ("\n…" if len(kept) < len(lines) else "")
 
 
-def count_fitting_nodes(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
+def count_nodes_fitting_reply(nodes: Sequence[answers.ListedNode], *, detail: bool) -> int:
     """Return how many of a page's first nodes fit into a reply, at least 1."""
-    return max(len(take_fitting_items(nodes, node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
+    return max(len(take_items_fitting_reply(nodes, format_node_line, detail=detail, content=MAX_DETAIL_CHARS)[0]), 1)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _list_entities_reply(found: answers.ListedNodePage, given: ListEntitiesArguments, store: str) -> ToolReply:
-    nodes, lines = take_fitting_items(found.nodes, node_line, detail=given.detail, content=MAX_DETAIL_CHARS)
+    nodes, lines = take_items_fitting_reply(
+        found.nodes, format_node_line, detail=given.detail, content=MAX_DETAIL_CHARS
+    )
     more = f"the next page: cursor={quote_text(found.next_cursor)}, without offset" if found.next_cursor else ""
     head = f"{format_count(len(nodes), 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
     return ToolReply("\n".join([head, *lines]), {"nodes": nodes, "next_cursor": found.next_cursor}, more)
 
 
-@present_answer.register
-def _some_entities_reply(found: answers.NodesAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
-    nodes, lines = take_fitting_items(
-        found.nodes, node_line, detail=given.detail, content=MAX_TEASER_CHARS if given.compact else MAX_DETAIL_CHARS
+@build_tool_reply.register
+def _some_entities_reply(found: answers.NodesByIdAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
+    nodes, lines = take_items_fitting_reply(
+        found.nodes,
+        format_node_line,
+        detail=given.detail,
+        content=MAX_TEASER_CHARS if given.compact else MAX_DETAIL_CHARS,
     )
     more = f"{len(found.nodes) - len(nodes):,} did not fit: request fewer ids" if len(nodes) < len(found.nodes) else ""
-    missing = take_fitting(found.missing, MAX_SUBJECT_CHARS // 4)
+    missing = take_items_within_json_size(found.missing, MAX_SUBJECT_CHARS // 4)
     hint = f"there is no {', '.join(map(quote_text, missing))}" if missing else ""
     head = f"{format_count(len(nodes), 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
     values = {"nodes": nodes} | ({"missing": missing} if missing else {})
     return ToolReply("\n".join([head, *lines]), values, more, hint)
 
 
-@present_answer.register
-def _counted_reply(found: answers.CountAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
+@build_tool_reply.register
+def _counted_reply(found: answers.NodeCountAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
     least = "" if found.exact else "at least "
     text = (
         f"{least}{format_count(found.count, 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
@@ -353,9 +365,9 @@ def _counted_reply(found: answers.CountAnswer, given: ListEntitiesArguments, sto
     return ToolReply(text, {"count": found.count} | ({} if found.exact else {"exact": False}))
 
 
-@present_answer.register
+@build_tool_reply.register
 def _list_relations_reply(found: EdgeList, given: ListRelationsArguments, _store: str) -> ToolReply:
-    edges, lines = take_fitting_items(found.edges, edge_line, detail=given.detail)
+    edges, lines = take_items_fitting_reply(found.edges, format_edge_line, detail=given.detail)
     next_offset = found.next_offset if len(edges) == len(found.edges) else given.offset + len(edges)
     more = "" if next_offset is None else f"the next page: offset={next_offset}"
     count = format_count(len(edges), f"{given.direction} relation")
@@ -380,8 +392,9 @@ ENTITY_TOOLS: tuple[McpTool[Any], ...] = (
         "relations.",
         TraverseArguments,
         "walking the graph",
-        lambda graph, given: to_answer_struct(
-            node_reads.traverse(graph, to_request(request_bodies.TraverseRequest, given)), answers.TraverseAnswer
+        lambda graph, given: decode_answer_struct(
+            node_reads.traverse_graph(graph, convert_arguments_to_request(request_bodies.TraverseRequest, given)),
+            answers.TraverseAnswer,
         ),
         nothing=_EMPTY_WALK_RESULT,
     ),

@@ -11,103 +11,103 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.graph.compat import memory_server_tools as entities
-from kgserve.graph.compat.memory_server_api import (
+from kgserve.graph.compat import mcp_memory_server_operations as entities
+from kgserve.graph.compat.mcp_memory_server_api import (
     CreatedEntities,
     CreatedRelations,
     DeletionConfirmation,
-    KnowledgeGraph,
+    EntitiesWithRelations,
+    EntityNameRelation,
     ObservationAddition,
     ObservationDeletion,
     ObservationsAddedAnswer,
     ObservedEntity,
-    ServerRelation,
 )
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments
-from kgserve.server.mcp.replies import ToolReply, present_answer
-from kgserve.server.mcp.reply_values import encode_to_text
+from kgserve.server.mcp.shared_tool_arguments import UNLISTED_FIELD, StoreToolArguments
 from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply
+from kgserve.server.mcp.tool_structured_content import encode_json_text
 
 
-class MemoryServerArguments(Arguments, kw_only=True):
+class MemoryServerToolArguments(StoreToolArguments, kw_only=True):
     """Arguments of the official server; `index` is accepted but not listed, because the official server has none."""
 
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class CreateServerEntitiesArguments(MemoryServerArguments, kw_only=True):
+class OfficialCreateEntitiesArguments(MemoryServerToolArguments, kw_only=True):
     """Entities to create."""
 
     entities: list[ObservedEntity]
 
 
-class CreateServerRelationsArguments(MemoryServerArguments, kw_only=True):
+class OfficialCreateRelationsArguments(MemoryServerToolArguments, kw_only=True):
     """Relations to create."""
 
-    relations: list[ServerRelation]
+    relations: list[EntityNameRelation]
 
 
-class AddObservationsArguments(MemoryServerArguments, kw_only=True):
+class AddObservationsArguments(MemoryServerToolArguments, kw_only=True):
     """Observations to add, by entity."""
 
     observations: list[ObservationAddition]
 
 
-class DeleteServerEntitiesArguments(MemoryServerArguments, kw_only=True):
+class OfficialDeleteEntitiesArguments(MemoryServerToolArguments, kw_only=True):
     """Entities to delete."""
 
     names: list[str] = field(name="entityNames")
 
 
-class DeleteObservationsArguments(MemoryServerArguments, kw_only=True):
+class DeleteObservationsArguments(MemoryServerToolArguments, kw_only=True):
     """Observations to delete, by entity."""
 
     deletions: list[ObservationDeletion]
 
 
-class DeleteServerRelationsArguments(MemoryServerArguments, kw_only=True):
+class OfficialDeleteRelationsArguments(MemoryServerToolArguments, kw_only=True):
     """Relations to delete."""
 
-    relations: list[ServerRelation]
+    relations: list[EntityNameRelation]
 
 
-class ReadGraphArguments(MemoryServerArguments, kw_only=True):
+class ReadGraphArguments(MemoryServerToolArguments, kw_only=True):
     """Page of the graph."""
 
     not_times: ClassVar[frozenset[str]] = frozenset({"after"})
     after: Annotated[str, Meta(description="Name to continue after")] = ""
 
 
-class SearchNodesArguments(MemoryServerArguments, kw_only=True):
+class SearchNodesArguments(MemoryServerToolArguments, kw_only=True):
     """Search query."""
 
     query: Annotated[str, Meta(max_length=10_000)]
 
 
-class OpenNodesArguments(MemoryServerArguments, kw_only=True):
+class OpenNodesArguments(MemoryServerToolArguments, kw_only=True):
     """Entities to read."""
 
     names: list[str]
 
 
-@present_answer.register
+@build_tool_reply.register
 def _official_reply(
-    found: CreatedEntities | CreatedRelations | ObservationsAddedAnswer | DeletionConfirmation | KnowledgeGraph,
+    found: CreatedEntities | CreatedRelations | ObservationsAddedAnswer | DeletionConfirmation | EntitiesWithRelations,
     _given: Any,
     _store: str,
 ) -> ToolReply:
     """Return the answer of the official server without additions."""
     match found:
         case CreatedEntities():
-            text = encode_to_text(found.entities)
+            text = encode_json_text(found.entities)
         case CreatedRelations():
-            text = encode_to_text(found.relations)
+            text = encode_json_text(found.relations)
         case ObservationsAddedAnswer():
-            text = encode_to_text(found.results)
+            text = encode_json_text(found.results)
         case DeletionConfirmation():
             text = found.message
-        case KnowledgeGraph():
-            text = encode_to_text(found)
+        case EntitiesWithRelations():
+            text = encode_json_text(found)
     return ToolReply(text, msgspec.to_builtins(found), alone=True)
 
 
@@ -116,7 +116,7 @@ MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
         "create_entities",
         "Create entities",
         "Create entities with observations, one fact each. Existing entities stay unchanged.",
-        CreateServerEntitiesArguments,
+        OfficialCreateEntitiesArguments,
         "creating entities",
         lambda graph, given: entities.create_entities(graph, given.entities),
         "writes",
@@ -125,7 +125,7 @@ MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
         "create_relations",
         "Create relations",
         "Relate entities by name, in active voice.",
-        CreateServerRelationsArguments,
+        OfficialCreateRelationsArguments,
         "creating relations",
         lambda graph, given: entities.create_relations(graph, given.relations),
         "writes",
@@ -143,7 +143,7 @@ MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
         "delete_entities",
         "Delete entities",
         "Delete entities and their relations.",
-        DeleteServerEntitiesArguments,
+        OfficialDeleteEntitiesArguments,
         "deleting entities",
         lambda graph, given: entities.delete_entities(graph, given.names),
         "deletes",
@@ -161,7 +161,7 @@ MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
         "delete_relations",
         "Delete relations",
         "Delete relations.",
-        DeleteServerRelationsArguments,
+        OfficialDeleteRelationsArguments,
         "deleting relations",
         lambda graph, given: entities.delete_relations(graph, given.relations),
         "deletes",
@@ -172,7 +172,7 @@ MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
         "Read the whole graph, a large one in pages.",
         ReadGraphArguments,
         "reading the graph",
-        lambda graph, given: entities.read_graph(graph, given.after),
+        lambda graph, given: entities.list_entities_with_relations(graph, given.after),
     ),
     McpTool(
         "search_nodes",
@@ -188,7 +188,7 @@ MEMORY_SERVER_TOOLS: tuple[McpTool[Any], ...] = (
         "Read entities by name, with their relations.",
         OpenNodesArguments,
         "reading entities",
-        lambda graph, given: entities.open_nodes(graph, given.names),
+        lambda graph, given: entities.get_entities_by_name(graph, given.names),
     ),
 )
 """Tools in the order of the official server."""

@@ -17,13 +17,13 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory import forget, memory_details, reflect, retain, retain_api
+from kgserve.memory import forget, memory_details, reflect, retain, retain_forget_recall_api
 from kgserve.memory.api import (
     EXPIRES_IN_PATTERN,
-    AssociatedEntity,
     DeletedEntity,
     LabelText,
     Memory,
+    MemoryEntityInput,
     MetadataObject,
     NodeIdText,
     RecallAnswer,
@@ -34,25 +34,35 @@ from kgserve.memory.api import (
 )
 from kgserve.memory.entities_api import RelationInput
 from kgserve.memory.hierarchy_api import MemoryDetailsRequest
-from kgserve.memory.recall_stores import recall
-from kgserve.memory.reflect_api import ReflectAnswer, ReflectRequest, format_memory_line, format_proposal_line
+from kgserve.memory.multi_store_recall import recall_best_memories
+from kgserve.memory.reflect_api import (
+    MemoryReflectionAnswer,
+    MemoryReflectionRequest,
+    format_memory_line,
+    format_proposal_line,
+)
 from kgserve.memory.relationships import MemoryDetails
 from kgserve.platform.settings import DedupMode
-from kgserve.server.mcp.argument_fields import UNLISTED_FIELD, Arguments, add_fields_of, to_request
-from kgserve.server.mcp.forget_reply import reply_entity_forgotten
-from kgserve.server.mcp.replies import ToolReply, format_count, present_answer, trim_zero_fraction
-from kgserve.server.mcp.reply_values import (
+from kgserve.server.mcp.forget_entity_reply import build_forget_entity_reply
+from kgserve.server.mcp.shared_tool_arguments import (
+    UNLISTED_FIELD,
+    StoreToolArguments,
+    append_request_fields,
+    convert_arguments_to_request,
+)
+from kgserve.server.mcp.tool_definition import McpTool
+from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply, format_count, trim_zero_time_fraction
+from kgserve.server.mcp.tool_structured_content import (
     MAX_DETAIL_CHARS,
     MAX_EXCERPT_CHARS,
     MAX_RESULT_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
-    shorten,
-    shorten_attributes,
+    omit_oversized_attributes,
     strip_defaults,
-    take_fitting,
-    take_fitting_lines,
+    take_items_within_json_size,
+    take_lines_within_length,
+    truncate_text,
 )
-from kgserve.server.mcp.tool_definition import McpTool
 
 _MAX_LISTED_VERSIONS = 20
 
@@ -63,8 +73,8 @@ _Until = Annotated[TimestampText, Meta(description="True until then")]
 _Moment = Annotated[TimestampText, Meta(description="RFC 3339")]
 
 
-class MessageArguments(retain_api.ConversationMessage, kw_only=True):
-    """One message."""
+class ConversationMessageArguments(retain_forget_recall_api.ConversationMessage, kw_only=True):
+    """One message of a conversation to retain."""
 
     role: Annotated[LabelText, Meta(description="Speaker")] = "user"
     content: str
@@ -72,14 +82,14 @@ class MessageArguments(retain_api.ConversationMessage, kw_only=True):
 
 
 class EntityReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Entity by name."""
+    """Reference to an entity by its name."""
 
     name: LabelText
     entity_type: Annotated[LabelText, Meta(description="person, project, technology …")] | UnsetType = UNSET
 
 
-class NamedRelation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Relation by names."""
+class RelationByEntityNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Relation between two entities, each given by name."""
 
     source: LabelText
     target: LabelText
@@ -87,16 +97,16 @@ class NamedRelation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-@add_fields_of(retain_api.RetainRequest, "first")
-class RetainArguments(Arguments, kw_only=True):
+@append_request_fields(retain_forget_recall_api.RetainTextRequest, "first")
+class RetainMemoryArguments(StoreToolArguments, kw_only=True):
     """Memory to store."""
 
     content: (
         Annotated[
             Annotated[str, Meta(min_length=1)]
             | Annotated[
-                list[retain_api.ConversationMessage],
-                Meta(min_length=1, max_length=retain_api.MAX_CONVERSATION_MESSAGES),
+                list[retain_forget_recall_api.ConversationMessage],
+                Meta(min_length=1, max_length=retain_forget_recall_api.MAX_CONVERSATION_MESSAGES),
             ],
             Meta(description="One thing, as a sentence"),
         ]
@@ -104,10 +114,10 @@ class RetainArguments(Arguments, kw_only=True):
     ) = UNSET
     messages: (
         Annotated[
-            list[MessageArguments],
+            list[ConversationMessageArguments],
             Meta(
                 min_length=1,
-                max_length=retain_api.MAX_CONVERSATION_MESSAGES,
+                max_length=retain_forget_recall_api.MAX_CONVERSATION_MESSAGES,
                 description="Or messages of a conversation",
             ),
         ]
@@ -127,7 +137,9 @@ class RetainArguments(Arguments, kw_only=True):
         ]
         | UnsetType
     ) = UNSET
-    relations: Annotated[list[NamedRelation], Meta(max_length=100, description="Between entities")] | UnsetType = UNSET
+    relations: (
+        Annotated[list[RelationByEntityNames], Meta(max_length=100, description="Between entities")] | UnsetType
+    ) = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
     metadata: Annotated[MetadataObject, Meta(description="Any object")] | UnsetType = UNSET
     expires_in: Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="Valid for: 12h, 7d, 2w")] | UnsetType = (
@@ -143,17 +155,19 @@ class RetainArguments(Arguments, kw_only=True):
     created_at: Annotated[_Moment | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-@add_fields_of(
+@append_request_fields(
     RecallRequest,
     *("offset", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
 )
-class RecallArguments(Arguments, kw_only=True):
+class RecallArguments(StoreToolArguments, kw_only=True):
     """Query and filters of a recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum memories")] = retain_api.DEFAULT_AGENT_RECALL_LIMIT
+    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum memories")] = (
+        retain_forget_recall_api.DEFAULT_AGENT_RECALL_LIMIT
+    )
     budget: Annotated[int, Meta(ge=1, le=25_000, description="Maximum tokens")] = (
-        retain_api.DEFAULT_AGENT_RECALL_BUDGET_TOKENS
+        retain_forget_recall_api.DEFAULT_AGENT_RECALL_BUDGET_TOKENS
     )
     mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
     types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
@@ -169,15 +183,15 @@ class RecallArguments(Arguments, kw_only=True):
     touch: Annotated[bool, Meta(description="Count as used, which slows fading")] = True
 
 
-@add_fields_of(ReflectRequest)
-class ReflectArguments(Arguments, kw_only=True):
+@append_request_fields(MemoryReflectionRequest)
+class ReflectArguments(StoreToolArguments, kw_only=True):
     """Scope of a reflection, or decisions on its proposals."""
 
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
-@add_fields_of(retain_api.ForgetRequest)
-class ForgetArguments(Arguments, kw_only=True):
+@append_request_fields(retain_forget_recall_api.ForgetRequest)
+class ForgetMemoriesArguments(StoreToolArguments, kw_only=True):
     """Memories to forget."""
 
     entity: Annotated[NodeIdText, Meta(description="A person or thing, with all about it")] | UnsetType = UNSET
@@ -191,7 +205,7 @@ class ForgetArguments(Arguments, kw_only=True):
     undo: Annotated[bool, Meta(description="Bring back")] = False
 
 
-class GetMemoryArguments(Arguments, kw_only=True):
+class GetMemoryArguments(StoreToolArguments, kw_only=True):
     """Memory to read."""
 
     id: NodeIdText
@@ -202,24 +216,26 @@ class RecallToolResult(RecallAnswer, kw_only=True):
     """Result of the recall tool; a type of its own, to select its reply."""
 
 
-def _retain(graph: StoreHandle, given: RetainArguments) -> Any:
+def _retain(graph: StoreHandle, given: RetainMemoryArguments) -> Any:
     content = given.content or given.messages
     if not content or (given.content and given.messages):
         raise InvalidInput.at("content", "send either one thing to remember as content, or a conversation as messages")
-    asked = to_request(retain_api.RetainRequest, msgspec.structs.replace(given, content=content))
+    asked = convert_arguments_to_request(
+        retain_forget_recall_api.RetainTextRequest, msgspec.structs.replace(given, content=content)
+    )
     asked.entities = [
-        AssociatedEntity(name=each) if isinstance(each, str) else AssociatedEntity(**_set_fields(each))
+        MemoryEntityInput(name=each) if isinstance(each, str) else MemoryEntityInput(**_set_fields(each))
         for each in given.entities or ()
     ]
     asked.relations = [RelationInput(**_set_fields(each)) for each in given.relations or ()]
-    return retain.retain(graph, asked)
+    return retain.retain_text_or_conversation(graph, asked)
 
 
 def _recall(graph: StoreHandle, given: RecallArguments) -> RecallToolResult:
-    asked = to_request(RecallRequest, given)
+    asked = convert_arguments_to_request(RecallRequest, given)
     asked.after_date, asked.before_date = given.after or None, given.before or None
     with rename_fields_in_errors({"after_date": "after", "before_date": "before"}):
-        return RecallToolResult(**msgspec.structs.asdict(recall(graph, asked)))
+        return RecallToolResult(**msgspec.structs.asdict(recall_best_memories(graph, asked)))
 
 
 @contextmanager
@@ -243,34 +259,36 @@ def _set_fields(given: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
 
 
-@present_answer.register
-def _retained_reply(found: retain_api.RetainAnswer, _given: RetainArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _retained_reply(
+    found: retain_forget_recall_api.RetainAnswer, _given: RetainMemoryArguments, _store: str
+) -> ToolReply:
     lines = [
         *_iter_operation_lines(found.operations),
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
     ]
     values: dict[str, Any] = {
-        "operations": take_fitting(map(strip_defaults, found.operations), MAX_RESULT_CHARS // 2),
-        "similar": take_fitting(map(strip_defaults, found.similar), MAX_RESULT_CHARS // 4),
+        "operations": take_items_within_json_size(map(strip_defaults, found.operations), MAX_RESULT_CHARS // 2),
+        "similar": take_items_within_json_size(map(strip_defaults, found.similar), MAX_RESULT_CHARS // 4),
         "sequence": found.sequence,
     }
     hint = ""
     if found.similar:
         hint = "if a similar memory is no longer true, retain with supersedes set to its id"
-    text, more = fit_lines(lines)
+    text, more = truncate_reply_lines(lines)
     return ToolReply(text or "There was nothing to remember.", values, more, hint)
 
 
-def fit_lines(lines: Sequence[str]) -> tuple[str, str]:
+def truncate_reply_lines(lines: Sequence[str]) -> tuple[str, str]:
     """Return a text of the first lines that fit into a reply, and the ``more`` text about the others."""
-    kept = take_fitting_lines(lines, MAX_RESULT_CHARS)
+    kept = take_lines_within_length(lines, MAX_RESULT_CHARS)
     return "\n".join(kept), f"{len(lines) - len(kept)} lines do not fit" if len(kept) < len(lines) else ""
 
 
 _DONE = {"create": "created", "update": "updated", "merge": "merged into", "noop": "unchanged"}
 
 
-def _iter_operation_lines(operations: Sequence[retain_api.RetainOperation]) -> Iterator[str]:
+def _iter_operation_lines(operations: Sequence[retain_forget_recall_api.RetainMemoryOperation]) -> Iterator[str]:
     """Yield one line for each memory, with what it is about; the caller knows its content."""
     stated = {each.memory_id for each in operations if each.type != "link"}
     links: dict[str, list[str]] = {}
@@ -280,26 +298,26 @@ def _iter_operation_lines(operations: Sequence[retain_api.RetainOperation]) -> I
     for each in operations:
         if each.type != "link":
             names = links.pop(each.memory_id, [])
-            about = f", about {shorten(', '.join(names), MAX_EXCERPT_CHARS)}" if names else ""
+            about = f", about {truncate_text(', '.join(names), MAX_EXCERPT_CHARS)}" if names else ""
             # The memory's own id is not repeated: '@9' is its version.
-            reason = trim_zero_fraction(each.reason.replace(f"{each.memory_id}@", "@"))
+            reason = trim_zero_time_fraction(each.reason.replace(f"{each.memory_id}@", "@"))
             reason = "" if each.type == "create" else f" ({reason})"
             yield f"{_DONE[each.type]} {each.memory_id}{about}{reason}"
         elif each.memory_id not in stated:
-            yield f"linked {shorten(each.content, MAX_EXCERPT_CHARS)} ({each.reason})"
+            yield f"linked {truncate_text(each.content, MAX_EXCERPT_CHARS)} ({each.reason})"
 
 
-@present_answer.register
+@build_tool_reply.register
 def _recall_reply(found: RecallToolResult, given: RecallArguments, _store: str) -> ToolReply:
     now = time.time()
-    hints = describe_withheld(found)
+    hints = describe_withheld_memories(found)
     if "below_confidence" in found.withheld:
         hints.append("a lower min_confidence includes faded memories")
     if "over_budget" in found.withheld:
         hints.append("a larger budget shows more")
     hints += describe_degraded_search(found, given.mode)
-    entries = [(memory_values(each), _recall_line(each, now)) for each in found.hits]
-    return recall_reply(found, given.query, entries, hints)
+    entries = [(build_compact_memory_fields(each), _recall_line(each, now)) for each in found.hits]
+    return build_recall_reply(found, given.query, entries, hints)
 
 
 def _recall_line(hit: RecalledMemory, now: float) -> str:
@@ -307,14 +325,17 @@ def _recall_line(hit: RecalledMemory, now: float) -> str:
     return f"{line} — related" if hit.via else line
 
 
-def recall_reply(
+def build_recall_reply(
     found: RecallAnswer, query: str, entries: Iterable[tuple[dict[str, Any], str]], hints: Iterable[str]
 ) -> ToolReply:
     """Return the reply of a recall; ``entries`` has each memory as values and as a line of text."""
     each_values, each_line = [*zip(*entries, strict=True)] or ((), ())
-    shown, lines = take_fitting(each_values, MAX_RESULT_CHARS), take_fitting_lines(each_line, MAX_RESULT_CHARS)
+    shown, lines = (
+        take_items_within_json_size(each_values, MAX_RESULT_CHARS),
+        take_lines_within_length(each_line, MAX_RESULT_CHARS),
+    )
     count = min(len(shown), len(lines))
-    head = [] if found.hits else [f"0 memories for {shorten(query, MAX_EXCERPT_CHARS)!r}"]
+    head = [] if found.hits else [f"0 memories for {truncate_text(query, MAX_EXCERPT_CHARS)!r}"]
     hints = [*([found.notice] if found.notice else []), *hints]
     hints = hints if found.hits else ["no memory is relevant to this query", *hints]
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
@@ -332,7 +353,7 @@ def describe_deleted_entity(entity: DeletedEntity) -> str:
     return f"the entity {entity.name!r} was deleted at {entity.deleted_at}; these memories were about it"
 
 
-def describe_withheld(found: RecallAnswer) -> list[str]:
+def describe_withheld_memories(found: RecallAnswer) -> list[str]:
     """Return the hint about omitted memories, if any."""
     omitted = ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in found.withheld.items())
     return [f"omitted: {omitted}"] if omitted else []
@@ -347,11 +368,11 @@ def describe_degraded_search(found: RecallAnswer, mode: SearchMode) -> list[str]
 def _answer_reply(answer: str, used: list[str]) -> ToolReply:
     lines = [answer or "No memory answers this.", *(f"based on [{each}]" for each in used)]
     values = {"dry_run": False, "proposals": [], "answer": answer, "used": used}
-    return ToolReply("\n".join(take_fitting_lines(lines, MAX_RESULT_CHARS)), values)
+    return ToolReply("\n".join(take_lines_within_length(lines, MAX_RESULT_CHARS)), values)
 
 
-@present_answer.register
-def _reflect_reply(found: ReflectAnswer, _given: ReflectArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _reflect_reply(found: MemoryReflectionAnswer, _given: ReflectArguments, _store: str) -> ToolReply:
     if isinstance(found.answer, str):
         return _answer_reply(found.answer, found.used or [])
     would = "would be " if found.dry_run else ""
@@ -374,28 +395,30 @@ def _reflect_reply(found: ReflectAnswer, _given: ReflectArguments, _store: str) 
         "looked_at": found.looked_at,
         "merged": found.merged,
         "linked_count": found.linked_count,
-        "linked": take_fitting(map(msgspec.to_builtins, found.linked), MAX_RESULT_CHARS // 4),
-        "proposals": take_fitting(map(strip_defaults, found.proposals), MAX_RESULT_CHARS // 3),
+        "linked": take_items_within_json_size(map(msgspec.to_builtins, found.linked), MAX_RESULT_CHARS // 4),
+        "proposals": take_items_within_json_size(map(strip_defaults, found.proposals), MAX_RESULT_CHARS // 3),
         "proposals_count": found.proposals_count,
         "stale": found.stale,
         "undone": found.undone,
         "skipped": found.skipped,
         "sequence": found.sequence,
     }
-    text, more = fit_lines(lines)
+    text, more = truncate_reply_lines(lines)
     nonempty = {name: value for name, value in values.items() if value not in (None, [], 0, False)}
     text = "\n".join(filter(None, (head, text)))
     return ToolReply(text, {"dry_run": found.dry_run, "proposals": [], **nonempty}, more, "; ".join(hints))
 
 
-@present_answer.register
-def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _forget_reply(
+    found: retain_forget_recall_api.ForgetAnswer, given: ForgetMemoriesArguments, _store: str
+) -> ToolReply:
     if given.entity:
-        return reply_entity_forgotten(found, given.entity, erases=given.erase)
+        return build_forget_entity_reply(found, given.entity, erases=given.erase)
     if given.query or found.matches:
-        lines = take_fitting_lines(map(_match_line, found.matches), MAX_RESULT_CHARS)
+        lines = take_lines_within_length(map(_match_line, found.matches), MAX_RESULT_CHARS)
         head = f"{format_count(len(found.matches), 'memory matches', 'memories match')}; nothing is forgotten yet:"
-        shown = take_fitting(map(strip_defaults, found.matches), MAX_RESULT_CHARS)
+        shown = take_items_within_json_size(map(strip_defaults, found.matches), MAX_RESULT_CHARS)
         hint = "forget with ids withdraws them" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
@@ -409,7 +432,7 @@ def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
     hint = "" if undone else "undo=true restores them"
     if found.remains:
-        values["remains"] = take_fitting(map(strip_defaults, found.remains), MAX_RESULT_CHARS // 4)
+        values["remains"] = take_items_within_json_size(map(strip_defaults, found.remains), MAX_RESULT_CHARS // 4)
         hint = "may still contain it: " + ", ".join(each.name for each in found.remains)
     named = {*(given.ids or ()), given.entity_id}
     unnamed = [each for each in found.ids if each.partition("@")[0] not in named]
@@ -417,46 +440,50 @@ def _forget_reply(found: retain_api.ForgetAnswer, given: ForgetArguments, _store
     return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
 
-def _match_line(match: retain_api.ForgetMatch) -> str:
+def _match_line(match: retain_forget_recall_api.ForgetQueryMatch) -> str:
     return f"[{match.id}] ({match.memory_type}) {match.content}"
 
 
-@present_answer.register
+@build_tool_reply.register
 def _get_memory_reply(found: MemoryDetails, _given: GetMemoryArguments, _store: str) -> ToolReply:
     now = time.time()
-    content = shorten(found.content, MAX_WHOLE_CONTENT_CHARS)
+    content = truncate_text(found.content, MAX_WHOLE_CONTENT_CHARS)
     lines = [format_memory_line(found, now, MAX_WHOLE_CONTENT_CHARS)]
     lines += [f"below {format_memory_line(found.parent, now)}"] if found.parent is not None else []
     lines += [f"{format_count(found.children, 'memory', 'memories')} below it"] if found.children else []
     versions = found.versions[-_MAX_LISTED_VERSIONS:]
     lines += [
-        f"before [{each.id}]: {shorten(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
+        f"before [{each.id}]: {truncate_text(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
         for each in versions
     ]
-    values = memory_values(found) | {"content": content}
+    values = build_compact_memory_fields(found) | {"content": content}
     values |= (
-        {"parent": {"id": found.parent.id, "content": shorten(found.parent.content, MAX_EXCERPT_CHARS)}}
+        {"parent": {"id": found.parent.id, "content": truncate_text(found.parent.content, MAX_EXCERPT_CHARS)}}
         if found.parent
         else {}
     )
     values |= {"children": found.children} if found.children else {}
-    values |= {"versions": take_fitting(map(strip_defaults, versions), MAX_RESULT_CHARS // 3)} if versions else {}
+    values |= (
+        {"versions": take_items_within_json_size(map(strip_defaults, versions), MAX_RESULT_CHARS // 3)}
+        if versions
+        else {}
+    )
     cut = len(found.content) > MAX_WHOLE_CONTENT_CHARS
     more = "the end of its content; REST returns all of it" if cut else ""
     return ToolReply("\n".join(lines), values, more, verbatim=" ".join(content.split()))
 
 
-def memory_values(memory: Memory) -> dict[str, Any]:
+def build_compact_memory_fields(memory: Memory) -> dict[str, Any]:
     """Return a memory as values, without empty and default values."""
     values: dict[str, Any] = {
         "id": memory.id,
-        "content": shorten(memory.content, MAX_DETAIL_CHARS),
+        "content": truncate_text(memory.content, MAX_DETAIL_CHARS),
         "memory_type": memory.memory_type,
         "confidence": round(memory.effective_confidence, 3),
         "tags": memory.tags,
         "source": memory.source,
-        "context": memory.context and shorten(memory.context, MAX_EXCERPT_CHARS),
-        "metadata": shorten_attributes(memory.metadata, MAX_DETAIL_CHARS),
+        "context": memory.context and truncate_text(memory.context, MAX_EXCERPT_CHARS),
+        "metadata": omit_oversized_attributes(memory.metadata, MAX_DETAIL_CHARS),
         "entities": [each.name for each in memory.entities],
         "layer": memory.layer,
         "parent_id": memory.parent_id,
@@ -472,7 +499,7 @@ def memory_values(memory: Memory) -> dict[str, Any]:
 
 
 def _when(*bounds: str | None) -> str:
-    since, until = (each and trim_zero_fraction(each) for each in bounds)
+    since, until = (each and trim_zero_time_fraction(each) for each in bounds)
     return f"true from {since or 'the beginning'} until {until or 'now'}"
 
 
@@ -485,7 +512,7 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "When something will matter later (a decision, a preference, a fact): remember it, one thing at a time. "
         "Repeating it is harmless. If it changed, supersedes is the id of what is no longer true."
         f"{_MORE_ARGUMENTS}retain.",
-        RetainArguments,
+        RetainMemoryArguments,
         "retaining",
         _retain,
         "writes",
@@ -509,7 +536,9 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "and returns numbered proposals to accept or refuse. dry_run writes nothing.",
         ReflectArguments,
         "reflecting",
-        lambda graph, given: reflect.reflect(graph, to_request(ReflectRequest, given)),
+        lambda graph, given: reflect.place_memories_under_concepts(
+            graph, convert_arguments_to_request(MemoryReflectionRequest, given)
+        ),
         "overwrites",
         retry_hint="dry_run=true shows what is left to do",
         is_long=True,
@@ -519,9 +548,11 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "Forget memories",
         "When the user asks, or it was never true: withdraws memories by ids, or an entity with all about it. query "
         "only lists matches. For what changed: retain.",
-        ForgetArguments,
+        ForgetMemoriesArguments,
         "forgetting",
-        lambda graph, given: forget.forget(graph, to_request(retain_api.ForgetRequest, given)),
+        lambda graph, given: forget.forget_memories(
+            graph, convert_arguments_to_request(retain_forget_recall_api.ForgetRequest, given)
+        ),
         "deletes",
         administers_with="erase",
     ),

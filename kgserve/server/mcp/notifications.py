@@ -23,29 +23,29 @@ from mcp import MCPError, types
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import ListenHandler, ResourcesListChanged, ResourceUpdated, ServerEvent
 
-from kgserve.admin.metrics import measure_store_lag
+from kgserve.admin.metrics import measure_projection_lag
 from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerUnreachable, ServedElsewhere
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import RequestContext
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.mcp.calls import Context, default_store_of, request_context_of
-from kgserve.server.mcp.replies import format_count
-from kgserve.server.mcp.resource_handlers import ResourceAddress, parse_resource_uri
+from kgserve.server.mcp.resource_handlers import ParsedResourceUri, parse_resource_uri
+from kgserve.server.mcp.tool_calls import Context, default_store_of, request_context_of
+from kgserve.server.mcp.tool_replies import format_count
 from kgserve.storage.changefeed import ChangeFeed, WakeCallback
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.events import FeedPosition, MemoryEventData, StoreEvent
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.change_feed_events import FeedPosition, MemoryEventData, StoreEvent
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
 from kgserve.stores.scoped_stores import StoreRegistry
 
 MAX_SUBSCRIBED_STORES = 256
 """Maximum number of followed stores; the newest commits of each are kept in memory."""
 
 
-class ChangeNotification(NamedTuple):
+class ResourceChangeNotification(NamedTuple):
     """Changed resources, and stores that were created, dropped or reconfigured."""
 
-    changed: set[ResourceAddress]
+    changed: set[ParsedResourceUri]
     announced: set[str]
 
 
@@ -53,7 +53,7 @@ class _WatchedStore:
     """Watched resources of a store, and the listener to its commits; None if the store does not exist."""
 
     def __init__(self) -> None:
-        self.watched: Counter[ResourceAddress] = Counter()
+        self.watched: Counter[ParsedResourceUri] = Counter()
         self.commits: CommitListener | None = None
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class _WatchedStore:
 
 
 class ResourceWatcher:
-    """Detector of changes to subscribed resources, based on the change feeds of their stores.
+    """Watcher that detects changes to subscribed resources, based on the change feeds of their stores.
 
     Belongs to one event loop, which calls `begin` first. Blocking work runs in a thread of its own.
     """
@@ -82,18 +82,18 @@ class ResourceWatcher:
         """Bind to the running event loop."""
         self._loop = asyncio.get_running_loop()
 
-    def has_capacity(self, places: Iterable[ResourceAddress]) -> bool:
+    def has_capacity(self, places: Iterable[ParsedResourceUri]) -> bool:
         """Return whether the stores of these resources can be followed in addition."""
         return len(self._stores.keys() | {place.store for place in places if place.store}) <= MAX_SUBSCRIBED_STORES
 
-    async def add(self, places: Iterable[ResourceAddress]) -> None:
+    async def add(self, places: Iterable[ParsedResourceUri]) -> None:
         """Watch further resources from now on. A store that does not exist is followed once it is created."""
         for place in (each for each in places if each.store):
             self._stores.setdefault(place.store or "", _WatchedStore()).watched[place] += 1
         for name in {place.store for place in places if place.store}:
             await self._follow(name)
 
-    def remove(self, places: Iterable[ResourceAddress]) -> None:
+    def remove(self, places: Iterable[ParsedResourceUri]) -> None:
         """Stop watching these resources, unless another subscriber watches them."""
         for place in places:
             if place.store and (store := self._stores.get(place.store)) is not None:
@@ -107,24 +107,24 @@ class ResourceWatcher:
         self._announced.add(store)
         self.has_changes.set()
 
-    async def take_changes(self) -> ChangeNotification:
+    async def take_changes(self) -> ResourceChangeNotification:
         """Return the changes since the last call."""
         self.has_changes.clear()
         written, self._written_to = self._written_to, set()
         announced, self._announced = self._announced, set()
-        changed = {ResourceAddress(name) for name in announced}
+        changed = {ParsedResourceUri(name) for name in announced}
         for name in announced:
             changed |= await self._announced_changes(name)
         for name in written - announced:
             changed |= await self._written_changes(name)
-        return ChangeNotification(changed, announced)
+        return ResourceChangeNotification(changed, announced)
 
     def close(self) -> None:
         """Stop following all stores."""
         while self._stores:
             self._stores.popitem()[1].close()
 
-    async def _announced_changes(self, name: str) -> set[ResourceAddress]:
+    async def _announced_changes(self, name: str) -> set[ParsedResourceUri]:
         """Return the changes of an announced store: all of its resources if it was created again."""
         store = self._stores.get(name)
         if store is None:
@@ -135,7 +135,7 @@ class ResourceWatcher:
         await self._follow(name)  # before the notification, so that no change is missed
         return {*store.watched}
 
-    async def _written_changes(self, name: str) -> set[ResourceAddress]:
+    async def _written_changes(self, name: str) -> set[ParsedResourceUri]:
         store = self._stores.get(name)
         if store is None or (commits := store.commits) is None:
             return set()
@@ -149,9 +149,9 @@ class ResourceWatcher:
         if nodes is None:
             return set()
         return {
-            ResourceAddress(name),
-            ResourceAddress(name, remembered=True),
-            *(ResourceAddress(name, node) for node in nodes),
+            ParsedResourceUri(name),
+            ParsedResourceUri(name, remembered=True),
+            *(ParsedResourceUri(name, node) for node in nodes),
         }
 
     async def _follow(self, name: str) -> None:
@@ -201,7 +201,7 @@ class CommitListener:
     def __init__(self, feed: ChangeFeed, wake: WakeCallback) -> None:
         """Start listening; ``wake`` is called by any thread after commits. Blocks. Raises NotFound, JournalDamaged."""
         self.feed = feed
-        self._tail = JournalTail(feed.layout.journal)
+        self._tail = JournalReader(feed.layout.journal)
         self._unlisten = feed.listen(wake)
         try:
             self._seen = feed.latest
@@ -262,9 +262,9 @@ def _nodes_of_event(event: StoreEvent) -> tuple[str, ...] | None:
             found = (row.id,)
         case EdgeRow() as row:
             found = _ends(row.key)
-        case LinkRow() as row:
+        case CrossStoreLinkRow() as row:
             found = (row.edge.source,)
-        case LinkKey() as key:
+        case CrossStoreLinkKey() as key:
             found = (key.edge[0],)
         case str() as node_id:
             found = (node_id,)
@@ -338,7 +338,7 @@ class NotificationService:
         """Register a session until it ends."""
         self._session(context)
 
-    async def subscribe(self, context: Context, uri: str, place: ResourceAddress) -> None:
+    async def subscribe(self, context: Context, uri: str, place: ParsedResourceUri) -> None:
         """Subscribe a session to a resource. Raises MCPError over the limit of subscriptions."""
         if (session := self._session(context)) is not None:
             await self._subscriptions.add(session, {uri: place})
@@ -454,7 +454,7 @@ class _Bus:
                 listener(event)
         await asyncio.sleep(0)  # lets the streams send
 
-    async def publish_updates(self, news: ChangeNotification) -> None:
+    async def publish_updates(self, news: ResourceChangeNotification) -> None:
         """Notify each listener of changes to the resources that it subscribed to."""
         for subscriber, listener in list(self._listeners.values()):
             for uri in subscriber.changed_uris(news):
@@ -466,7 +466,7 @@ def _concerns(visit: RequestContext, stores: set[str]) -> bool:
     return visit.still_valid and any(map(visit.caller.can_access, stores))
 
 
-def _parse_uris(uris: Iterable[str]) -> Generator[tuple[str, ResourceAddress]]:
+def _parse_uris(uris: Iterable[str]) -> Generator[tuple[str, ParsedResourceUri]]:
     """Yield the valid URIs with their addresses. Others are not acknowledged, which reports them to the listener."""
     for uri in uris:
         with contextlib.suppress(NotFound, InvalidInput):
@@ -517,14 +517,14 @@ class NotificationSubscriber:
     def __init__(self, visit: RequestContext, stream: ServerSession | None = None) -> None:
         self.visit = visit
         self.stream = stream
-        self.places: dict[str, ResourceAddress] = {}
+        self.places: dict[str, ParsedResourceUri] = {}
 
-    def changed_uris(self, news: ChangeNotification) -> list[str]:
+    def changed_uris(self, news: ResourceChangeNotification) -> list[str]:
         """Return the subscribed URIs that changed; empty if the key is no longer valid."""
         found = [uri for uri, place in self.places.items() if self._has_changed(place, news)]
         return found if found and self.visit.still_valid else []
 
-    def _has_changed(self, place: ResourceAddress, news: ChangeNotification) -> bool:
+    def _has_changed(self, place: ParsedResourceUri, news: ResourceChangeNotification) -> bool:
         sees = self.visit.caller.can_access
         if place.store is None:
             return any(map(sees, news.announced))
@@ -538,7 +538,7 @@ class ResourceSubscriptions:
         self._watching = watching
         self._of_keys: Counter[str] = Counter()
 
-    async def add(self, subscriber: NotificationSubscriber, places: Mapping[str, ResourceAddress]) -> None:
+    async def add(self, subscriber: NotificationSubscriber, places: Mapping[str, ParsedResourceUri]) -> None:
         """Add subscriptions. Raises MCPError over a limit."""
         new = {uri: place for uri, place in places.items() if uri not in subscriber.places}
         self._check(subscriber, new)
@@ -559,7 +559,7 @@ class ResourceSubscriptions:
         """Remove all subscriptions of a subscriber."""
         self.remove(subscriber, subscriber.places)
 
-    def _check(self, subscriber: NotificationSubscriber, new: Mapping[str, ResourceAddress]) -> None:
+    def _check(self, subscriber: NotificationSubscriber, new: Mapping[str, ParsedResourceUri]) -> None:
         if len(subscriber.places) + len(new) > MAX_SUBSCRIPTIONS:
             raise _too_many(f"a session or listener may subscribe to {MAX_SUBSCRIPTIONS} resources")
         key = subscriber.visit.caller.key_id
@@ -589,14 +589,14 @@ class ClientLogMessage(NamedTuple):
     message: str
 
 
-class ClientLog:
-    """Log messages for clients about problems of the indexes that answered their calls.
+class ClientLogNotifier:
+    """Notifier that sends clients log messages about problems of the indexes that answered their calls.
 
     In session-based revisions a client sets the level once (`logging/setLevel`), in stateless ones with each call.
     Clients that set no level get no messages, and none concern other callers.
     """
 
-    def __init__(self, graphs: StoreHandles, threads: AdmissionControl) -> None:
+    def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl) -> None:
         self._graphs = graphs
         self._threads = threads
 
@@ -623,13 +623,13 @@ class ClientLog:
             log.exception("client_not_told", store=store)
 
 
-def _index_notices(graphs: StoreHandles, name: str) -> Iterator[ClientLogMessage]:
+def _index_notices(graphs: CallerStoreHandles, name: str) -> Iterator[ClientLogMessage]:
     indexer = graphs.indexer
     if indexer is None:
         return
     try:
         with graphs.graph(name).lease() as store:
-            found = measure_store_lag(store, indexer, None)
+            found = measure_projection_lag(store, indexer, None)
     except KgserveError:
         return  # the answer of the call has the error
     for view in _INDEX_NAMES:

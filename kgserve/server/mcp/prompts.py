@@ -9,14 +9,14 @@ from typing import NamedTuple
 from mcp import MCPError, types
 
 from kgserve.errors import InvalidInput, NotFound
-from kgserve.graph.store_handle import StoreHandle, StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.access.authentication import HiddenStore
-from kgserve.projections.catalog.catalog import NodeCatalog
+from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.mcp.calls import Context, convert_errors_to_mcp, default_store_of, request_context_of
 from kgserve.server.mcp.resource_handlers import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, TOOL_TEMPLATE
+from kgserve.server.mcp.tool_calls import Context, convert_errors_to_mcp, default_store_of, request_context_of
 from kgserve.server.mcp.toolsets import TOOLS
-from kgserve.storage.model.fields import MAX_ID_BYTES
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 
 INSTRUCTIONS = """\
 Memory across sessions. Before answering about the user, the project or earlier decisions: recall. Store what will \
@@ -203,9 +203,9 @@ async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> t
     return _PROMPTS_RESULT
 
 
-async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+async def get_prompt_text(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the text of a prompt. Raises MCPError for an unknown name."""
-    prompt = find_prompt(params.name)
+    prompt = find_prompt_definition(params.name)
     given = {name: value.strip() for name, value in (params.arguments or {}).items()}
     text = prompt.text.format(
         about=_about(given),
@@ -219,7 +219,7 @@ async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.
     )
 
 
-def find_prompt(name: str) -> _Prompt:
+def find_prompt_definition(name: str) -> _Prompt:
     """Return a prompt. Raises MCPError, which lists all names, for an unknown name."""
     if name not in PROMPTS:
         raise MCPError(types.INVALID_PARAMS, f"unknown prompt {name[:80]!r}; the prompts are {', '.join(PROMPTS)}")
@@ -245,12 +245,12 @@ MAX_COMPLETIONS = 100
 """Maximum number of completions in one answer."""
 
 
-def complete_stores(graphs: StoreHandles, start: str) -> list[str]:
+def complete_store_names(graphs: CallerStoreHandles, start: str) -> list[str]:
     """Return the stores whose names start with ``start``, in order; at most `MAX_COMPLETIONS` + 1."""
     return [name for name in graphs.pool.names() if name.startswith(start)][: MAX_COMPLETIONS + 1]
 
 
-def complete_ids(graph: StoreHandle, start: str) -> list[str]:
+def complete_node_ids(graph: StoreHandle, start: str) -> list[str]:
     """Return the node ids that start with ``start``, in order; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     if not _is_valid_prefix(start):
         return []
@@ -259,7 +259,7 @@ def complete_ids(graph: StoreHandle, start: str) -> list[str]:
         return list(islice(chain([start] if rows.has(start) else [], later), MAX_COMPLETIONS + 1))
 
 
-def complete_types(graph: StoreHandle, start: str) -> list[str]:
+def complete_node_types(graph: StoreHandle, start: str) -> list[str]:
     """Return the most frequent node types that start with ``start``; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     return _listed(graph, start, lambda catalog: catalog.complete_types(start, MAX_COMPLETIONS + 1))
 
@@ -287,8 +287,8 @@ def _is_valid_prefix(start: str) -> bool:
 _STORE_TEMPLATE_VARIABLE = "store"
 _TOOL_TEMPLATE_VARIABLE = "tool"
 _STORE_COMPLETERS: dict[str, Callable[[StoreHandle, str], list[str]]] = {
-    "id": complete_ids,
-    "type": complete_types,
+    "id": complete_node_ids,
+    "type": complete_node_types,
     "tag": complete_tags,
     "topic": complete_tags,
 }
@@ -301,10 +301,10 @@ _TEMPLATE_VARIABLES = {
 }
 
 
-class ArgumentCompleter:
+class McpArgumentCompleter:
     """Completion of prompt and resource arguments from the caller's stores."""
 
-    def __init__(self, graphs: StoreHandles, threads: AdmissionControl) -> None:
+    def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl) -> None:
         self._graphs = graphs
         self._threads = threads
 
@@ -326,7 +326,7 @@ class ArgumentCompleter:
         visit = request_context_of(context)
         graphs = self._graphs.for_caller(visit.caller).allowing_stale_reads()
         if name == _STORE_TEMPLATE_VARIABLE:
-            return complete_stores(graphs, start)
+            return complete_store_names(graphs, start)
         if name == _TOOL_TEMPLATE_VARIABLE:
             return [tool for tool in TOOLS if tool.startswith(start)]
         try:
@@ -341,7 +341,7 @@ class ArgumentCompleter:
 def _check_argument(ref: types.ResourceTemplateReference | types.PromptReference, name: str) -> None:
     """Raise MCPError for an unknown prompt, template or argument."""
     if isinstance(ref, types.PromptReference):
-        known = tuple(find_prompt(ref.name).arguments)
+        known = tuple(find_prompt_definition(ref.name).arguments)
     elif (known := _TEMPLATE_VARIABLES.get(ref.uri, ())) == ():
         templates = ", ".join(_TEMPLATE_VARIABLES)
         raise MCPError(types.INVALID_PARAMS, f"unknown template {ref.uri[:200]!r}; the templates are {templates}")

@@ -24,32 +24,32 @@ from kgserve.admin import stores
 from kgserve.admin.api import StoreSummary
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
-from kgserve.graph.answers import Edge, Node, NodeAnswer
+from kgserve.graph.answers import Edge, Node, NodeWithEdgesAnswer
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
-from kgserve.graph.context_rendering import count_tokens
-from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, EdgesRequest, NodeRequest
-from kgserve.graph.store_handle import StoreHandle, StoreHandles, to_answer_struct
+from kgserve.graph.llm_context_rendering import count_tokens
+from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, GetNodeRequest, NodeEdgesRequest
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle, decode_answer_struct
 from kgserve.memory.api import Memory
-from kgserve.memory.presentation import now_in_microseconds, to_memories
 from kgserve.memory.reflect_api import format_memory_line
+from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from kgserve.projections.memory_index.memories import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart, MemorySortKey
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.mcp.calls import (
+from kgserve.server.cluster_http_client import ClusterNodeHttpClient
+from kgserve.server.mcp.listed_tool_arguments import describe_tool_arguments
+from kgserve.server.mcp.store_tools import build_store_description
+from kgserve.server.mcp.tool_calls import (
     Context,
     convert_errors_to_mcp,
-    forward_method,
-    read_connection_options,
+    forward_mcp_method,
+    read_mcp_connection_options,
     request_context_of,
 )
-from kgserve.server.mcp.listed_arguments import describe_tool_arguments
-from kgserve.server.mcp.reply_values import take_fitting
-from kgserve.server.mcp.store_tools import build_store_description
-from kgserve.server.mcp.toolsets import TOOLS, resolve_tool
-from kgserve.server.proxy import NodeHttpClient
-from kgserve.storage.model.filters import MemoryFilter
+from kgserve.server.mcp.tool_structured_content import take_items_within_json_size
+from kgserve.server.mcp.toolsets import TOOLS, resolve_called_tool
+from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 URI_SCHEME = "kgserve://"
@@ -65,7 +65,7 @@ _PAGE_PARAMETERS = ("after", "content_offset", "attributes_offset", "outgoing_of
 _PAGE_NUMBER = re.compile(r"[0-9]{1,12}")
 
 
-class ResourceAddress(NamedTuple):
+class ParsedResourceUri(NamedTuple):
     """Parsed resource URI: an entity, a store, its memory digest (``remembered``), or without a store the list."""
 
     store: str | None = None
@@ -83,7 +83,7 @@ class ResourceAddress(NamedTuple):
         return f"{URI_SCHEME}{store}/{'%6Demory' if self.node == 'memory' else quote(self.node, safe='')}"
 
 
-class ResourcePart(NamedTuple):
+class ResourcePartSelector(NamedTuple):
     """Part of a long resource: the parameter that names a list or text, and its offset or cursor."""
 
     name: str
@@ -97,27 +97,27 @@ class ResourcePart(NamedTuple):
         return int(self.value)
 
 
-def parse_resource_uri(uri: str) -> tuple[ResourceAddress, ResourcePart | None]:
+def parse_resource_uri(uri: str) -> tuple[ParsedResourceUri, ResourcePartSelector | None]:
     """Parse a resource URI. Raises NotFound for another scheme, InvalidInput for an unknown part."""
     if not uri.startswith(URI_SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {URI_SCHEME}")
     address, _, query = uri.partition("?")
     part = _part_of(query) if query else None
     if address == STORES_URI:
-        return ResourceAddress(), part
+        return ParsedResourceUri(), part
     if address.endswith(_MEMORY_SUFFIX) and address.count("/") == URI_SCHEME.count("/") + 1:
-        return ResourceAddress(
+        return ParsedResourceUri(
             unquote(address.removeprefix(URI_SCHEME).removesuffix(_MEMORY_SUFFIX)), remembered=True
         ), part
     name, slash, node = address.removeprefix(URI_SCHEME).partition("/")
-    return ResourceAddress(unquote(name), unquote(node) if slash else None), part
+    return ParsedResourceUri(unquote(name), unquote(node) if slash else None), part
 
 
-def _part_of(query: str) -> ResourcePart:
+def _part_of(query: str) -> ResourcePartSelector:
     name, _, value = query.partition("=")
     if name not in _PAGE_PARAMETERS or "&" in value:
         raise InvalidInput(f"?{query[:80]}: unknown parameter; use one of {', '.join(_PAGE_PARAMETERS)}")
-    return ResourcePart(name, unquote(value))
+    return ResourcePartSelector(name, unquote(value))
 
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ _TEMPLATES_RESULT = types.ListResourceTemplatesResult(
 )
 
 
-class OmittedPart(msgspec.Struct):
+class OmittedResourcePart(msgspec.Struct):
     """Omitted part of a resource, with its URI."""
 
     what: str
@@ -182,7 +182,7 @@ class EntityResource(msgspec.Struct, kw_only=True):
     outgoing: list[Edge]
     incoming: list[Edge]
     edges_truncated: bool
-    more: list[OmittedPart]
+    more: list[OmittedResourcePart]
 
 
 class EntityTextPart(msgspec.Struct, kw_only=True):
@@ -192,7 +192,7 @@ class EntityTextPart(msgspec.Struct, kw_only=True):
     offset: int
     text: str
     length: int
-    more: list[OmittedPart]
+    more: list[OmittedResourcePart]
 
 
 class EntityEdgesPart(msgspec.Struct, kw_only=True):
@@ -201,7 +201,7 @@ class EntityEdgesPart(msgspec.Struct, kw_only=True):
     id: str
     offset: int
     edges: list[Edge]
-    more: list[OmittedPart]
+    more: list[OmittedResourcePart]
 
 
 class StoresPage(msgspec.Struct, kw_only=True):
@@ -209,13 +209,13 @@ class StoresPage(msgspec.Struct, kw_only=True):
 
     stores: list[StoreSummary]
     count: int
-    more: list[OmittedPart]
+    more: list[OmittedResourcePart]
 
 
 class ResourceHandlers:
     """Resource handlers for some stores."""
 
-    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
+    def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl, forwarder: ClusterNodeHttpClient) -> None:
         self._graphs = graphs
         self._threads = threads
         self._forwarder = forwarder
@@ -253,7 +253,7 @@ class ResourceHandlers:
         with convert_errors_to_mcp(uri=uri):
             asked = ("resources/read", {"uri": uri})
             try:
-                found = await forward_method(self._forwarder, served, caller, asked, headers)
+                found = await forward_mcp_method(self._forwarder, served, caller, asked, headers)
             except MCPError as error:
                 # The other node answered in the newest protocol revision.
                 is_missing = error.code == types.INVALID_PARAMS and context.protocol_version < "2026"
@@ -261,11 +261,11 @@ class ResourceHandlers:
                 raise MCPError(code, error.message, error.data) from None
             return types.ReadResourceResult.model_validate(found)
 
-    async def place(self, context: Context, uri: str) -> ResourceAddress:
+    async def place(self, context: Context, uri: str) -> ParsedResourceUri:
         """Return the address of a URI for a subscription. Raises MCPError if its store does not exist."""
         return await self._run(context, uri, lambda graphs: _require_store(graphs, parse_resource_uri(uri)[0]))
 
-    async def _run(self, context: Context, uri: str, question: Callable[[StoreHandles], T]) -> T:
+    async def _run(self, context: Context, uri: str, question: Callable[[CallerStoreHandles], T]) -> T:
         visit = request_context_of(context)
         with convert_errors_to_mcp(uri=uri):
             try:
@@ -281,23 +281,25 @@ class ResourceHandlers:
 def _document_tools(context: Context, uri: str) -> types.ReadResourceResult:
     """Return the documentation of one tool, or the list of all. Raises MCPError for an unknown tool."""
     name = unquote(uri.removeprefix(TOOLS_URI).removeprefix("/"))
-    tool = resolve_tool(name, read_connection_options(context.request.scope).tools) if context.request else None
+    tool = (
+        resolve_called_tool(name, read_mcp_connection_options(context.request.scope).tools) if context.request else None
+    )
     if name and tool is None:
         code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
         raise MCPError(code, f"unknown tool {name[:80]!r}; {TOOLS_URI} lists the tools", {"uri": uri})
-    text = list_tool_documentation() if tool is None else describe_tool_arguments(tool)
+    text = format_tool_index() if tool is None else describe_tool_arguments(tool)
     contents = types.TextResourceContents(uri=uri, mime_type=_MARKDOWN_MEDIA_TYPE, text=text)
     return types.ReadResourceResult(contents=[contents])
 
 
-def list_tool_documentation() -> str:
+def format_tool_index() -> str:
     """Return the names of all tools with their titles, by toolset, as Markdown."""
     lines = [f"# Tools\n\nAll can be called, listed or not. {TOOLS_URI}/NAME has the arguments of one.\n"]
     lines += [f"- `{tool.name}`: {tool.title}" for tool in TOOLS.values()]
     return "\n".join(lines) + "\n"
 
 
-def _render(graphs: StoreHandles, uri: str) -> tuple[str, str] | ServedElsewhere:
+def _render(graphs: CallerStoreHandles, uri: str) -> tuple[str, str] | ServedElsewhere:
     """Return the media type and text of a resource, or the node that serves it."""
     try:
         found = _read(graphs, uri)
@@ -308,40 +310,42 @@ def _render(graphs: StoreHandles, uri: str) -> tuple[str, str] | ServedElsewhere
     )
 
 
-def _read(graphs: StoreHandles, uri: str) -> msgspec.Struct | str:
+def _read(graphs: CallerStoreHandles, uri: str) -> msgspec.Struct | str:
     place, part = parse_resource_uri(uri)
     match place, part:
-        case ResourceAddress(str() as store, None, True), None:
+        case ParsedResourceUri(str() as store, None, True), None:
             return build_memory_digest(graphs.graph(store))
-        case ResourceAddress(None), (None | ResourcePart("after")):
+        case ParsedResourceUri(None), (None | ResourcePartSelector("after")):
             return _stores(graphs, part.value if part else "")
-        case ResourceAddress(str() as store, None), None:
+        case ParsedResourceUri(str() as store, None), None:
             return build_store_description(graphs.graph(store))
-        case ResourceAddress(str() as store, str()), None:
+        case ParsedResourceUri(str() as store, str()), None:
             return _entity(graphs.graph(store), place)
-        case ResourceAddress(str() as store, str()), ResourcePart("content_offset" | "attributes_offset"):
+        case ParsedResourceUri(str() as store, str()), ResourcePartSelector("content_offset" | "attributes_offset"):
             return _text_part(graphs.graph(store), place, part)
-        case ResourceAddress(str() as store, str()), ResourcePart("outgoing_offset" | "incoming_offset"):
+        case ParsedResourceUri(str() as store, str()), ResourcePartSelector("outgoing_offset" | "incoming_offset"):
             return _edges_part(graphs.graph(store), place, part)
         case _:
             raise InvalidInput(f"{place.uri} has no part {part.name if part else ''}")
 
 
-def _require_store(graphs: StoreHandles, place: ResourceAddress) -> ResourceAddress:
+def _require_store(graphs: CallerStoreHandles, place: ParsedResourceUri) -> ParsedResourceUri:
     if place.store is not None:
         graphs.pool.require(place.store)
     return place
 
 
-def _stores(graphs: StoreHandles, after: str) -> StoresPage:
+def _stores(graphs: CallerStoreHandles, after: str) -> StoresPage:
     listed = stores.list_stores(graphs)
     later = [each for each in listed.stores if each.name > after]
     page = later[:STORES_PER_PAGE]
-    more = [_more("the next stores", ResourceAddress(), "after", page[-1].name)] if len(later) > STORES_PER_PAGE else []
+    more = (
+        [_more("the next stores", ParsedResourceUri(), "after", page[-1].name)] if len(later) > STORES_PER_PAGE else []
+    )
     return StoresPage(stores=page, count=listed.count, more=more)
 
 
-def _entity(graph: StoreHandle, place: ResourceAddress) -> EntityResource:
+def _entity(graph: StoreHandle, place: ParsedResourceUri) -> EntityResource:
     whole = _node(graph, place)
     outgoing, incoming = (_edges(graph, place, 0, outgoing=way) for way in (True, False))
     content = whole.content[:MAX_RESOURCE_TEXT_CHARS]
@@ -363,7 +367,7 @@ def _entity(graph: StoreHandle, place: ResourceAddress) -> EntityResource:
     )
 
 
-def _text_part(graph: StoreHandle, place: ResourceAddress, part: ResourcePart) -> EntityTextPart:
+def _text_part(graph: StoreHandle, place: ParsedResourceUri, part: ResourcePartSelector) -> EntityTextPart:
     node, what = _node(graph, place), part.name.removesuffix("_offset")
     whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
     text = whole[part.offset : part.offset + MAX_RESOURCE_TEXT_CHARS]
@@ -371,20 +375,22 @@ def _text_part(graph: StoreHandle, place: ResourceAddress, part: ResourcePart) -
     return EntityTextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
 
 
-def _edges_part(graph: StoreHandle, place: ResourceAddress, part: ResourcePart) -> EntityEdgesPart:
+def _edges_part(graph: StoreHandle, place: ParsedResourceUri, part: ResourcePartSelector) -> EntityEdgesPart:
     return _edges(graph, place, part.offset, outgoing=part.name == "outgoing_offset")
 
 
-def _node(graph: StoreHandle, place: ResourceAddress) -> Node:
-    return to_answer_struct(node_reads.get_node(graph, NodeRequest(node_id=place.node or "")), NodeAnswer).node
+def _node(graph: StoreHandle, place: ParsedResourceUri) -> Node:
+    return decode_answer_struct(
+        node_reads.get_node(graph, GetNodeRequest(node_id=place.node or "")), NodeWithEdgesAnswer
+    ).node
 
 
-def _edges(graph: StoreHandle, place: ResourceAddress, offset: int, *, outgoing: bool) -> EntityEdgesPart:
+def _edges(graph: StoreHandle, place: ParsedResourceUri, offset: int, *, outgoing: bool) -> EntityEdgesPart:
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"the offset exceeds {MAX_EDGES_OFFSET:,} edges; use query_cypher for further ones")
-    request = EdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
-    page = to_answer_struct(node_reads.encode_edge_list(graph, request, outgoing=outgoing), EdgeList)
-    edges = take_fitting(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
+    request = NodeEdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
+    page = decode_answer_struct(node_reads.encode_edge_list(graph, request, outgoing=outgoing), EdgeList)
+    edges = take_items_within_json_size(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
     end = offset + len(edges)
     way = "outgoing" if outgoing else "incoming"
     is_last = page.next_offset is None and len(edges) == len(page.edges)
@@ -392,14 +398,14 @@ def _edges(graph: StoreHandle, place: ResourceAddress, offset: int, *, outgoing:
     return EntityEdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
 
 
-def _rest(place: ResourceAddress, what: str, end: int, length: int) -> list[OmittedPart]:
+def _rest(place: ParsedResourceUri, what: str, end: int, length: int) -> list[OmittedResourcePart]:
     if end >= length:
         return []
     return [_more(f"{what} from character {end:,} of {length:,}", place, f"{what}_offset", end)]
 
 
-def _more(what: str, place: ResourceAddress, part: str, value: str | int) -> OmittedPart:
-    return OmittedPart(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
+def _more(what: str, place: ParsedResourceUri, part: str, value: str | int) -> OmittedResourcePart:
+    return OmittedResourcePart(what, f"{place.uri}?{part}={quote(str(value), safe='')}")
 
 
 _STORES_RESOURCE = types.Resource(
@@ -419,7 +425,7 @@ _TOOLS_RESOURCE = types.Resource(
 
 
 def _memory(name: str) -> types.Resource:
-    place = ResourceAddress(name, remembered=True)
+    place = ParsedResourceUri(name, remembered=True)
     return types.Resource(
         name=f"{name} memory", uri=place.uri, description=_MEMORY_DESCRIPTION, mime_type=TEXT_MEDIA_TYPE
     )
@@ -427,7 +433,10 @@ def _memory(name: str) -> types.Resource:
 
 def _store(name: str) -> types.Resource:
     return types.Resource(
-        name=name, uri=ResourceAddress(name).uri, description=f"Contents of the store {name}", mime_type=JSON_MEDIA_TYPE
+        name=name,
+        uri=ParsedResourceUri(name).uri,
+        description=f"Contents of the store {name}",
+        mime_type=JSON_MEDIA_TYPE,
     )
 
 
@@ -437,7 +446,7 @@ _MAX_MEMORY_LINE_CHARS = 300
 _FIRST_MEMORY_PLACE = MemoryPageStart()
 
 
-class ResourceSection(msgspec.Struct, frozen=True):
+class MemoryDigestSection(msgspec.Struct, frozen=True):
     """Section of the memory digest: title and memories."""
 
     title: str
@@ -456,19 +465,19 @@ def build_memory_digest(graph: StoreHandle) -> str:
         # The view does not contain accesses that are not journaled yet.
         store.accesses.flush_and_wait()
 
-        def read_sections(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[ResourceSection]:
+        def read_sections(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[MemoryDigestSection]:
             listed = set[str]()
-            sections: list[ResourceSection] = []
+            sections: list[MemoryDigestSection] = []
             for title, ids in _list_sections(memories, wanted):
                 new = [each for each in ids if each not in listed]
                 listed.update(new)
                 found = rows.nodes(new)
                 existing = [found[each] for each in new if each in found]
-                sections.append(ResourceSection(title, to_memories(store, rows, existing, now)))
+                sections.append(MemoryDigestSection(title, build_memories_from_rows(store, rows, existing, now)))
             return sections
 
         sections = store.memories.ask(read_sections)
-    return format_digest(graph.name, sections, now / 1_000_000)
+    return format_memory_digest(graph.name, sections, now / 1_000_000)
 
 
 def _list_sections(memories: MemoryIndexFile, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
@@ -483,8 +492,8 @@ def _list_sections(memories: MemoryIndexFile, wanted: MemoryFilter) -> Iterator[
     yield "Also known", listed("confidence", 40)
 
 
-def format_digest(
-    store: str, sections: Iterable[ResourceSection], now: float, most: int = MAX_MEMORY_RESOURCE_TOKENS
+def format_memory_digest(
+    store: str, sections: Iterable[MemoryDigestSection], now: float, most: int = MAX_MEMORY_RESOURCE_TOKENS
 ) -> str:
     """Return the sections as text of at most ``most`` tokens; ``now`` is in seconds since 1970."""
     lines = [f'Memory of the store "{store}". recall finds more, get_memory returns one in full.']

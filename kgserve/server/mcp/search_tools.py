@@ -12,30 +12,30 @@ from kgserve.errors import InvalidInput
 from kgserve.graph import answers, request_bodies
 from kgserve.graph.search import node_search
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.platform.codecs import convert
-from kgserve.server.mcp.argument_fields import (
+from kgserve.platform.codecs import convert_to_type
+from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
-    DetailArguments,
     IdField,
     OffsetField,
     QueryField,
+    ReadToolArguments,
     TagsField,
     TypesField,
-    add_fields_of,
-    to_request,
+    append_request_fields,
+    convert_arguments_to_request,
 )
-from kgserve.server.mcp.replies import (
-    ToolReply,
-    format_count,
-    node_facts,
-    present_answer,
-    quote_text,
-    take_fitting_items,
-)
-from kgserve.server.mcp.reply_values import MAX_EXCERPT_CHARS, shorten
 from kgserve.server.mcp.tool_definition import McpTool
-from kgserve.storage.model import traversal
-from kgserve.storage.model.fields import MAX_ID_BYTES
+from kgserve.server.mcp.tool_replies import (
+    ToolReply,
+    build_tool_reply,
+    format_count,
+    format_node_fields,
+    quote_text,
+    take_items_fitting_reply,
+)
+from kgserve.server.mcp.tool_structured_content import MAX_EXCERPT_CHARS, truncate_text
+from kgserve.storage.model import breadth_first_traversal
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 
 MAX_CONTEXT_TOKENS = 25_000
 _HITS_PER_VARIANT = 20
@@ -44,7 +44,7 @@ EMPTY_HITS_RESULT: dict[str, Any] = {"hits": []}
 _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 
 
-@add_fields_of(
+@append_request_fields(
     request_bodies.SearchRequest,
     "min_similarity",
     "alpha",
@@ -55,7 +55,7 @@ _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "tr
     "syntax",
     "kinds",
 )
-class SearchKnowledgeArguments(DetailArguments, kw_only=True):
+class SearchKnowledgeArguments(ReadToolArguments, kw_only=True):
     """Query, mode and filters of a search."""
 
     query: QueryField | UnsetType = UNSET
@@ -75,21 +75,21 @@ class SearchKnowledgeArguments(DetailArguments, kw_only=True):
     types: TypesField = UNSET
     id_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES), UNLISTED_FIELD] = ""
     start_id: Annotated[IdField, Meta(description="Start in mode graph")] | UnsetType = UNSET
-    depth: Annotated[int, Meta(ge=1, le=traversal.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
+    depth: Annotated[int, Meta(ge=1, le=breadth_first_traversal.MAX_WALK_DEPTH, description="Hops in mode graph")] = 2
     tags: TagsField = UNSET
     fresh_only: Annotated[bool, Meta(description="Exclude stale")] = False
     prefix: Annotated[bool, Meta(description="Last word may be a beginning")] = False
 
 
-@add_fields_of(request_bodies.MultiQuerySearchRequest)
-class SearchBatchArguments(DetailArguments, kw_only=True):
+@append_request_fields(request_bodies.MultiQuerySearchRequest)
+class SearchBatchArguments(ReadToolArguments, kw_only=True):
     """Variants of one question."""
 
-    queries: Annotated[list[request_bodies.SearchVariant], Meta(min_length=1, max_length=8)]
+    queries: Annotated[list[request_bodies.SearchQueryVariant], Meta(min_length=1, max_length=8)]
 
 
-@add_fields_of(request_bodies.ContextRequest, "format", "limit")
-class GetContextArguments(DetailArguments, kw_only=True):
+@append_request_fields(request_bodies.LlmContextRequest, "format", "limit")
+class GetContextArguments(ReadToolArguments, kw_only=True):
     """Question, and the token budget of the context."""
 
     query: QueryField
@@ -102,13 +102,15 @@ def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.Sear
     if bool(given.query) == bool(given.queries):
         raise InvalidInput.at("query", "send either query, or several wordings of it as queries")
     if given.query:
-        return node_search.search(graph, to_request(request_bodies.SearchRequest, given))
+        return node_search.search_store_nodes(graph, convert_arguments_to_request(request_bodies.SearchRequest, given))
     if given.mode == "graph":
         raise InvalidInput("mode: graph accepts one query only; send it as query")
     same = _variant(given)
-    asked = to_request(request_bodies.MultiQuerySearchRequest, given)
-    asked.queries = [convert({**same, "query": each}, request_bodies.SearchVariant) for each in given.queries or ()]
-    return node_search.search_batch(graph, asked)
+    asked = convert_arguments_to_request(request_bodies.MultiQuerySearchRequest, given)
+    asked.queries = [
+        convert_to_type({**same, "query": each}, request_bodies.SearchQueryVariant) for each in given.queries or ()
+    ]
+    return node_search.search_query_variants(graph, asked)
 
 
 def _variant(given: SearchKnowledgeArguments) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _variant(given: SearchKnowledgeArguments) -> dict[str, Any]:
     return {"limit": _HITS_PER_VARIANT} | {name: value for name, value in values.items() if value}
 
 
-@present_answer.register
+@build_tool_reply.register
 def _search_reply(found: answers.SearchAnswer, given: SearchKnowledgeArguments, _store: str) -> ToolReply:
     reply = _hits(found.hits, given.query or "", given.offset, detail=given.detail)
     if not reply.more and len(found.hits) == given.limit:
@@ -124,7 +126,7 @@ def _search_reply(found: answers.SearchAnswer, given: SearchKnowledgeArguments, 
     return _with_hints(reply, found, meaning=given.mode != "keyword")
 
 
-@present_answer.register
+@build_tool_reply.register
 def _search_batch_reply(found: answers.BatchSearchAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
     asked = [each if isinstance(each, str) else each.query for each in _queries(given)]
     detail = getattr(given, "detail", False)
@@ -142,12 +144,14 @@ def _queries(given: msgspec.Struct) -> Sequence[Any]:
     return given.queries or () if isinstance(given, SearchKnowledgeArguments | SearchBatchArguments) else ()
 
 
-def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offset: int, *, detail: bool) -> ToolReply:
+def _hits(
+    hits: Sequence[answers.SearchHit | answers.BatchSearchHit], query: str, offset: int, *, detail: bool
+) -> ToolReply:
     head = format_count(len(hits), "hit")
     if not hits:
-        head = f"{head} for {quote_text(shorten(query, MAX_EXCERPT_CHARS))}"
+        head = f"{head} for {quote_text(truncate_text(query, MAX_EXCERPT_CHARS))}"
     numbers = iter(range(offset + 1, offset + len(hits) + 1))
-    shown, lines = take_fitting_items(
+    shown, lines = take_items_fitting_reply(
         hits, lambda hit: _hit_line(next(numbers), hit), detail=detail, content=MAX_EXCERPT_CHARS
     )
     if len(shown) == len(hits):
@@ -157,7 +161,10 @@ def _hits(hits: Sequence[answers.SearchHit | answers.BatchHit], query: str, offs
 
 
 def _with_hints(
-    reply: ToolReply, found: answers.SearchAnswer | answers.BatchSearchAnswer | answers.ContextAnswer, *, meaning: bool
+    reply: ToolReply,
+    found: answers.SearchAnswer | answers.BatchSearchAnswer | answers.LlmContextAnswer,
+    *,
+    meaning: bool,
 ) -> ToolReply:
     hints, values = [found.notice] if found.notice else [], dict(reply.values)
     values |= {"notice": found.notice} if found.notice else {}
@@ -167,17 +174,17 @@ def _with_hints(
     return reply._replace(hint="; ".join(hints), values=values)
 
 
-def _hit_line(number: int, hit: answers.SearchHit | answers.BatchHit) -> str:
+def _hit_line(number: int, hit: answers.SearchHit | answers.BatchSearchHit) -> str:
     node = hit.node
-    content = f"\n   {shorten(node.content, MAX_EXCERPT_CHARS)}" if node.content else ""
-    facts = node_facts(node)
+    content = f"\n   {truncate_text(node.content, MAX_EXCERPT_CHARS)}" if node.content else ""
+    facts = format_node_fields(node)
     return f"{number}. {quote_text(node.id)} ({node.type}), score {hit.score:.2f}{facts}{content}"
 
 
-@present_answer.register
-def _context_reply(found: answers.ContextAnswer, given: GetContextArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _context_reply(found: answers.LlmContextAnswer, given: GetContextArguments, _store: str) -> ToolReply:
     if not found.ids:
-        text = f"Nothing was found for {quote_text(shorten(given.query, MAX_EXCERPT_CHARS))}."
+        text = f"Nothing was found for {quote_text(truncate_text(given.query, MAX_EXCERPT_CHARS))}."
         return ToolReply(text, {"text": "", "tokens": 0, "ids": [], "truncated": False})
     more = "the budget did not allow all of it: raise budget, or ask more narrowly" if found.truncated else ""
     values = {"text": found.text, "tokens": found.tokens, "ids": found.ids, "truncated": found.truncated}
@@ -193,7 +200,9 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
         "`budget` tokens with ids to cite.",
         GetContextArguments,
         "gathering context",
-        lambda graph, given: node_search.build_context(graph, to_request(request_bodies.ContextRequest, given)),
+        lambda graph, given: node_search.build_llm_context(
+            graph, convert_arguments_to_request(request_bodies.LlmContextRequest, given)
+        ),
         nothing=_EMPTY_CONTEXT_RESULT,
     ),
     McpTool(
@@ -211,7 +220,9 @@ SEARCH_TOOLS: tuple[McpTool[Any], ...] = (
         "Search with up to eight variants of a question, each with its own filters; hits form one ranking.",
         SearchBatchArguments,
         "searching",
-        lambda graph, given: node_search.search_batch(graph, to_request(request_bodies.MultiQuerySearchRequest, given)),
+        lambda graph, given: node_search.search_query_variants(
+            graph, convert_arguments_to_request(request_bodies.MultiQuerySearchRequest, given)
+        ),
         nothing=EMPTY_HITS_RESULT,
     ),
 )

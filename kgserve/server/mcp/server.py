@@ -32,15 +32,20 @@ from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_mes
 from typing_extensions import override
 
 from kgserve import __version__
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.platform.access.authentication import Caller
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.mcp.calls import Context, ToolDispatcher, check_connection_options, read_connection_options
-from kgserve.server.mcp.notifications import ClientLog, NotificationService
-from kgserve.server.mcp.prompts import INSTRUCTIONS, ArgumentCompleter, get_prompt, list_prompts
+from kgserve.server.cluster_http_client import ClusterNodeHttpClient
+from kgserve.server.mcp.notifications import ClientLogNotifier, NotificationService
+from kgserve.server.mcp.prompts import INSTRUCTIONS, McpArgumentCompleter, get_prompt_text, list_prompts
 from kgserve.server.mcp.resource_handlers import ResourceHandlers
-from kgserve.server.proxy import NodeHttpClient
+from kgserve.server.mcp.tool_calls import (
+    Context,
+    ToolDispatcher,
+    read_mcp_connection_options,
+    validate_mcp_connection_options,
+)
 
 RECONNECT_DELAY_MS = 1_000
 """Milliseconds that a client waits before it reconnects."""
@@ -197,7 +202,7 @@ MAX_BODY_MB = 4
 _FIXED_LIST_CACHE = CacheHint(ttl_ms=3_600_000, scope="public")
 
 
-class KgserveMcpServer(Server[Any]):
+class McpSdkServer(Server[Any]):
     """SDK server that announces notifications about created and dropped stores. For session-based revisions."""
 
     @override
@@ -211,7 +216,7 @@ class KgserveMcpServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-class SessionManager(StreamableHTTPSessionManager):
+class McpSessionManager(StreamableHTTPSessionManager):
     """Session manager with a limit of sessions per key; a new session replaces the one that is idle longest.
 
     Each session stores its events, so that clients can resume broken streams.
@@ -264,15 +269,15 @@ class SessionManager(StreamableHTTPSessionManager):
 class McpService:
     """MCP server of some stores; serves while `running` is active."""
 
-    def __init__(self, graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient) -> None:
+    def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl, forwarder: ClusterNodeHttpClient) -> None:
         self.notifications = NotificationService(graphs.pool)
-        self.manager = SessionManager(
+        self.manager = McpSessionManager(
             create_mcp_server(graphs, threads, forwarder, self.notifications),
             max_request_body_size=min(graphs.settings.max_body_mb, MAX_BODY_MB) * MEBIBYTE,
         )
 
     @staticmethod
-    def user_of(caller: Caller) -> AuthenticatedUser | None:
+    def user_of(caller: AuthenticatedCaller) -> AuthenticatedUser | None:
         """Return the owner of a session for the SDK's comparison; sessions of other keys are 404."""
         if caller.key_id is None:
             return None
@@ -281,7 +286,7 @@ class McpService:
     @staticmethod
     def check(scope: Any) -> None:
         """Check the tools and the answer format that a connection asks for. Raises InvalidInput if unknown."""
-        check_connection_options(read_connection_options(scope))
+        validate_mcp_connection_options(read_mcp_connection_options(scope))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -291,10 +296,13 @@ class McpService:
 
 
 def create_mcp_server(
-    graphs: StoreHandles, threads: AdmissionControl, forwarder: NodeHttpClient, notifications: NotificationService
+    graphs: CallerStoreHandles,
+    threads: AdmissionControl,
+    forwarder: ClusterNodeHttpClient,
+    notifications: NotificationService,
 ) -> Server[Any]:
     """Return the SDK server with the handlers of tools, resources, prompts and notifications."""
-    calls, notices = ToolDispatcher(graphs, threads, forwarder), ClientLog(graphs, threads)
+    calls, notices = ToolDispatcher(graphs, threads, forwarder), ClientLogNotifier(graphs, threads)
     resources = ResourceHandlers(graphs, threads, forwarder)
 
     async def call(context: Context, params: types.CallToolRequestParams) -> Any:
@@ -310,7 +318,7 @@ def create_mcp_server(
         notifications.unsubscribe(context, params.uri)
         return types.EmptyResult()
 
-    server = KgserveMcpServer(
+    server = McpSdkServer(
         "kgserve",
         version=__version__,
         title="kgserve knowledge graphs",
@@ -330,8 +338,8 @@ def create_mcp_server(
         on_unsubscribe_resource=unsubscribe,
         on_subscriptions_listen=notifications.listen,
         on_list_prompts=list_prompts,
-        on_get_prompt=get_prompt,
-        on_completion=ArgumentCompleter(graphs, threads).complete,
+        on_get_prompt=get_prompt_text,
+        on_completion=McpArgumentCompleter(graphs, threads).complete,
     )
     # Removes the SDK's tracing, which slows every request and has no exporter here.
     server.middleware.clear()

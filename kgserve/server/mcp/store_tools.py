@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.admin import stores
 from kgserve.admin.api import (
-    DropAnswer,
-    LinkManifest,
+    DropStoreAnswer,
+    LinkedStoresAnswer,
     StoreList,
     StoreSettingsAnswer,
     StoreSettingsRequest,
@@ -21,33 +21,37 @@ from kgserve.admin.api import (
 from kgserve.errors import InvalidInput
 from kgserve.graph import node_reads
 from kgserve.graph.answers import ListedNodePage
-from kgserve.graph.cross_store_links import get_link_manifest
+from kgserve.graph.cross_store_links import get_cross_store_link_counts
 from kgserve.graph.cypher.vocabulary import suggest_statement
-from kgserve.graph.query_parameters import DropStoreQuery, NodesQuery, TagsQuery
-from kgserve.graph.store_handle import StoreHandle, to_answer_struct
-from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
-from kgserve.server.mcp.replies import (
-    MAX_SUBJECT_CHARS,
-    ToolReply,
-    format_count,
-    join_fitting,
-    present_answer,
-    quote_text,
-)
-from kgserve.server.mcp.reply_values import (
-    MAX_TEASER_CHARS,
-    OMITTED_ATTRIBUTES,
-    encode_to_text,
-    shorten,
-    shorten_attributes,
-    shorten_tags,
-    take_fitting,
-    take_fitting_lines,
+from kgserve.graph.query_parameters import DropStoreParameters, NodeListParameters, TagListParameters
+from kgserve.graph.store_handle import StoreHandle, decode_answer_struct
+from kgserve.server.mcp.shared_tool_arguments import (
+    StoreToolArguments,
+    append_request_fields,
+    convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
-from kgserve.storage.model.fields import MAX_ID_BYTES
+from kgserve.server.mcp.tool_replies import (
+    MAX_SUBJECT_CHARS,
+    ToolReply,
+    build_tool_reply,
+    format_count,
+    join_lines_fitting_reply,
+    quote_text,
+)
+from kgserve.server.mcp.tool_structured_content import (
+    MAX_TEASER_CHARS,
+    OMITTED_ATTRIBUTES,
+    encode_json_text,
+    omit_oversized_attributes,
+    shorten_tags,
+    take_items_within_json_size,
+    take_lines_within_length,
+    truncate_text,
+)
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, ConflictPolicy
-from kgserve.storage.model.type_and_tag_counts import TagFreq
+from kgserve.storage.model.type_and_tag_counts import TagFrequency
 
 _MAX_TYPES_WITH_EXAMPLES = 20
 _EXAMPLES_PER_TYPE = 3
@@ -62,14 +66,14 @@ class ListStoresArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
 
 
-class DescribeStoreArguments(Arguments, kw_only=True):
+class DescribeStoreArguments(StoreToolArguments, kw_only=True):
     """Store to describe."""
 
     tags_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags with this prefix, max 100")] = ""
 
 
-@add_fields_of(StoreSettingsRequest, "name", "history", "memory")
-class ConfigureStoreArguments(Arguments, kw_only=True):
+@append_request_fields(StoreSettingsRequest, "name", "history", "memory")
+class ConfigureStoreArguments(StoreToolArguments, kw_only=True):
     """Store, and the settings to change."""
 
     conflict_policy: (
@@ -108,7 +112,7 @@ class NodeExample(msgspec.Struct, kw_only=True):
     content: str
 
 
-class TypeDescription(msgspec.Struct, kw_only=True):
+class NodeTypeDescription(msgspec.Struct, kw_only=True):
     """Node type with count and examples."""
 
     type: str
@@ -123,9 +127,9 @@ class StoreOverview(msgspec.Struct, kw_only=True):
     nodes: int
     edges: int
     sequence: Annotated[int, Meta(description="Sequence of the last commit")]
-    types: Annotated[list[TypeDescription], Meta(description="Most frequent first, at most 100")]
+    types: Annotated[list[NodeTypeDescription], Meta(description="Most frequent first, at most 100")]
     relation_types: Annotated[dict[str, int], Meta(description="Edges by relation type, at most 100")]
-    tags: Annotated[list[TagFreq], Meta(description="Most frequent first, at most 100")]
+    tags: Annotated[list[TagFrequency], Meta(description="Most frequent first, at most 100")]
     indexes_behind: Annotated[int, Meta(description="Commits that search does not include yet")]
     conflict_policy: ConflictPolicy
     description: str
@@ -133,7 +137,7 @@ class StoreOverview(msgspec.Struct, kw_only=True):
     indexed_attributes: Annotated[list[str], Meta(description="Attributes that search indexes; *: all")]
     metadata: dict[str, Any]
     statement: Annotated[str, Meta(description="Example for query_cypher")]
-    links: Annotated[LinkManifest, Meta(description="Stores at the other end of relations, outbound and inbound")]
+    links: Annotated[LinkedStoresAnswer, Meta(description="Stores at the other end of relations, outbound and inbound")]
 
 
 def _list_stores(graph: StoreHandle, given: ListStoresArguments) -> StoreList:
@@ -148,9 +152,9 @@ def _describe(graph: StoreHandle, given: DescribeStoreArguments) -> StoreOvervie
 
 def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreOverview:
     """Return the description of a store. Raises NotFound."""
-    held, settings = stores.store_stats(graph), stores.store_settings(graph)
+    held, settings = stores.get_store_stats(graph), stores.get_store_settings(graph)
     types = [
-        TypeDescription(
+        NodeTypeDescription(
             type=type_,
             count=count,
             examples=_examples(graph, type_) if place < _MAX_TYPES_WITH_EXAMPLES else [],
@@ -164,7 +168,7 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
         sequence=held.sequence,
         types=types,
         relation_types=held.relation_types,
-        tags=node_reads.list_tags(graph, TagsQuery(prefix=tags_prefix)).tags,
+        tags=node_reads.list_tags(graph, TagListParameters(prefix=tags_prefix)).tags,
         indexes_behind=max((index.lag for index in held.indexes if index.name in ("keyword", "vector")), default=0),
         conflict_policy=settings.conflict_policy,
         description=settings.name,
@@ -172,44 +176,44 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
         indexed_attributes=settings.indexed_attributes,
         metadata=settings.metadata,
         statement=suggest_statement(graph),
-        links=get_link_manifest(graph),
+        links=get_cross_store_link_counts(graph),
     )
 
 
 def _examples(graph: StoreHandle, type_: str) -> list[NodeExample]:
-    page = to_answer_struct(
-        node_reads.list_nodes(graph, NodesQuery(type=[type_], limit=_EXAMPLES_PER_TYPE)), ListedNodePage
+    page = decode_answer_struct(
+        node_reads.list_nodes(graph, NodeListParameters(type=[type_], limit=_EXAMPLES_PER_TYPE)), ListedNodePage
     )
-    return [NodeExample(id=node.id, content=shorten(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
+    return [NodeExample(id=node.id, content=truncate_text(node.content or "", MAX_TEASER_CHARS)) for node in page.nodes]
 
 
 def _configure(graph: StoreHandle, given: ConfigureStoreArguments) -> ConfigureStoreResult:
-    asked = to_request(StoreSettingsRequest, given)
+    asked = convert_arguments_to_request(StoreSettingsRequest, given)
     asked.name = given.description
     if not given.create:
-        return ConfigureStoreResult(settings=stores.update_store(graph, asked), created=False, kept=False)
+        return ConfigureStoreResult(settings=stores.update_store_settings(graph, asked), created=False, kept=False)
     created = stores.create_store(graph, asked).created
-    return ConfigureStoreResult(settings=stores.store_settings(graph), created=created, kept=not created)
+    return ConfigureStoreResult(settings=stores.get_store_settings(graph), created=created, kept=not created)
 
 
-def _drop_store(graph: StoreHandle, given: DropStoreArguments) -> DropAnswer:
+def _drop_store(graph: StoreHandle, given: DropStoreArguments) -> DropStoreAnswer:
     if given.confirm != given.index:
         raise InvalidInput.at("confirm", "must repeat the name of the store; nothing was dropped")
-    return stores.drop_store(graph.graphs.graph(given.index), to_request(DropStoreQuery, given))
+    return stores.drop_store(graph.graphs.graph(given.index), convert_arguments_to_request(DropStoreParameters, given))
 
 
-@present_answer.register
-def _dropped_reply(found: DropAnswer, _given: DropStoreArguments, _store: str) -> ToolReply:
+@build_tool_reply.register
+def _dropped_reply(found: DropStoreAnswer, _given: DropStoreArguments, _store: str) -> ToolReply:
     left = f" {format_count(found.inbound, 'relation')} of other stores still lead there." if found.inbound else ""
     text = f'Dropped the store "{found.dropped}" and everything in it.{left}'
     return ToolReply(text, msgspec.to_builtins(found))
 
 
-@present_answer.register
+@build_tool_reply.register
 def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolReply:
     offset = given.offset if isinstance(given, ListStoresArguments) else 0
-    fitting = take_fitting(map(_store_values, found.stores), MAX_SUBJECT_CHARS)
-    lines = take_fitting_lines(map(_store_line, fitting), MAX_SUBJECT_CHARS)
+    fitting = take_items_within_json_size(map(_store_values, found.stores), MAX_SUBJECT_CHARS)
+    lines = take_lines_within_length(map(_store_line, fitting), MAX_SUBJECT_CHARS)
     named = fitting[: len(lines)]
     shown = offset + len(lines)
     more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
@@ -233,7 +237,7 @@ def _store_values(each: StoreSummary) -> dict[str, Any]:
 def _settings_values(chosen: StoreSettingsSummary | StoreSettingsAnswer | StoreOverview, room: int) -> dict[str, Any]:
     """Return the nonempty settings of a store. Lists and metadata of more than ``room`` characters are shortened."""
     about = chosen.description if isinstance(chosen, StoreOverview) else chosen.name
-    metadata = OMITTED_ATTRIBUTES if chosen.metadata is UNSET else shorten_attributes(chosen.metadata, room)
+    metadata = OMITTED_ATTRIBUTES if chosen.metadata is UNSET else omit_oversized_attributes(chosen.metadata, room)
     found = {
         "description": about,
         "kind_whitelist": shorten_tags(chosen.kind_whitelist, room),
@@ -253,10 +257,10 @@ def _settings_texts(values: dict[str, Any]) -> Iterator[str]:
     if "description" in values:
         yield f"description {quote_text(values['description'])}"
     if "metadata" in values:
-        yield f"metadata {encode_to_text(values['metadata'])}"
+        yield f"metadata {encode_json_text(values['metadata'])}"
 
 
-@present_answer.register
+@build_tool_reply.register
 def _configured_reply(found: ConfigureStoreResult, _given: ConfigureStoreArguments, store: str) -> ToolReply:
     values = _settings_values(found.settings, MAX_SUBJECT_CHARS // 3)
     hint = "the store exists and keeps its settings; omit create to change them" if found.kept else ""
@@ -265,12 +269,12 @@ def _configured_reply(found: ConfigureStoreResult, _given: ConfigureStoreArgumen
     return ToolReply(text, {"name": store, "created": found.created, **values}, hint=hint)
 
 
-@present_answer.register
+@build_tool_reply.register
 def _described_reply(found: StoreOverview, given: msgspec.Struct, _store: str) -> ToolReply:
     tags = found.tags if getattr(given, "tags_prefix", "") else found.tags[:_MAX_SHOWN_TAGS]
-    types = take_fitting((_type_values(each) for each in found.types), MAX_SUBJECT_CHARS * 2 // 5)
-    relations = dict(take_fitting(found.relation_types.items(), MAX_SUBJECT_CHARS // 7))
-    shown_tags = take_fitting(((each.tag, each.count) for each in tags), MAX_SUBJECT_CHARS // 7)
+    types = take_items_within_json_size((_type_values(each) for each in found.types), MAX_SUBJECT_CHARS * 2 // 5)
+    relations = dict(take_items_within_json_size(found.relation_types.items(), MAX_SUBJECT_CHARS // 7))
+    shown_tags = take_items_within_json_size(((each.tag, each.count) for each in tags), MAX_SUBJECT_CHARS // 7)
     chosen = _settings_values(found, MAX_SUBJECT_CHARS // 12)
     lines = [f'Store "{found.name}": {format_count(found.nodes, "node")}, {format_count(found.edges, "edge")}']
     lines += [f"  {each}" for each in _settings_texts(chosen)]
@@ -300,17 +304,17 @@ def _described_reply(found: StoreOverview, given: msgspec.Struct, _store: str) -
         hints.append(f"search lags {format_count(found.indexes_behind, 'commit')} behind")
     left = len(shown_tags) < len(found.tags) or len(types) < len(found.types)
     more = "less frequent ones are omitted: use tags_prefix for tags with a prefix" if left else ""
-    return ToolReply(join_fitting(lines), values, more, "; ".join(hints))
+    return ToolReply(join_lines_fitting_reply(lines), values, more, "; ".join(hints))
 
 
-def _links_by_store(links: LinkManifest) -> dict[str, dict[str, int]]:
+def _links_by_store(links: LinkedStoresAnswer) -> dict[str, dict[str, int]]:
     """Return the number of links by direction and store, as far as they fit."""
     sides = {"outbound": links.outbound, "inbound": links.inbound}
     named = {side: ((each.graph_id, each.edge_count) for each in found) for side, found in sides.items() if found}
-    return {side: dict(take_fitting(each, MAX_SUBJECT_CHARS // 20)) for side, each in named.items()}
+    return {side: dict(take_items_within_json_size(each, MAX_SUBJECT_CHARS // 20)) for side, each in named.items()}
 
 
-def _type_values(each: TypeDescription) -> dict[str, Any]:
+def _type_values(each: NodeTypeDescription) -> dict[str, Any]:
     examples = [
         {"id": one.id} | ({"content": one.content} if one.content else {})
         for one in each.examples[:_MAX_SHOWN_EXAMPLES]

@@ -14,19 +14,19 @@ from mcp import types
 
 from kgserve import errors
 from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
+from kgserve.server.mcp.entity_history_tools import HISTORY_TOOLS
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.entity_read_tools import ENTITY_TOOLS
-from kgserve.server.mcp.history_tools import HISTORY_TOOLS
-from kgserve.server.mcp.listed_arguments import build_listed_schema
+from kgserve.server.mcp.entity_version_tools import VERSION_TOOLS
+from kgserve.server.mcp.entity_write_tools import WRITE_TOOLS
+from kgserve.server.mcp.listed_tool_arguments import build_listed_tool_schema
 from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
-from kgserve.server.mcp.reply_values import shorten
-from kgserve.server.mcp.schema_tools import SCHEMA_TOOLS
 from kgserve.server.mcp.search_tools import SEARCH_TOOLS
 from kgserve.server.mcp.store_tools import STORE_TOOLS
 from kgserve.server.mcp.tool_definition import McpTool
-from kgserve.server.mcp.version_tools import VERSION_TOOLS
-from kgserve.server.mcp.write_tools import WRITE_TOOLS
+from kgserve.server.mcp.tool_structured_content import truncate_text
+from kgserve.server.mcp.type_and_tag_tools import SCHEMA_TOOLS
 
 TOOLSET_MEMORY = "memory"
 TOOLSET_GRAPH = "graph"
@@ -94,7 +94,7 @@ def select_tools(asked: str) -> Sequence[McpTool[Any]]:
     for name in wanted:
         if name not in TOOLSETS and name not in TOOLS:
             known = f"toolsets: {', '.join(TOOLSETS)}; tools: {', '.join(TOOLS)}"
-            unknown = f"{shorten(name, 80)!r} is neither a toolset nor a tool; {known}"
+            unknown = f"{truncate_text(name, 80)!r} is neither a toolset nor a tool; {known}"
             raise errors.InvalidInput.at("tools", unknown)
         names.update(TOOLSETS.get(name, (name,)))
     tools = TOOLS | _ENTITY_MEMORY_TOOLS_BY_NAME if _has_entity_memory(wanted) else TOOLS
@@ -102,21 +102,21 @@ def select_tools(asked: str) -> Sequence[McpTool[Any]]:
     return [tool for tool in tools.values() if tool.name in listed]
 
 
-def resolve_tool(name: str, asked: str) -> McpTool[Any] | None:
+def resolve_called_tool(name: str, asked: str) -> McpTool[Any] | None:
     """Return the tool that a call means, on a connection that selected ``asked``; None for an unknown name."""
     if name in SHARED_TOOL_NAMES and _has_entity_memory(_split(asked)):
         return _ENTITY_MEMORY_TOOLS_BY_NAME[name]
     return TOOLS.get(name)
 
 
-def describe_shared_name(tool: McpTool[Any], asked: str) -> str:
+def describe_shared_tool_name(tool: McpTool[Any], asked: str) -> str:
     """Return a line about a tool whose name two toolsets share; empty if the connection selected one of the two."""
     if tool.name not in SHARED_TOOL_NAMES or {TOOLSET_MEMORY_SERVER, *_TOOLSETS_WITH_ENTITY_MEMORY} & {*_split(asked)}:
         return ""
     return f"\nThis is the memory server's {tool.name}; with ?tools={TOOLSET_ENTITY_MEMORY} it is the entity memory's."
 
 
-def has_structured_answers(tool: McpTool[Any]) -> bool:
+def has_structured_content(tool: McpTool[Any]) -> bool:
     """Return whether a tool's interface defines structured content, which is then sent without being asked for."""
     return tool in _INTERFACE_TOOLS
 
@@ -130,7 +130,7 @@ def _split(text: str) -> list[str]:
 
 
 @lru_cache(64)
-def list_tools_result(tools: str) -> types.ListToolsResult:
+def build_list_tools_result(tools: str) -> types.ListToolsResult:
     """Return the answer to tools/list for comma-separated toolsets and tool names. Raises InvalidInput."""
     return types.ListToolsResult(tools=[_describe_tool(tool) for tool in select_tools(tools)])
 
@@ -147,6 +147,6 @@ def _describe_tool(tool: McpTool[Any]) -> types.Tool:
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=build_listed_schema(tool),
+        input_schema=build_listed_tool_schema(tool),
         annotations=hints,
     )

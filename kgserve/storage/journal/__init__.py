@@ -1,0 +1,1 @@
+"""Journal of a store: append-only segment files, snapshots of all rows, and replay."""

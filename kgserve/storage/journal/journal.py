@@ -29,15 +29,15 @@ import xxhash
 from kgserve.errors import Internal, JournalDamaged, Unavailable
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.durable_files import (
+    fsync_file,
+    fsync_folder,
     shorten_journal_path,
-    sync_file,
-    sync_folder,
     translate_os_error,
     translate_storage_errors,
     write_all_bytes,
 )
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 
 FRAME_MAGIC, PACKED_FRAME_MAGIC = b"KGF1", b"KGF2"
 _MAGIC_PREFIX = b"KGF"
@@ -64,7 +64,7 @@ class JournalFrameError(Exception):
         self.reason = reason
 
 
-class FrameOutOfOrder(JournalFrameError):
+class JournalFrameOutOfOrder(JournalFrameError):
     """Whole frame whose sequence is not ``due``; a crash never causes this."""
 
     def __init__(self, offset: int, first: int, due: int) -> None:
@@ -99,28 +99,28 @@ class JournalFrame(msgspec.Struct, frozen=True):
         return _decode(self.payload)
 
 
-def encode_frame(changes: list[ChangeSet]) -> bytes:
+def encode_journal_frame(changes: list[ChangeSet]) -> bytes:
     """Return the bytes of one frame. The change sets must be consecutive."""
     return _build_frame(FRAME_MAGIC, _encode(changes), changes)
 
 
-class EncodedFrame(NamedTuple):
+class EncodedJournalFrame(NamedTuple):
     """Bytes of a frame, and the bytes saved by packing; 0 if it is not packed."""
 
     data: bytes
     spared: int
 
 
-def encode_compressed_frame(changes: list[ChangeSet]) -> EncodedFrame:
-    """Return a frame that is packed if it has enough rows and compresses well."""
+def encode_frame_compressed_if_smaller(changes: list[ChangeSet]) -> EncodedJournalFrame:
+    """Return a frame that is compressed if it has enough rows and compresses well."""
     payload = _encode(changes)
     if sum(change.size for change in changes) < MIN_COMPRESSED_FRAME_ROWS or not _is_worth_packing(payload):
-        return EncodedFrame(_build_frame(FRAME_MAGIC, payload, changes), 0)
+        return EncodedJournalFrame(_build_frame(FRAME_MAGIC, payload, changes), 0)
     packed = zlib.compress(payload, _COMPRESSION_LEVEL)
-    return EncodedFrame(_build_frame(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
+    return EncodedJournalFrame(_build_frame(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
 
 
-def encode_uncompressed(frame: JournalFrame) -> bytes:
+def encode_uncompressed_frame(frame: JournalFrame) -> bytes:
     """Return the unpacked encoding of a frame that was read."""
     return _build_frame(FRAME_MAGIC, frame.payload, frame.changes())
 
@@ -135,7 +135,7 @@ def _build_frame(magic: bytes, payload: bytes, changes: list[ChangeSet]) -> byte
     return header + _FRAME_CHECKSUM_STRUCT.pack(_checksum(header, payload)) + payload
 
 
-def read_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
+def read_journal_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
     """Return the frame at ``offset`` of a file of ``end`` bytes. Raises JournalFrameError."""
     if end - offset < FRAME_HEADER_BYTES:
         raise JournalFrameError(offset, "a cut-off header")
@@ -155,20 +155,20 @@ def read_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
     )
 
 
-def read_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[JournalFrame]:
+def read_journal_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[JournalFrame]:
     """Yield the frames from ``offset`` on; the first must begin with sequence ``due`` unless that is None.
 
-    Raises JournalFrameError at the first frame that is not whole, FrameOutOfOrder at one that is not consecutive.
+    Raises JournalFrameError at the first frame that is not whole, JournalFrameOutOfOrder at one that is not consecutive.
     """
     while offset < end:
-        frame = read_frame(file, offset, end)
+        frame = read_journal_frame(file, offset, end)
         if due is not None and frame.first != due:
-            raise FrameOutOfOrder(offset, frame.first, due)
+            raise JournalFrameOutOfOrder(offset, frame.first, due)
         yield frame
         due, offset = frame.last + 1, frame.end
 
 
-def skip_frames(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
+def find_frame_offset_by_sequence(file: BinaryIO, offset: int, end: int, sequence: int) -> int:
     """Return the offset of the first frame that reaches at least ``sequence``, or ``end``.
 
     Reads only headers of the frames before it. Raises JournalFrameError.
@@ -188,7 +188,7 @@ def find_next_frame(file: BinaryIO, offset: int, end: int) -> int | None:
     """Return the offset of the first whole frame that starts after ``offset``, or None."""
     while (offset := _find_magic(file, offset + 1, end)) >= 0:
         try:
-            read_frame(file, offset, end)
+            read_journal_frame(file, offset, end)
         except JournalFrameError:
             continue
         return offset
@@ -231,19 +231,19 @@ class JournalEnd(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class CommitWitness(msgspec.Struct, frozen=True):
-    """Projection that was notified of durable commits, and the last sequence it has seen."""
+class ProjectionWatermark(msgspec.Struct, frozen=True):
+    """Watermark of a projection: the last sequence of the durable commits that it has seen."""
 
     name: str
     sequence: int
 
 
-def segment_path(folder: Path, first: int) -> Path:
+def journal_segment_path(folder: Path, first: int) -> Path:
     """Return the path of the segment that starts with a sequence."""
     return folder / f"{first:020d}{SEGMENT_SUFFIX}"
 
 
-def list_segments(folder: Path) -> list[JournalSegment]:
+def list_journal_segments(folder: Path) -> list[JournalSegment]:
     """Return the segments of a folder, oldest first. Raises JournalDamaged if one is not a regular file."""
     found = [path for path in folder.iterdir() if path.suffix == SEGMENT_SUFFIX and path.stem.isdecimal()]
     for path in found:
@@ -254,10 +254,10 @@ def list_segments(folder: Path) -> list[JournalSegment]:
     return sorted((JournalSegment(int(path.stem), path, path.stat().st_size) for path in found), key=lambda s: s.first)
 
 
-def read_segment(segment: JournalSegment, expected: int | None) -> Iterator[JournalFrame]:
+def read_journal_segment_frames(segment: JournalSegment, expected: int | None) -> Iterator[JournalFrame]:
     """Yield the frames of one segment. Raises JournalFrameError at the first that is not whole or not consecutive."""
     with segment.path.open("rb") as file:
-        yield from read_frames(file, 0, segment.size, expected)
+        yield from read_journal_frames(file, 0, segment.size, expected)
 
 
 def find_last_whole_frame(
@@ -266,7 +266,7 @@ def find_last_whole_frame(
     """Return the last frame of a segment before its first fault, and the fault; each None if it does not exist."""
     last: JournalFrame | None = None
     try:
-        for frame in read_segment(segment, expected):
+        for frame in read_journal_segment_frames(segment, expected):
             last = frame
     except JournalFrameError as error:
         return last, error
@@ -309,7 +309,7 @@ class Journal:
         segment_bytes: int,
         after: int,
         trusted: JournalEnd | None = None,
-        seen: Iterable[CommitWitness] = (),
+        seen: Iterable[ProjectionWatermark] = (),
     ) -> Journal:
         """Open a journal of which the frames after sequence ``after`` are needed.
 
@@ -318,22 +318,22 @@ class Journal:
 
         Raises JournalDamaged when a durable frame is damaged or missing, or when a witness has seen later commits.
         """
-        segments = list_segments(folder) if folder.is_dir() else []
+        segments = list_journal_segments(folder) if folder.is_dir() else []
         if not segments:
             raise JournalDamaged(f"{shorten_journal_path(folder)}: no segment is left; run `kgserve doctor --salvage`")
         newest = segments[-1]
         if trusted is not None and (newest.first, newest.size) == (trusted.segment, trusted.size):
             return cls(folder, segments, trusted.sequence, segment_bytes)
-        closed = CommitWitness("the clean-close marker", trusted.sequence if trusted is not None else 0)
+        closed = ProjectionWatermark("the clean-close marker", trusted.sequence if trusted is not None else 0)
         last = _verify(segments, after, max([closed, *seen], key=lambda each: each.sequence))
         # A killed process leaves unsynced writes in the page cache; projections are about to rely on them.
-        sync_file(newest.path)
-        sync_folder(folder)
+        fsync_file(newest.path)
+        fsync_folder(folder)
         if last < after:
             # The journal lost commits that a snapshot has: continue after the snapshot, in a new segment.
             _new_segment(folder, after + 1)
             last = after
-        return cls(folder, list_segments(folder), last, segment_bytes)
+        return cls(folder, list_journal_segments(folder), last, segment_bytes)
 
     @property
     def end(self) -> JournalEnd:
@@ -362,9 +362,9 @@ class Journal:
         """Append consecutive change sets durably, all or none. Raises StorageFull or Unavailable."""
         first, last = changes[0].sequence, changes[-1].sequence
         if self.before_packing is None:
-            self.append_frame(encode_frame(changes), first, last)
+            self.append_frame(encode_journal_frame(changes), first, last)
             return
-        data, spared = encode_compressed_frame(changes)
+        data, spared = encode_frame_compressed_if_smaller(changes)
         if spared:
             self.before_packing()
         self.append_frame(data, first, last)
@@ -396,8 +396,8 @@ class Journal:
         """Make frames durable that were appended with ``durable=False``. Raises StorageFull or Unavailable."""
         with translate_storage_errors("writing the journal"):
             for segment in self.segments:
-                sync_file(segment.path)
-            sync_folder(self.folder)
+                fsync_file(segment.path)
+            fsync_folder(self.folder)
 
     def read(self, after: int) -> Iterator[ChangeSet]:
         """Yield the durable change sets after a sequence, in order and without gaps. Raises JournalDamaged."""
@@ -414,7 +414,7 @@ class Journal:
             if segment.first > due:
                 raise _missing_commits_error(self.folder, due - 1)
             try:
-                for frame in read_segment(segment, segment.first):
+                for frame in read_journal_segment_frames(segment, segment.first):
                     due = frame.last + 1
                     if frame.last > after:
                         yield frame
@@ -449,7 +449,7 @@ class Journal:
         for segment in removed:
             segment.path.unlink(missing_ok=True)
             # In order, so that a segment that reappears after a power loss is followed by the later ones.
-            sync_folder(self.folder)
+            fsync_folder(self.folder)
 
     def close(self) -> None:
         """Close the file."""
@@ -478,18 +478,20 @@ class Journal:
 def _is_damage(segment: JournalSegment, error: JournalFrameError) -> bool:
     """Return True unless the fault is a frame that a crash cut short at the end."""
     with segment.path.open("rb") as file:
-        return isinstance(error, FrameOutOfOrder) or find_next_frame(file, error.offset, segment.size) is not None
+        return (
+            isinstance(error, JournalFrameOutOfOrder) or find_next_frame(file, error.offset, segment.size) is not None
+        )
 
 
 def _new_segment(folder: Path, first: int) -> JournalSegment:
-    path = segment_path(folder, first)
+    path = journal_segment_path(folder, first)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     with contextlib.suppress(FileNotFoundError):
-        sync_folder(folder)
+        fsync_folder(folder)
     return JournalSegment(first, path, path.stat().st_size)
 
 
-def _verify(segments: list[JournalSegment], after: int, newest_witness: CommitWitness) -> int:
+def _verify(segments: list[JournalSegment], after: int, newest_witness: ProjectionWatermark) -> int:
     """Check all frames after a sequence and cut a torn tail; return the last whole sequence.
 
     Raises JournalDamaged if that is before the one that ``newest_witness`` has seen.
@@ -525,7 +527,7 @@ def _missing_commits_error(folder: Path, last: int) -> JournalDamaged:
     )
 
 
-def _journal_behind_error(path: Path, last: int, seen: CommitWitness, fault: str = "") -> JournalDamaged:
+def _journal_behind_error(path: Path, last: int, seen: ProjectionWatermark, fault: str = "") -> JournalDamaged:
     whole = f"{shorten_journal_path(path)}: it is whole up to sequence {last}{fault}"
     return JournalDamaged(
         f"{whole}, but {seen.name} has seen sequence {seen.sequence}: durable commits are missing; "
@@ -539,7 +541,7 @@ def _damaged_segment_error(segment: JournalSegment, error: JournalFrameError) ->
     )
 
 
-def describe_segment(segment: JournalSegment) -> str:
+def describe_journal_segment(segment: JournalSegment) -> str:
     """Return a segment's contents in words. Raises JournalDamaged naming the offset of its first fault."""
     last, _, fault = _whole_sequences(segment)
     if fault is not None:
@@ -547,14 +549,14 @@ def describe_segment(segment: JournalSegment) -> str:
     return f"sequences {segment.first} to {last}" if last >= segment.first else "empty"
 
 
-def salvage_segments(folder: Path) -> Iterator[str]:
+def truncate_damaged_journal(folder: Path) -> Iterator[str]:
     """Cut a journal at its first damage and set aside what follows; yield a message for each change.
 
     Damage before the newest whole snapshot loses nothing: the journal then continues from the snapshot.
     """
     newest = snapshot.find_newest_whole_snapshot(folder)
     base = newest.sequence if newest is not None else 0
-    segments = list_segments(folder)
+    segments = list_journal_segments(folder)
     last = base
     for index, segment in enumerate(segments):
         if index + 1 < len(segments) and segments[index + 1].first <= base + 1:
@@ -570,10 +572,10 @@ def salvage_segments(folder: Path) -> Iterator[str]:
             yield _cut_segment(segment, end, whole)
             yield from (_set_aside(later) for later in segments[index + 1 :])
             break
-    if not list_segments(folder):
-        segment_path(folder, last + 1).touch()
+    if not list_journal_segments(folder):
+        journal_segment_path(folder, last + 1).touch()
         yield f"a new segment was started after sequence {last}"
-    sync_folder(folder)
+    fsync_folder(folder)
 
 
 def _cut_segment(segment: JournalSegment, end: int, last: int) -> str:

@@ -9,28 +9,32 @@ from pathlib import Path
 import structlog
 
 from kgserve.errors import JournalDamaged
-from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.durable_files import shorten_journal_path
+from kgserve.platform.malloc_control import release_free_memory
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.materialize import MaterializationResult, materialize_rows
-from kgserve.storage.journal.tail import collect_last_versions, read_latest_access_records, read_link_changes
-from kgserve.storage.layout import StoreLayout
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.rows import LinkKey, LinkRow
+from kgserve.storage.journal.journal_reader import (
+    collect_deleted_node_last_versions,
+    read_latest_access_records,
+    read_link_changes,
+)
+from kgserve.storage.journal.row_materialization import MaterializationResult, materialize_rows_to_parquet
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
 
-def read_all_accesses(layout: StoreLayout, journal: Journal, last: int) -> Iterator[list[AccessRecord]]:
+def read_node_accesses_as_of(layout: StoreLayout, journal: Journal, last: int) -> Iterator[list[MemoryAccessRecord]]:
     """Yield batches of the accesses of all nodes as of a commit, each once.
 
     Holds only the accesses after the snapshot in memory. Raises JournalDamaged.
     """
     base = _find_accesses_base(layout, journal, last)
-    after = snapshot.snapshot_sequence_of(base) if base else journal.oldest - 1
+    after = snapshot.parse_snapshot_sequence(base) if base else journal.oldest - 1
     changed = read_latest_access_records(journal.frames(after), after, last)
-    for batch in snapshot.read_accesses(base) if base else ():
+    for batch in snapshot.read_snapshot_access_records(base) if base else ():
         if kept := [access for access in batch if access.id not in changed]:
             yield kept
     coming = (access for access in changed.values() if access is not None)
@@ -48,18 +52,18 @@ def _find_accesses_base(layout: StoreLayout, journal: Journal, last: int) -> Pat
         return None
 
 
-def read_all_links(layout: StoreLayout, journal: Journal, last: int) -> Iterator[list[LinkRow]]:
+def read_store_links_as_of(layout: StoreLayout, journal: Journal, last: int) -> Iterator[list[CrossStoreLinkRow]]:
     """Yield batches of the links of a store as of a commit, each once.
 
     Holds only the links changed since the snapshot in memory. Raises JournalDamaged.
     """
     base = _find_base_with(snapshot.LINKS_FILE, layout, journal, last)
-    after = snapshot.snapshot_sequence_of(base) if base else journal.oldest - 1
-    changed: dict[LinkKey, LinkRow | None] = {}
+    after = snapshot.parse_snapshot_sequence(base) if base else journal.oldest - 1
+    changed: dict[CrossStoreLinkKey, CrossStoreLinkRow | None] = {}
     for change in read_link_changes(journal.frames(after), after, last):
         changed.update(dict.fromkeys(change.links_deleted))
         changed.update((row.key, row) for row in change.links_put())
-    for batch in snapshot.read_links(base) if base else ():
+    for batch in snapshot.read_snapshot_links(base) if base else ():
         if kept := [row for row in batch if row.key not in changed]:
             yield kept
     coming = (row for row in changed.values() if row is not None)
@@ -67,7 +71,7 @@ def read_all_links(layout: StoreLayout, journal: Journal, last: int) -> Iterator
         yield batch
 
 
-def read_all_last_versions(
+def read_deleted_node_versions(
     layout: StoreLayout, journal: Journal, last: int, forgotten: Container[str] = ()
 ) -> Iterator[list[tuple[str, int]]]:
     """Yield batches of the last versions of nodes deleted up to a commit, except ``forgotten`` ones.
@@ -75,9 +79,9 @@ def read_all_last_versions(
     Raises JournalDamaged.
     """
     base = _find_base_with(snapshot.LAST_VERSIONS_FILE, layout, journal, last)
-    after = snapshot.snapshot_sequence_of(base) if base else journal.oldest - 1
-    changed = collect_last_versions(journal.frames(after), after, last)
-    for batch in snapshot.read_last_versions(base) if base else ():
+    after = snapshot.parse_snapshot_sequence(base) if base else journal.oldest - 1
+    changed = collect_deleted_node_last_versions(journal.frames(after), after, last)
+    for batch in snapshot.read_deleted_node_last_versions(base) if base else ():
         if kept := [each for each in batch if each[0] not in changed and each[0] not in forgotten]:
             yield kept
     coming = (each for each in changed.items() if each[1] and each[0] not in forgotten)
@@ -90,12 +94,12 @@ def _find_base_with(name: str, layout: StoreLayout, journal: Journal, last: int)
 
     Raises JournalDamaged if neither exists.
     """
-    for base in list_usable_snapshots(layout, journal):
+    for base in list_replay_base_snapshots(layout, journal):
         if base is None:
             return None
         try:
-            if snapshot.snapshot_sequence_of(base) <= last:
-                snapshot.optional_file(base, name)
+            if snapshot.parse_snapshot_sequence(base) <= last:
+                snapshot.find_optional_snapshot_file(base, name)
                 return base
         except JournalDamaged:
             log.exception("snapshot_unusable", store=layout.name)
@@ -114,12 +118,12 @@ def materialize_journal(
 ) -> MaterializationResult:
     """Write all rows as of the journal's end to a folder. Raises JournalDamaged if no snapshot leads there."""
     failed = missing_snapshot_error(layout, journal)
-    for base in list_usable_snapshots(layout, journal):
+    for base in list_replay_base_snapshots(layout, journal):
         try:
             if base is not None:
                 snapshot.verify_snapshot(base)
-            changes = journal.read(snapshot.snapshot_sequence_of(base) if base else 0)
-            folded = materialize_rows(base, changes, rows, drop_loose=drop_loose)
+            changes = journal.read(snapshot.parse_snapshot_sequence(base) if base else 0)
+            folded = materialize_rows_to_parquet(base, changes, rows, drop_loose=drop_loose)
         except JournalDamaged as error:
             log.exception("snapshot_unusable" if base else "journal_unusable", store=layout.name)
             failed = error
@@ -129,10 +133,10 @@ def materialize_journal(
     raise failed
 
 
-def list_usable_snapshots(layout: StoreLayout, journal: Journal) -> Iterable[Path | None]:
+def list_replay_base_snapshots(layout: StoreLayout, journal: Journal) -> Iterable[Path | None]:
     """Return the bases for folding: each snapshot, newest first, then None if the journal begins at 1."""
     usable = [
-        s for s in snapshot.list_snapshots(layout.journal) if snapshot.snapshot_sequence_of(s) + 1 >= journal.oldest
+        s for s in snapshot.list_snapshots(layout.journal) if snapshot.parse_snapshot_sequence(s) + 1 >= journal.oldest
     ]
     return [*usable, None] if journal.oldest == 1 else usable
 
@@ -142,7 +146,7 @@ def measure_unsnapshotted_bytes(layout: StoreLayout, journal: Journal) -> tuple[
     snapshots = snapshot.list_snapshots(layout.journal)
     if not snapshots:
         return journal.bytes + journal.compression_savings_after(0), 0
-    after = snapshot.snapshot_sequence_of(snapshots[0])
+    after = snapshot.parse_snapshot_sequence(snapshots[0])
     size = sum(path.stat().st_size for path in snapshots[0].iterdir())
     held = sum(segment.size for segment in journal.segments if segment.first > after)
     return held + journal.compression_savings_after(after), size

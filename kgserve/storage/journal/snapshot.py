@@ -22,21 +22,21 @@ from msgspec.structs import astuple
 
 from kgserve.errors import JournalDamaged
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import shorten_journal_path, sync_file, sync_folder, write_file_atomically
+from kgserve.platform.durable_files import fsync_file, fsync_folder, shorten_journal_path, write_file_atomically
 from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
-from kgserve.storage.model import fields
-from kgserve.storage.model.change import AccessRecord, LinksState, StoreState
-from kgserve.storage.model.digest import format_digest, parse_digest, rows_digest, shift_links
-from kgserve.storage.model.fields import LINK_STORE_FIELD, ColumnSet
-from kgserve.storage.model.rows import (
+from kgserve.storage.model import node_edge_fields
+from kgserve.storage.model.change_set import CrossStoreLinksState, MemoryAccessRecord, StoreState
+from kgserve.storage.model.node_edge_fields import LINK_STORE_FIELD, ColumnSet
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkRow,
     EdgeRow,
-    LinkRow,
     NodeRow,
     RowTuple,
     edge_column_values,
     edge_rows_from_columns,
     node_rows_from_columns,
 )
+from kgserve.storage.model.row_digest import format_digest, parse_digest, rows_digest, update_links_state
 
 SNAPSHOT_PREFIX = "snapshot."
 _REMOVED_SUFFIX = ".removed"
@@ -53,17 +53,17 @@ PARQUET_READ_BUFFER_BYTES = 1 << 20
 MAX_SNAPSHOT_BATCH_BYTES = 16 << 20
 """Bytes of the rows read at a time, by their average size; a text may have 1 MiB."""
 
-_FIELDS = {NODES_FILE: fields.NODE, EDGES_FILE: fields.EDGE}
+_FIELDS = {NODES_FILE: node_edge_fields.NODE, EDGES_FILE: node_edge_fields.EDGE}
 
 
-def arrow_schema_for(name: str, width: ColumnSet) -> pa.Schema:
-    """Return the Arrow schema of one of the two files; columns for extras depend on ``width``."""
+def build_snapshot_arrow_schema(name: str, width: ColumnSet) -> pa.Schema:
+    """Return the Arrow schema of a snapshot's node or edge file; ``width`` selects the columns for optional fields."""
     return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
 
 
-def read_column_set(folder: Path | None) -> ColumnSet:
-    """Return the column set of the rows in a folder; PLAIN for None."""
-    return ColumnSet.PLAIN if folder is None else fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
+def read_snapshot_column_set(folder: Path | None) -> ColumnSet:
+    """Return which set of columns a snapshot's node file has; PLAIN for None."""
+    return ColumnSet.PLAIN if folder is None else node_edge_fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
 
 
 class SnapshotFileEntry(msgspec.Struct, frozen=True):
@@ -95,70 +95,73 @@ def list_snapshots(folder: Path) -> list[Path]:
     found = (
         p for p in folder.iterdir() if p.name.startswith(SNAPSHOT_PREFIX) and p.name[len(SNAPSHOT_PREFIX) :].isdecimal()
     )
-    return sorted(found, key=snapshot_sequence_of, reverse=True)
+    return sorted(found, key=parse_snapshot_sequence, reverse=True)
 
 
 def newest_snapshot_sequence(folder: Path) -> int:
     """Return the sequence of the newest snapshot in a journal's folder; 0 if it has none."""
-    return max(map(snapshot_sequence_of, list_snapshots(folder)), default=0)
+    return max(map(parse_snapshot_sequence, list_snapshots(folder)), default=0)
 
 
-def snapshot_sequence_of(snapshot: Path) -> int:
+def parse_snapshot_sequence(snapshot: Path) -> int:
     """Return the sequence in a snapshot's name."""
     return int(snapshot.name[len(SNAPSHOT_PREFIX) :])
 
 
-def read_rows(file: Path) -> Iterator[list[RowTuple]]:
-    """Yield the rows of a snapshot's Parquet file in batches, as tuples in the order of the Structs' fields."""
+def read_snapshot_row_batches(file: Path) -> Iterator[list[RowTuple]]:
+    """Yield the rows of a snapshot's Parquet file as batches of tuples in the order of the Structs' fields."""
     tuples = node_rows_from_columns if file.name == NODES_FILE else edge_rows_from_columns
-    for batch in read_record_batches(file):
+    for batch in read_snapshot_record_batches(file):
         yield list(tuples([column.to_pylist() for column in batch.columns]))
 
 
-def read_nodes(folder: Path) -> Iterator[NodeRow]:
-    """Yield the nodes in a folder of rows; one batch is in memory at a time."""
-    for rows in read_rows(folder / NODES_FILE):
+def read_snapshot_nodes(folder: Path) -> Iterator[NodeRow]:
+    """Yield the nodes of a snapshot folder; one batch is in memory at a time."""
+    for rows in read_snapshot_row_batches(folder / NODES_FILE):
         yield from (NodeRow(*row) for row in rows)
 
 
-def read_edges(folder: Path) -> Iterator[EdgeRow]:
-    """Yield the edges in a folder of rows; one batch is in memory at a time."""
-    for rows in read_rows(folder / EDGES_FILE):
+def read_snapshot_edges(folder: Path) -> Iterator[EdgeRow]:
+    """Yield the edges of a snapshot folder; one batch is in memory at a time."""
+    for rows in read_snapshot_row_batches(folder / EDGES_FILE):
         yield from (EdgeRow(*row) for row in rows)
 
 
-def read_accesses(snapshot: Path) -> Iterator[list[AccessRecord]]:
+def read_snapshot_access_records(snapshot: Path) -> Iterator[list[MemoryAccessRecord]]:
     """Yield batches of the accesses in a snapshot; nothing if it has none. Raises JournalDamaged."""
-    if (file := optional_file(snapshot, ACCESSES_FILE)) is not None:
-        for batch in read_record_batches(file):
-            yield [AccessRecord(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    if (file := find_optional_snapshot_file(snapshot, ACCESSES_FILE)) is not None:
+        for batch in read_snapshot_record_batches(file):
+            yield [
+                MemoryAccessRecord(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            ]
 
 
-def read_links(snapshot: Path) -> Iterator[list[LinkRow]]:
-    """Yield batches of the links in a snapshot; nothing if it has none. Raises JournalDamaged."""
-    if (file := optional_file(snapshot, LINKS_FILE)) is not None:
+def read_snapshot_links(snapshot: Path) -> Iterator[list[CrossStoreLinkRow]]:
+    """Yield batches of a snapshot's cross-store links; nothing if it has none. Raises JournalDamaged."""
+    if (file := find_optional_snapshot_file(snapshot, LINKS_FILE)) is not None:
         yield from _read_links_file(file)
 
 
-def _read_links_file(file: Path) -> Iterator[list[LinkRow]]:
-    for batch in read_record_batches(file):
+def _read_links_file(file: Path) -> Iterator[list[CrossStoreLinkRow]]:
+    for batch in read_snapshot_record_batches(file):
         stores, *edges = (column.to_pylist() for column in batch.columns)
         yield [
-            LinkRow(store, EdgeRow(*edge)) for store, edge in zip(stores, edge_rows_from_columns(edges), strict=True)
+            CrossStoreLinkRow(store, EdgeRow(*edge))
+            for store, edge in zip(stores, edge_rows_from_columns(edges), strict=True)
         ]
 
 
-def read_last_versions(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
+def read_deleted_node_last_versions(snapshot: Path) -> Iterator[list[tuple[str, int]]]:
     """Yield batches of the last versions of deleted nodes in a snapshot; nothing if it has none.
 
     Raises JournalDamaged.
     """
-    if (file := optional_file(snapshot, LAST_VERSIONS_FILE)) is not None:
-        for batch in read_record_batches(file):
+    if (file := find_optional_snapshot_file(snapshot, LAST_VERSIONS_FILE)) is not None:
+        for batch in read_snapshot_record_batches(file):
             yield [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
 
 
-def optional_file(snapshot: Path, name: str) -> Path | None:
+def find_optional_snapshot_file(snapshot: Path, name: str) -> Path | None:
     """Return the path of an optional file of a snapshot, or None. Raises JournalDamaged if its checksum is wrong."""
     entry = _manifest(snapshot).files.get(name)
     if entry is None:
@@ -167,27 +170,29 @@ def optional_file(snapshot: Path, name: str) -> Path | None:
     return snapshot / name
 
 
-def write_accesses(accesses: Iterable[list[AccessRecord]], folder: Path) -> None:
-    """Write batches of accesses into a folder of rows; no file if there are no batches."""
+def write_snapshot_access_records(accesses: Iterable[list[MemoryAccessRecord]], folder: Path) -> None:
+    """Write batches of memory access records into a snapshot folder; no file if there are no batches."""
     texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
     schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
     _write_part(folder / ACCESSES_FILE, schema, (map(astuple, some) for some in accesses))
 
 
-def write_links(links: Iterable[list[LinkRow]], folder: Path) -> None:
-    """Write batches of links into a folder of rows, as the target store followed by the columns of the edge."""
-    schema = pa.schema([(LINK_STORE_FIELD, arrow_type("string")), *arrow_schema_for(EDGES_FILE, ColumnSet.MEMORY)])
+def write_snapshot_links(links: Iterable[list[CrossStoreLinkRow]], folder: Path) -> None:
+    """Write batches of cross-store links into a snapshot folder: the target store, then the edge's columns."""
+    schema = pa.schema(
+        [(LINK_STORE_FIELD, arrow_type("string")), *build_snapshot_arrow_schema(EDGES_FILE, ColumnSet.MEMORY)]
+    )
     values = ([(row.store, *edge_column_values(astuple(row.edge))) for row in some] for some in links)
     _write_part(folder / LINKS_FILE, schema, values)
 
 
-def write_last_versions(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
-    """Write batches of deleted nodes' last versions into a folder of rows."""
+def write_deleted_node_last_versions(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
+    """Write the last version numbers of deleted nodes into a snapshot folder, in batches."""
     schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
     _write_part(folder / LAST_VERSIONS_FILE, schema, ended)
 
 
-def open_parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
+def open_snapshot_parquet_writer(file: Path, schema: pa.Schema, repeated: Iterable[str] = ()) -> pq.ParquetWriter:
     """Return a writer of a snapshot's file; ``repeated`` names the columns with few distinct values.
 
     zstd halves the size that pyarrow's default leaves, at the same speed. All versions read both.
@@ -202,7 +207,7 @@ def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTupl
     first = next(coming, None)
     if first is None:
         return
-    with open_parquet_writer(file, schema) as writer:
+    with open_snapshot_parquet_writer(file, schema) as writer:
         for some in chain([first], coming):
             columns = zip(*some, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -212,12 +217,12 @@ def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTupl
 def read_snapshot_table(file: Path) -> pa.Table:
     """Return all rows of a snapshot's Parquet file under their field names; missing columns are null."""
     found = pq.read_table(file)
-    for field in list(arrow_schema_for(file.name, ColumnSet.MEMORY))[found.num_columns :]:
+    for field in list(build_snapshot_arrow_schema(file.name, ColumnSet.MEMORY))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-    return found.rename_columns(fields.field_names_of(_FIELDS[file.name].whole))
+    return found.rename_columns(node_edge_fields.field_names_of(_FIELDS[file.name].whole))
 
 
-def read_record_batches(file: Path) -> Iterator[pa.RecordBatch]:
+def read_snapshot_record_batches(file: Path) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a snapshot's Parquet file as Arrow batches, times as integers of microseconds."""
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=PARQUET_READ_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(_rows_per_batch(parquet.metadata)):
@@ -235,25 +240,27 @@ def _rows_per_batch(metadata: pq.FileMetaData) -> int:
     return max(1, at_a_time)
 
 
-def measure_row_files(folder: Path) -> tuple[int, int, int]:
-    """Return digest, nodes and edges of the rows in a folder."""
+def digest_and_count_row_files(folder: Path) -> tuple[int, int, int]:
+    """Return the digest of a snapshot's rows, and the numbers of its nodes and edges."""
     digest = 0
     counts: list[int] = []
     for name in (NODES_FILE, EDGES_FILE):
         count = 0
-        for rows in read_rows(folder / name):
+        for rows in read_snapshot_row_batches(folder / name):
             digest += rows_digest(rows)
             count += len(rows)
         counts.append(count)
     return digest % (1 << 128), counts[0], counts[1]
 
 
-def measure_links(folder: Path) -> LinksState | None:
-    """Return count and digest of the links in a folder of rows; None if it has no file of them."""
+def digest_and_count_snapshot_links(folder: Path) -> CrossStoreLinksState | None:
+    """Return count and digest of the cross-store links in a snapshot folder; None if it has no file of them."""
     file = folder / LINKS_FILE
     if not file.exists():
         return None
-    return reduce(lambda state, some: shift_links(state, some, ()), _read_links_file(file), LinksState())
+    return reduce(
+        lambda state, some: update_links_state(state, some, ()), _read_links_file(file), CrossStoreLinksState()
+    )
 
 
 def publish_snapshot(folder: Path, journal_folder: Path, state: StoreState) -> Path:
@@ -267,7 +274,7 @@ def publish_snapshot(folder: Path, journal_folder: Path, state: StoreState) -> P
         *(name for name in (ACCESSES_FILE, LINKS_FILE, LAST_VERSIONS_FILE) if (folder / name).exists()),
     )
     for name in names:
-        sync_file(folder / name)
+        fsync_file(folder / name)
     files = {name: _file_entry(folder / name) for name in names}
     manifest = SnapshotManifest(
         SNAPSHOT_FORMAT, state.sequence, state.time, format_digest(state.digest), state.nodes, state.edges, files
@@ -277,7 +284,7 @@ def publish_snapshot(folder: Path, journal_folder: Path, state: StoreState) -> P
     if target.exists():
         _remove_snapshot(target)
     folder.rename(target)
-    sync_folder(journal_folder)
+    fsync_folder(journal_folder)
     return target
 
 
@@ -297,7 +304,7 @@ def _manifest(snapshot: Path) -> SnapshotManifest:
         raise JournalDamaged(
             f"{shorten_journal_path(snapshot / SNAPSHOT_MANIFEST_FILE)} cannot be read: {reason}"
         ) from error
-    if manifest.format != SNAPSHOT_FORMAT or manifest.sequence != snapshot_sequence_of(snapshot):
+    if manifest.format != SNAPSHOT_FORMAT or manifest.sequence != parse_snapshot_sequence(snapshot):
         raise JournalDamaged(
             f"{shorten_journal_path(snapshot / SNAPSHOT_MANIFEST_FILE)} has another format or sequence"
         )
@@ -312,7 +319,7 @@ def _check_file(path: Path, entry: SnapshotFileEntry) -> None:
 def find_newest_whole_snapshot(journal_folder: Path, until: int | None = None) -> SnapshotManifest | None:
     """Return the manifest of the newest whole snapshot, optionally up to a sequence; None if none is whole."""
     for snapshot in list_snapshots(journal_folder):
-        if until is None or snapshot_sequence_of(snapshot) <= until:
+        if until is None or parse_snapshot_sequence(snapshot) <= until:
             with suppress(JournalDamaged):
                 return verify_snapshot(snapshot)
     return None
@@ -325,7 +332,7 @@ def remove_old_snapshots(journal_folder: Path, keep: int) -> int:
         _remove_snapshot(snapshot)
     for left in journal_folder.glob(f"{SNAPSHOT_PREFIX}*{_REMOVED_SUFFIX}"):
         shutil.rmtree(left, ignore_errors=True)
-    return snapshot_sequence_of(snapshots[:keep][-1]) if snapshots else 0
+    return parse_snapshot_sequence(snapshots[:keep][-1]) if snapshots else 0
 
 
 def _remove_snapshot(snapshot: Path) -> None:
@@ -333,7 +340,7 @@ def _remove_snapshot(snapshot: Path) -> None:
     removed = snapshot.with_name(snapshot.name + _REMOVED_SUFFIX)
     shutil.rmtree(removed, ignore_errors=True)
     snapshot.rename(removed)
-    sync_folder(snapshot.parent)
+    fsync_folder(snapshot.parent)
     shutil.rmtree(removed, ignore_errors=True)
 
 

@@ -6,8 +6,8 @@ import unicodedata
 from typing import Any
 
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import MAX_ID_BYTES
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
+from kgserve.storage.model.node_edge_rows import NodeRow
 
 IS_ABOUT_RELATION = "is_about"
 """Relation from a memory to its subject; the weight is the degree of relevance."""
@@ -20,7 +20,7 @@ MAX_ALIASES = 100
 _decode = json_decoder(dict[str, Any]).decode
 
 
-def normalize_name(name: str) -> str:
+def normalize_entity_name(name: str) -> str:
     """Return the form in which names are compared: compatibility characters, case and whitespace are normalized."""
     if name.isascii():
         return " ".join(name.casefold().split())
@@ -28,7 +28,7 @@ def normalize_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
-def parse_aliases(attributes: str) -> list[str]:
+def parse_entity_aliases(attributes: str) -> list[str]:
     """Return the aliases in a node's attributes, as JSON: at most 100 non-empty strings of a list."""
     if f'"{ALIASES_ATTRIBUTE}"' not in attributes:
         return []
@@ -40,7 +40,7 @@ def parse_aliases(attributes: str) -> list[str]:
 def list_entity_names(row: NodeRow) -> list[str]:
     """Return all names of a named node, its own first."""
     name = "" if row.extras is None else row.extras.name
-    return [name, *parse_aliases(row.attributes)] if name else []
+    return [name, *parse_entity_aliases(row.attributes)] if name else []
 
 
 DEFAULT_MEMORY_TYPE = "observation"

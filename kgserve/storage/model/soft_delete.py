@@ -12,10 +12,16 @@ import msgspec
 
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import parse_stored_time
-from kgserve.storage.model.batch import EdgePut, NodePut
-from kgserve.storage.model.fields import MAX_ATTRIBUTES_BYTES, NO_EDGE_EXTRAS, NO_EXTRAS, EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION, is_never_valid
-from kgserve.storage.model.rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
+from kgserve.storage.model.node_edge_fields import (
+    MAX_ATTRIBUTES_BYTES,
+    NO_EDGE_EXTRAS,
+    NO_EXTRAS,
+    EdgeExtrasUpsert,
+    NodeExtrasUpsert,
+)
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
 
 REASON_MERGED = "merged"
 REASON_PRUNED = "pruned"
@@ -31,32 +37,32 @@ _RELATIONS_UNMOVED_BY_MERGE = frozenset({MERGED_INTO_RELATION, VERSION_OF_RELATI
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def is_active(row: NodeRow, now: int) -> bool:
+def is_memory_active_at(row: NodeRow, now: int) -> bool:
     """Return True for a memory that is not withdrawn and is valid at ``now``."""
     return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.is_valid_at(now)
 
 
-def is_live(row: NodeRow | None) -> TypeGuard[NodeRow]:
+def is_live_memory(row: NodeRow | None) -> TypeGuard[NodeRow]:
     """Return True for a memory that is neither withdrawn nor a former version of another, regardless of valid time."""
     if row is None or not row.is_memory:
         return False
     extras = row.extras or NO_EXTRAS
-    return not (extras.ended or extras.belongs_to or is_never_valid(extras))
+    return not (extras.ended or extras.belongs_to or is_node_never_valid(extras))
 
 
-def is_version_of(row: NodeRow | None, memory: str) -> bool:
-    """Return True if a node with a `VERSION_OF` edge to a memory is its version.
+def is_former_version_of_memory(row: NodeRow | None, memory: str) -> bool:
+    """Return True if a node with a `VERSION_OF` edge to a memory is a former version of it.
 
     Callers may use that relation type for other purposes.
     """
     return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
 
 
-def withdrawal_extras(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasPut:
-    """Return extras that make a memory never valid and record the reason and its former validity."""
+def build_withdrawal_extras(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasUpsert:
+    """Return extras that withdraw a memory: never valid, with the reason and its former validity."""
     old = row.extras or NO_EXTRAS
     at = row.created_at if old.valid_from is None else old.valid_from
-    return NodeExtrasPut(
+    return NodeExtrasUpsert(
         created_by=author,
         valid_from=at,
         valid_to=at,
@@ -67,15 +73,15 @@ def withdrawal_extras(row: NodeRow, ended: str, belongs_to: str = "", author: st
     )
 
 
-def soft_delete(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodePut:
-    """Return a put that withdraws a memory."""
-    return NodePut(0, row.id, extras=withdrawal_extras(row, ended, belongs_to, author))
+def build_memory_soft_delete_upsert(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeUpsert:
+    """Return an upsert that withdraws (soft-deletes) a memory."""
+    return NodeUpsert(0, row.id, extras=build_withdrawal_extras(row, ended, belongs_to, author))
 
 
-def restore(row: NodeRow, author: str = "") -> NodePut:
-    """Return a put that reverts the withdrawal of a memory."""
+def build_memory_restore_upsert(row: NodeRow, author: str = "") -> NodeUpsert:
+    """Return an upsert that restores a withdrawn memory."""
     old = row.extras or NO_EXTRAS
-    extras = NodeExtrasPut(
+    extras = NodeExtrasUpsert(
         created_by=author,
         valid_from=old.former_from,
         valid_to=old.former_to,
@@ -84,13 +90,13 @@ def restore(row: NodeRow, author: str = "") -> NodePut:
         former_to=None,
         belongs_to="",
     )
-    return NodePut(0, row.id, extras=extras)
+    return NodeUpsert(0, row.id, extras=extras)
 
 
-def forget_memory_put(row: NodeRow, reason: str, author: str = "") -> NodePut:
-    """Return a put that withdraws a memory, or a former version of one, at a caller's request."""
+def build_memory_forget_upsert(row: NodeRow, reason: str, author: str = "") -> NodeUpsert:
+    """Return an upsert that forgets a memory or a former version: it is withdrawn at a caller's request."""
     old = row.extras or NO_EXTRAS
-    put = soft_delete(row, REASON_FORGOTTEN, old.belongs_to, author or old.created_by)
+    put = build_memory_soft_delete_upsert(row, REASON_FORGOTTEN, old.belongs_to, author or old.created_by)
     if not reason:
         return put
     attributes = _encode({**_decode_attributes(row.attributes), FORGOTTEN_REASON_ATTRIBUTE: reason}).decode()
@@ -98,19 +104,19 @@ def forget_memory_put(row: NodeRow, reason: str, author: str = "") -> NodePut:
     return msgspec.structs.replace(put, attributes=attributes) if fits else put
 
 
-def undo_forget_put(row: NodeRow) -> NodePut:
-    """Return a put that reverts `forget_memory_put`. A former version of a memory becomes superseded again."""
+def build_undo_forget_upsert(row: NodeRow) -> NodeUpsert:
+    """Return an upsert that undoes the forgetting of a memory. A former version becomes superseded again."""
     old = row.extras or NO_EXTRAS
-    put = restore(row, old.created_by)
+    put = build_memory_restore_upsert(row, old.created_by)
     ended = REASON_SUPERSEDED if old.belongs_to else ""
-    extras = msgspec.structs.replace(put.extras or NodeExtrasPut(), ended=ended, belongs_to=old.belongs_to)
+    extras = msgspec.structs.replace(put.extras or NodeExtrasUpsert(), ended=ended, belongs_to=old.belongs_to)
     attributes = _decode_attributes(row.attributes)
     reason = attributes.pop(FORGOTTEN_REASON_ATTRIBUTE, None)
     own = None if reason is None else _encode(attributes).decode()
     return msgspec.structs.replace(put, extras=extras, attributes=own)
 
 
-def is_cascading_edge(edge: EdgeRow) -> bool:
+def is_edge_withdrawn_with_memory(edge: EdgeRow) -> bool:
     """Return True if a relation is withdrawn together with a memory at its end."""
     return (
         edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE
@@ -118,19 +124,19 @@ def is_cascading_edge(edge: EdgeRow) -> bool:
     )
 
 
-def soft_delete_edge(edge: EdgeRow) -> EdgePut:
-    """Return a put that makes a relation never valid."""
+def build_edge_soft_delete_upsert(edge: EdgeRow) -> EdgeUpsert:
+    """Return an upsert that soft-deletes a relation: it is never valid."""
     old, stamps = edge.extras or NO_EDGE_EXTRAS, split_edge_attributes(edge.attributes)
     at = parse_stored_time(stamps.created_at) if old.valid_from is None else old.valid_from
     own = _encode(
         {**_decode_attributes(stamps.own), FORGOTTEN_BOUNDS_ATTRIBUTE: [old.valid_from, old.valid_to]}
     ).decode()
-    extras = EdgeExtrasPut(created_by=old.created_by, valid_from=at, valid_to=at)
-    return EdgePut(0, edge.key, own=own, updated_at=stamps.updated_at, extras=extras)
+    extras = EdgeExtrasUpsert(created_by=old.created_by, valid_from=at, valid_to=at)
+    return EdgeUpsert(0, edge.key, own=own, updated_at=stamps.updated_at, extras=extras)
 
 
-def restore_edge(edge: EdgeRow) -> EdgePut | None:
-    """Return a put that reverts `soft_delete_edge`; None for a relation that it did not withdraw."""
+def build_edge_restore_upsert(edge: EdgeRow) -> EdgeUpsert | None:
+    """Return an upsert that restores a soft-deleted relation; None for a relation that was not soft-deleted."""
     stamps = split_edge_attributes(edge.attributes)
     own = _decode_attributes(stamps.own)
     bounds = own.pop(FORGOTTEN_BOUNDS_ATTRIBUTE, None)
@@ -138,8 +144,8 @@ def restore_edge(edge: EdgeRow) -> EdgePut | None:
         return None
     start, end = bounds
     old = edge.extras or NO_EDGE_EXTRAS
-    extras = EdgeExtrasPut(created_by=old.created_by, valid_from=_time(start), valid_to=_time(end))
-    return EdgePut(0, edge.key, own=_encode(own).decode(), updated_at=stamps.updated_at, extras=extras)
+    extras = EdgeExtrasUpsert(created_by=old.created_by, valid_from=_time(start), valid_to=_time(end))
+    return EdgeUpsert(0, edge.key, own=_encode(own).decode(), updated_at=stamps.updated_at, extras=extras)
 
 
 def _time(value: object) -> int | None:

@@ -30,8 +30,8 @@ from kgserve.platform.settings import (
     ReinforcementAmount,
     Settings,
 )
-from kgserve.platform.text.languages import LanguageSetting
-from kgserve.storage.model.fields import MAX_ID_BYTES
+from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 
 MAX_DISPLAY_NAME_BYTES = 512
 MAX_CONFIGURED_KINDS = 1_000
@@ -54,7 +54,7 @@ _DEFAULTS = Settings()
 
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory settings of a store."""
+    """Settings of a store for its memories of agents."""
 
     half_life_days: HalfLife = _DEFAULTS.memory_half_life_days
     half_life_by_type: _HalfLives = {}
@@ -85,7 +85,7 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemorySettingsChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Change of memory settings. Omitted and null values stay; a null half-life means no decay."""
+    """Change of memory settings. Omitted and null values stay; a null half-life turns decay off."""
 
     half_life_days: HalfLife | UnsetType = UNSET
     half_life_by_type: _HalfLives | None = None

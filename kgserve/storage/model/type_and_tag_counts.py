@@ -14,7 +14,7 @@ MAX_LISTED_TAG_VALUES = 10
 MAX_LISTED_EXAMPLES = 3
 
 
-class KindFreq(msgspec.Struct, frozen=True, kw_only=True):
+class NodeTypeFrequency(msgspec.Struct, frozen=True, kw_only=True):
     """Node type and its frequency. ``examples`` are summaries, or beginnings of contents of nodes without one."""
 
     kind: str
@@ -22,7 +22,7 @@ class KindFreq(msgspec.Struct, frozen=True, kw_only=True):
     examples: Annotated[list[str], Meta(description="At most 3, of at most 120 characters")]
 
 
-class TagPrefixFreq(msgspec.Struct, frozen=True, kw_only=True):
+class TagPrefixFrequency(msgspec.Struct, frozen=True, kw_only=True):
     """Prefix of tags of the form `prefix:value`, up to the first colon."""
 
     prefix: str
@@ -30,7 +30,7 @@ class TagPrefixFreq(msgspec.Struct, frozen=True, kw_only=True):
     values: Annotated[list[str], Meta(description="Most frequent values, at most 10")]
 
 
-class TagFreq(msgspec.Struct, frozen=True, kw_only=True):
+class TagFrequency(msgspec.Struct, frozen=True, kw_only=True):
     """Tag and the number of nodes that have it."""
 
     tag: str

@@ -17,9 +17,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from kgserve.storage.model.rows import EdgeKey
-from kgserve.storage.rows.encoding import DATED, FRESH, ORDINAL, decode_column_set
-from kgserve.storage.rows.format import (
+from kgserve.storage.model.node_edge_rows import EdgeKey
+from kgserve.storage.rows.base_segment_file_format import (
     BLOCK_BITS,
     COLUMN_TYPES,
     MAX_INT64,
@@ -27,9 +26,10 @@ from kgserve.storage.rows.format import (
     ChecksummedBlocks,
     NumberArray,
     map_file,
-    map_texts,
-    parse_directory,
+    memory_map_base_segment_texts,
+    parse_base_segment_footer,
 )
+from kgserve.storage.rows.row_json_encoding import DATED, FRESH, ORDINAL, decode_column_set_from_flags
 
 MAX_BASE_READ_BATCH_ROWS = 4096
 """Rows read at a time in a full scan."""
@@ -42,14 +42,14 @@ MAX_BEST_CONNECTED = 1_000
 """Number of nodes with the highest degrees that a base lists."""
 
 
-class BaseSegment:
-    """Open base segment. Numbers of nodes and edges are valid for this file only. Thread-safe."""
+class MappedBaseSegment:
+    """Memory-mapped base segment: all rows of a store at one commit. Row numbers are valid for this file only."""
 
     def __init__(self, path: Path) -> None:
         """Map a file into memory. Raises RowsDamaged and FileNotFoundError."""
         self.path = path
         self._map = map_file(path)
-        self._directory, sums = parse_directory(self._map, path.name)
+        self._directory, sums = parse_base_segment_footer(self._map, path.name)
         self._blocks = ChecksummedBlocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
         self.state = self._directory.state
         self.nodes, self.edges = self._directory.nodes, self._directory.edges
@@ -66,11 +66,14 @@ class BaseSegment:
         self.linked = self._directory.linked
         self.fresh = bool((self.flags_of_nodes & FRESH).any())
         flags = np.bitwise_or.reduce(self.flags_of_nodes) | np.bitwise_or.reduce(self.flags_of_edges)
-        self.width = decode_column_set(int(flags))
+        self.width = decode_column_set_from_flags(int(flags))
         self._ids = self._directory.sections["ids"].offset
         directory = self._directory
         self._texts = ChecksummedBlocks(
-            map_texts(path, directory), column("text_sums").data, directory.texts_size, directory.texts
+            memory_map_base_segment_texts(path, directory),
+            column("text_sums").data,
+            directory.texts_size,
+            directory.texts,
         )
         # Single numbers are read through memoryviews; indexing an array takes three times as long.
         self._hashes, self._hashed = self.hashes.data, self.hashed.data
@@ -467,8 +470,8 @@ def _indexes_of(numbers: NumberArray, among: NumberArray) -> NumberArray | slice
     return adjacent if np.array_equal(among[adjacent], own) else np.searchsorted(among, own)
 
 
-def batch_ranges(sizes: NumberArray) -> Iterator[tuple[int, int]]:
-    """Yield ranges of items of about `MAX_BASE_READ_BATCH_ROWS` and `BASE_READ_BATCH_BYTES` at most; sizes in bytes."""
+def split_into_size_bounded_ranges(sizes: NumberArray) -> Iterator[tuple[int, int]]:
+    """Split items of given byte sizes into ranges bounded in count and bytes; yield start and end of each."""
     start, count = 0, len(sizes)
     while start < count:
         before = np.cumsum(sizes[start : start + MAX_BASE_READ_BATCH_ROWS], dtype=np.int64)

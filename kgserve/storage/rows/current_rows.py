@@ -20,22 +20,27 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.platform.durable_files import sync_file, sync_folder, translate_os_error
+from kgserve.platform.durable_files import fsync_file, fsync_folder, translate_os_error
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.storage.model.change import ChangeSet, NetChange, StoreState, unpack_rows
-from kgserve.storage.model.rows import EdgeRow, NodeRow
-from kgserve.storage.rows.base_merge import (
+from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState, unpack_change_set_rows
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
+from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment_file_format import read_base_segment_footer
+from kgserve.storage.rows.base_segment_merge import (
     TEXTS_SUFFIX,
-    build_base,
-    combine_changes,
-    merge_changes,
-    write_empty_base,
+    add_net_change_to_base_changes,
+    build_base_segment_from_rows,
+    merge_into_base_segment,
+    write_empty_base_segment,
 )
-from kgserve.storage.rows.base_segment import BaseSegment
-from kgserve.storage.rows.delta import RowDelta, RowVersion
-from kgserve.storage.rows.encoding import RowsDamaged, RowsFormatMismatch
-from kgserve.storage.rows.format import read_directory
-from kgserve.storage.rows.row_columns import BaseChanges, EdgeChange, NodeChange, RowColumns
+from kgserve.storage.rows.row_columns_to_merge import (
+    EdgeRowToMerge,
+    NodeRowToMerge,
+    RowChangesToMerge,
+    RowColumnsToMerge,
+)
+from kgserve.storage.rows.row_delta import RowDelta, RowVersion
+from kgserve.storage.rows.row_json_encoding import RowsDamaged, RowsFormatMismatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 BASE_SUFFIX = ".rows"
@@ -45,30 +50,30 @@ STAGED_MARK = ".foreseen"
 """Name part of a base built ahead of its commit. It lacks rows, so it is never opened again."""
 
 
-def newest_base_sequence(folder: Path) -> int:
-    """Return the commit of the newest readable base in a folder, 0 if it has none. Read-only."""
-    for path in list_bases(folder):
+def read_newest_base_segment_sequence(folder: Path) -> int:
+    """Return the sequence of the newest readable base segment in a folder, 0 if it has none. Read-only."""
+    for path in list_base_segment_files(folder):
         with suppress(RowsDamaged, OSError):
-            return read_directory(path).sequence
+            return read_base_segment_footer(path).sequence
     return 0
 
 
-def list_bases(folder: Path) -> list[Path]:
-    """Return the paths of the bases that a store may be opened from, newest first."""
+def list_base_segment_files(folder: Path) -> list[Path]:
+    """Return the paths of the base segments that a store may be opened from, newest first."""
     whole = (path for path in folder.glob(f"*{BASE_SUFFIX}") if STAGED_MARK not in path.suffixes)
     found = [path for path in whole if path.stem.partition("-")[0].isdecimal()]
     return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
-def _remove_files(base: BaseSegment, *others: BaseSegment) -> None:
+def _remove_files(base: MappedBaseSegment, *others: MappedBaseSegment) -> None:
     """Remove the files of a base, except a text file that other bases use."""
     remove_path(base.path)
     if base.texts not in {"", *(other.texts for other in others)}:
         remove_path(base.path.with_name(base.texts))
 
 
-class StagedBase:
-    """Base that lacks rows to be deleted, built before the commit that deletes them.
+class StagedBaseSegment:
+    """Base segment without rows to be deleted, staged before the commit that deletes them.
 
     Concurrent writes must not touch these rows. They can therefore be applied to the new base in the order in which
     they were made.
@@ -76,7 +81,7 @@ class StagedBase:
 
     def __init__(self, view: CurrentRowsProjection, rows: RowsSnapshot, pending: deque[ChangeSet]) -> None:
         self.rows = rows
-        self.base: BaseSegment | None = None
+        self.base: MappedBaseSegment | None = None
         self._view = view
         self._pending = pending
         self._delta: RowDelta | None = None
@@ -121,8 +126,8 @@ ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """Function that returns the change sets after a sequence, from the journal."""
 
 
-class MergeLimits(msgspec.Struct, frozen=True):
-    """Limits beyond which changes are merged into a new base.
+class DeltaMergeLimits(msgspec.Struct, frozen=True):
+    """Limits of the delta beyond which it is merged into a new base segment.
 
     rows, share: number of changed rows, absolute and as a fraction of the base; the larger one applies.
 
@@ -137,26 +142,26 @@ class MergeLimits(msgspec.Struct, frozen=True):
 class _Epoch(msgspec.Struct, frozen=True, eq=False):
     """Base and delta in service, with the number of readers of each commit."""
 
-    base: BaseSegment
+    base: MappedBaseSegment
     delta: RowDelta
     readers: Counter[int]
 
 
 class CurrentRowsProjection:
-    """Current rows. One thread applies commits; any thread reads."""
+    """Projection of a journal to the store's current rows. One thread applies commits; any thread reads."""
 
     def __init__(self, folder: Path, store: str = "") -> None:
         """Open the newest valid base in a folder. Call `catch_up` next. Raises OSError."""
         self.store = store
         self.folder = folder
-        self.limits = MergeLimits()
+        self.limits = DeltaMergeLimits()
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._epoch = self._open()
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
         self._applying: Sequence[ChangeSet] = ()
-        self._reopenable_base: BaseSegment | None = None
+        self._reopenable_base: MappedBaseSegment | None = None
         self.folds = 0
         self.on_damage: Callable[[RowsDamaged], Exception] = lambda error: error
         """Callback that starts a rebuild of damaged rows and returns the error for callers."""
@@ -192,12 +197,12 @@ class CurrentRowsProjection:
         return RowsSnapshot(epoch.base, epoch.delta, state)
 
     @contextmanager
-    def stage_deletion(self) -> Generator[StagedBase]:
-        """Yield a `StagedBase` for the next deletion. One thread at a time; other threads must not `merge_changes`."""
+    def stage_deletion(self) -> Generator[StagedBaseSegment]:
+        """Yield a `StagedBaseSegment` for the next deletion. One thread at a time; other threads must not `merge_into_base_segment`."""
         with self._lock:
             epoch, state = self._register_reader()
             self._folding = pending = deque(self._applying)
-        staged = StagedBase(self, RowsSnapshot(epoch.base, epoch.delta, state), pending)
+        staged = StagedBaseSegment(self, RowsSnapshot(epoch.base, epoch.delta, state), pending)
         try:
             yield staged
         finally:
@@ -230,7 +235,7 @@ class CurrentRowsProjection:
         """Apply commits and publish them to readers at once."""
         if self.is_bulk(sum(change.size for change in changes)) and self._merge_now(
             # The changes of the delta come first.
-            lambda base, before: combine_changes(base, before, NetChange(changes)),
+            lambda base, before: add_net_change_to_base_changes(base, before, NetChange(changes)),
             changes[-1].state,
         ):
             return
@@ -246,15 +251,15 @@ class CurrentRowsProjection:
         with self._lock:
             self._state, self._applying = changes[-1].state, ()
 
-    def apply_new(self, change: ChangeSet, base: BaseSegment, columns: RowColumns) -> None:
+    def apply_new(self, change: ChangeSet, base: MappedBaseSegment, columns: RowColumnsToMerge) -> None:
         """Apply a commit that only creates rows, given also as columns relative to ``base``."""
 
-        def combine(current: BaseSegment, before: BaseChanges) -> RowColumns | None:
+        def combine(current: MappedBaseSegment, before: RowChangesToMerge) -> RowColumnsToMerge | None:
             is_complete = current is base and before.is_empty and before.linked == base.linked
             return columns if is_complete else None
 
         if not self._merge_now(combine, change.state):
-            self.apply([unpack_rows(change)])
+            self.apply([unpack_change_set_rows(change)])
 
     def is_bulk(self, rows: int) -> bool:
         """Return True if this many changed rows are cheaper to merge into a new base than to keep in the delta."""
@@ -267,7 +272,9 @@ class CurrentRowsProjection:
         return self._epoch.delta.is_empty or self._merge_now(lambda _, before: before, self._state)
 
     def _merge_now(
-        self, combine: Callable[[BaseSegment, BaseChanges], BaseChanges | RowColumns | None], state: StoreState
+        self,
+        combine: Callable[[MappedBaseSegment, RowChangesToMerge], RowChangesToMerge | RowColumnsToMerge | None],
+        state: StoreState,
     ) -> bool:
         """Merge what ``combine`` makes of the base and the changes since into a new base, for the applying thread.
 
@@ -279,7 +286,7 @@ class CurrentRowsProjection:
             self._folding = deque()
         try:
             base = self._epoch.base
-            changes = combine(base, changes_since_base(self.rows()))
+            changes = combine(base, collect_row_changes_since_base(self.rows()))
             if changes is None:
                 return False
             # Not synced: the journal already has the changes.
@@ -301,12 +308,12 @@ class CurrentRowsProjection:
             return
         with suppress(FileNotFoundError):  # another base has replaced it
             if base.texts:
-                sync_file(self.folder / base.texts)
-            sync_file(base.path)
+                fsync_file(self.folder / base.texts)
+            fsync_file(base.path)
         with self._lock:
             if self._epoch.base is base:
                 base.path = base.path.rename(base.path.with_suffix("").with_suffix(BASE_SUFFIX))
-        sync_folder(self.folder)
+        fsync_folder(self.folder)
 
     def catch_up(self, changes_after: ChangesAfter) -> None:
         """Apply the rest of the journal, before any reader exists. Raises RowsDamaged, StorageFull and Unavailable."""
@@ -364,16 +371,16 @@ class CurrentRowsProjection:
         building.mkdir()
         path = self._path(state.sequence)
         try:
-            base = build_base(building, nodes, edges, state, linked=linked)
+            base = build_base_segment_from_rows(building, nodes, edges, state, linked=linked)
             if base.texts:
                 (building / base.texts).rename(self.folder / base.texts)
             base.path.rename(path)
-            sync_folder(self.folder)
+            fsync_folder(self.folder)
         except OSError as error:
             raise translate_os_error(error, "rebuilding the current rows") from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        epoch, state = self._replay(_new_epoch(BaseSegment(path)), base.state, changes_after)
+        epoch, state = self._replay(_new_epoch(MappedBaseSegment(path)), base.state, changes_after)
         with self._lock:
             old, self._epoch, self._state = self._epoch, epoch, state
         self._remove(old.base, epoch.base)
@@ -398,36 +405,36 @@ class CurrentRowsProjection:
                 epoch = _new_epoch(folded)
         return epoch, state
 
-    def _merge_rows(self, rows: RowsSnapshot, *, copying: bool = False) -> BaseSegment:
-        return self._build_base(rows.base, changes_since_base(rows), rows.state, copying=copying)
+    def _merge_rows(self, rows: RowsSnapshot, *, copying: bool = False) -> MappedBaseSegment:
+        return self._build_base(rows.base, collect_row_changes_since_base(rows), rows.state, copying=copying)
 
     def _build_base(
         self,
-        base: BaseSegment,
-        changes: BaseChanges | RowColumns,
+        base: MappedBaseSegment,
+        changes: RowChangesToMerge | RowColumnsToMerge,
         state: StoreState,
         *,
         durable: bool = True,
         copying: bool = False,
         mark: str = UNSYNCED_MARK,
-    ) -> BaseSegment:
+    ) -> MappedBaseSegment:
         """Build the successor of a base. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
         path = path if durable else path.with_suffix(mark + BASE_SUFFIX)
         try:
-            merge_changes(base, changes, state, path, durable=durable, copying=copying)
+            merge_into_base_segment(base, changes, state, path, durable=durable, copying=copying)
         except OSError as error:
             raise translate_os_error(error, "folding rows") from error
         self.folds += 1
         seconds = round(time.perf_counter() - started, 3)
         log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
-        return BaseSegment(path)
+        return MappedBaseSegment(path)
 
-    def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> BaseSegment:
-        """Return a base of these rows without some, not to be reopened. Raises the errors of `merge_changes`."""
-        before, base = changes_since_base(rows), rows.base
-        gone = BaseChanges(
+    def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> MappedBaseSegment:
+        """Return a base of these rows without some, not to be reopened. Raises the errors of `merge_into_base_segment`."""
+        before, base = collect_row_changes_since_base(rows), rows.base
+        gone = RowChangesToMerge(
             [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
             [put for put in before.edges if rows.delta.edge_number(put.row.key) not in edges],
             [*{*before.nodes_gone, *(number for number in nodes if number < base.nodes)}],
@@ -436,7 +443,7 @@ class CurrentRowsProjection:
         )
         return self._build_base(base, gone, base.state, durable=False, mark=STAGED_MARK)
 
-    def publish_staged(self, base: BaseSegment, delta: RowDelta, state: StoreState) -> None:
+    def publish_staged(self, base: MappedBaseSegment, delta: RowDelta, state: StoreState) -> None:
         """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
             former, reopenable = self._epoch.base, self._reopenable_base
@@ -460,7 +467,7 @@ class CurrentRowsProjection:
             if not epoch.readers[state.sequence]:
                 del epoch.readers[state.sequence]
 
-    def _put_in_service(self, base: BaseSegment) -> None:
+    def _put_in_service(self, base: MappedBaseSegment) -> None:
         """Put a base in service, with the changes made since its build began."""
         epoch = _new_epoch(base)
         while True:
@@ -475,7 +482,7 @@ class CurrentRowsProjection:
                 epoch.delta.apply(change, base.state.sequence)
         self._remove(old.base, base)
 
-    def _remove(self, base: BaseSegment, following: BaseSegment) -> None:
+    def _remove(self, base: MappedBaseSegment, following: MappedBaseSegment) -> None:
         reopenable, self._reopenable_base = self._reopenable_base, None
         for former in (base, reopenable):
             if former is not None:
@@ -487,9 +494,9 @@ class CurrentRowsProjection:
         return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)
 
     def _open(self) -> _Epoch:
-        for path in list_bases(self.folder):
+        for path in list_base_segment_files(self.folder):
             try:
-                base = BaseSegment(path)
+                base = MappedBaseSegment(path)
                 if UNSYNCED_MARK in path.suffixes:
                     base.check()
             except RowsFormatMismatch:
@@ -507,18 +514,18 @@ class CurrentRowsProjection:
         for texts in self.folder.glob(f"*{TEXTS_SUFFIX}"):
             remove_path(texts)
         path = self._path(0)
-        write_empty_base(path)
-        return _new_epoch(BaseSegment(path))
+        write_empty_base_segment(path)
+        return _new_epoch(MappedBaseSegment(path))
 
 
-def changes_since_base(rows: RowsSnapshot) -> BaseChanges:
-    """Return the difference between rows and their base."""
+def collect_row_changes_since_base(rows: RowsSnapshot) -> RowChangesToMerge:
+    """Return the rows changed and deleted since the base segment of a snapshot."""
     base, delta = rows.base, rows.delta
     nodes, nodes_gone = _split_changes(delta.nodes, rows.at, base.nodes)
     edges, edges_gone = _split_changes(delta.edges, rows.at, base.edges)
-    return BaseChanges(
-        [NodeChange(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
-        [EdgeChange(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
+    return RowChangesToMerge(
+        [NodeRowToMerge(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
+        [EdgeRowToMerge(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
         nodes_gone,
         edges_gone,
         rows.linked,
@@ -540,5 +547,5 @@ def _split_changes(
     return there, gone
 
 
-def _new_epoch(base: BaseSegment) -> _Epoch:
+def _new_epoch(base: MappedBaseSegment) -> _Epoch:
     return _Epoch(base, RowDelta(base), Counter())

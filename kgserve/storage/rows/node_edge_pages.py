@@ -7,25 +7,27 @@ from typing import cast
 
 import numpy as np
 
-from kgserve.storage.model.rows import EdgeRow, edge_created_at
-from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_version_of
-from kgserve.storage.rows.base_segment import BaseSegment
-from kgserve.storage.rows.delta import EdgeSet, encode_edge_version
-from kgserve.storage.rows.format import MAX_INT64, NumberArray
+from kgserve.storage.model.node_edge_rows import EdgeRow, edge_created_at
+from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
+from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment_file_format import MAX_INT64, NumberArray
+from kgserve.storage.rows.row_delta import BaseAndDeltaEdges, encode_edge_version
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 EdgeSortKey = Callable[[NumberArray], NumberArray]
 """Sort key: maps positions in the list of edges to values."""
 
 
-def filter_by_type(rows: RowsSnapshot, found: EdgeSet, kinds: Collection[str]) -> EdgeSet:
+def filter_edges_by_type(rows: RowsSnapshot, found: BaseAndDeltaEdges, kinds: Collection[str]) -> BaseAndDeltaEdges:
     """Return the edges whose relation type is one of ``kinds``; all edges if it is empty."""
     if not kinds:
         return found
     relations = rows.base.relation[found.base]
     codes = {rows.base.code(kind) for kind in kinds}
     own = found.base[np.logical_or.reduce([relations == code for code in codes])]
-    return EdgeSet(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds])
+    return BaseAndDeltaEdges(
+        own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type in kinds]
+    )
 
 
 def incoming_edges_of_type(rows: RowsSnapshot, node_id: str, kind: str) -> list[EdgeRow]:
@@ -33,35 +35,41 @@ def incoming_edges_of_type(rows: RowsSnapshot, node_id: str, kind: str) -> list[
     number = rows.number(node_id)
     if number < 0:
         return []
-    return [*rows.rows_of(filter_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (kind,)))]
+    return [*rows.rows_of(filter_edges_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (kind,)))]
 
 
-def add_former_versions(rows: RowsSnapshot, ids: Iterable[str]) -> list[str]:
+def add_former_memory_versions(rows: RowsSnapshot, ids: Iterable[str]) -> list[str]:
     """Return nodes followed by the former versions of those that are memories."""
     found = dict.fromkeys(ids)
     numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
     if not len(numbers):
         return [*found]
-    edges = [*rows.rows_of(filter_by_type(rows, rows.edges_around(numbers, outgoing=False), (VERSION_OF_RELATION,)))]
+    edges = [
+        *rows.rows_of(filter_edges_by_type(rows, rows.edges_around(numbers, outgoing=False), (VERSION_OF_RELATION,)))
+    ]
     there = rows.nodes({edge.source for edge in edges})
-    versions = (edge.source for edge in edges if is_version_of(there.get(edge.source), edge.target))
+    versions = (edge.source for edge in edges if is_former_version_of_memory(there.get(edge.source), edge.target))
     return [*dict.fromkeys((*found, *versions))]
 
 
-def exclude_types(rows: RowsSnapshot, found: EdgeSet, kinds: Collection[str]) -> EdgeSet:
+def exclude_edges_of_types(rows: RowsSnapshot, found: BaseAndDeltaEdges, kinds: Collection[str]) -> BaseAndDeltaEdges:
     """Return the edges whose relation type is none of ``kinds``."""
     relations = rows.base.relation[found.base]
     own = found.base[~np.isin(relations, [rows.base.code(kind) for kind in kinds])]
-    return EdgeSet(own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds])
+    return BaseAndDeltaEdges(
+        own, [each for each in found.changed if cast("EdgeRow", each[1].row).relation_type not in kinds]
+    )
 
 
-def filter_by_weight(rows: RowsSnapshot, found: EdgeSet, least: float) -> EdgeSet:
+def filter_edges_by_min_weight(rows: RowsSnapshot, found: BaseAndDeltaEdges, least: float) -> BaseAndDeltaEdges:
     """Return the edges with at least a weight."""
     own = found.base[rows.base.weight[found.base] >= least]
-    return EdgeSet(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
+    return BaseAndDeltaEdges(own, [each for each in found.changed if cast("EdgeRow", each[1].row).weight >= least])
 
 
-def filter_valid_edges(rows: RowsSnapshot, found: EdgeSet, moment: int, *, outgoing: bool) -> EdgeSet:
+def filter_valid_edges(
+    rows: RowsSnapshot, found: BaseAndDeltaEdges, moment: int, *, outgoing: bool
+) -> BaseAndDeltaEdges:
     """Return the edges of one valid node that are valid at a valid time, and whose other ends are.
 
     Same result as `RowsSnapshot.filter_valid` at half the cost.
@@ -72,11 +80,13 @@ def filter_valid_edges(rows: RowsSnapshot, found: EdgeSet, moment: int, *, outgo
     others = np.array([rows.delta.edge_endpoints(number)[1 if outgoing else 0] for number, _ in changed], np.int64)
     there = rows.valid_nodes_mask(others, moment).tolist()
     own = own[rows.valid_nodes_mask(ends, moment)]
-    return EdgeSet(own, [each for each, holds in zip(changed, there, strict=True) if holds])
+    return BaseAndDeltaEdges(own, [each for each, holds in zip(changed, there, strict=True) if holds])
 
 
-def encode_page_of_edges(rows: RowsSnapshot, found: EdgeSet, start: int, limit: int) -> tuple[list[bytes], bool]:
-    """Return some edges of one node as JSON, and True if more follow.
+def encode_page_of_edges(
+    rows: RowsSnapshot, found: BaseAndDeltaEdges, start: int, limit: int
+) -> tuple[list[bytes], bool]:
+    """Return a page of one node's edges as JSON, and True if more follow.
 
     Order: ordinal, edges without one last; then creation time and key. Every edge is examined, as columns.
     """
@@ -109,7 +119,9 @@ def encode_page_of_edges(rows: RowsSnapshot, found: EdgeSet, start: int, limit: 
         rank = {at: number for number, (_, at) in enumerate(order)}
         return joined(places, np.zeros_like, lambda at: rank[at + count])
 
-    chosen = select_ranks((ordinals, ages, spots, ranks), np.arange(len(found)), start, start + limit).tolist()
+    chosen = partially_sort_rank_range(
+        (ordinals, ages, spots, ranks), np.arange(len(found)), start, start + limit
+    ).tolist()
     texts = [
         rows.base.edge(int(own[at])) if at < count else encode_edge_version(found.changed[at - count][1])
         for at in chosen
@@ -117,13 +129,13 @@ def encode_page_of_edges(rows: RowsSnapshot, found: EdgeSet, start: int, limit: 
     return texts, start + limit < len(found)
 
 
-def _rank_in_base(base: BaseSegment, number: int, row: EdgeRow) -> int:
+def _rank_in_base(base: MappedBaseSegment, number: int, row: EdgeRow) -> int:
     """Return the rank of an edge on a scale where edges of the base have odd ranks."""
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 
 
-def select_ranks(keys: Sequence[EdgeSortKey], places: NumberArray, start: int, end: int) -> NumberArray:
-    """Return the positions with ranks ``start`` to ``end``, sorted by ``keys``, the most significant first.
+def partially_sort_rank_range(keys: Sequence[EdgeSortKey], places: NumberArray, start: int, end: int) -> NumberArray:
+    """Return the positions with ranks ``start`` to ``end`` in the order of ``keys``; only that range is sorted.
 
     Only that range is sorted, and later keys are evaluated only for ties.
     """
@@ -138,14 +150,14 @@ def select_ranks(keys: Sequence[EdgeSortKey], places: NumberArray, start: int, e
     below = int(np.count_nonzero(values < low))
     first, last = places[values == low], places[values == high]
     if low == high:
-        return select_ranks(keys[1:], first, start - below, end - below)
+        return partially_sort_rank_range(keys[1:], first, start - below, end - below)
     between = places[(values > low) & (values < high)]
     between = between[np.lexsort([key(between) for key in reversed(keys)])]
     return np.concatenate(
         (
-            select_ranks(keys[1:], first, start - below, len(first)),
+            partially_sort_rank_range(keys[1:], first, start - below, len(first)),
             between,
-            select_ranks(keys[1:], last, 0, end - below - len(first) - len(between)),
+            partially_sort_rank_range(keys[1:], last, 0, end - below - len(first) - len(between)),
         )
     )
 

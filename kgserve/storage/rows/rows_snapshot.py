@@ -10,20 +10,32 @@ from typing import cast
 
 import numpy as np
 
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, column_set_of
-from kgserve.storage.rows.base_segment import BASE_READ_BATCH_BYTES, MAX_BASE_READ_BATCH_ROWS, BaseSegment, batch_ranges
-from kgserve.storage.rows.delta import (
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, find_required_column_set
+from kgserve.storage.rows.base_segment import (
+    BASE_READ_BATCH_BYTES,
+    MAX_BASE_READ_BATCH_ROWS,
+    MappedBaseSegment,
+    split_into_size_bounded_ranges,
+)
+from kgserve.storage.rows.base_segment_file_format import NumberArray
+from kgserve.storage.rows.row_delta import (
     AdjacentEdges,
-    EdgeSet,
+    BaseAndDeltaEdges,
     RowDelta,
     RowVersion,
     encode_edge_version,
     encode_node_version,
 )
-from kgserve.storage.rows.encoding import FRESH, MEMORY, decode_edge, decode_node, node_flags, with_staleness
-from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.row_json_encoding import (
+    FRESH,
+    MEMORY,
+    compute_node_extras_flags,
+    decode_edge_row_from_json,
+    decode_node_row_from_json,
+    set_stale_flag_in_node_json,
+)
 
 MAX_SINGLE_READS = 100
 """Maximum number of texts that are read one by one."""
@@ -36,7 +48,7 @@ MAX_EDGES_PER_LOOKUP = 100
 class RowsSnapshot:
     """Rows as of one commit. Not thread-safe; row numbers are valid for this snapshot only."""
 
-    def __init__(self, base: BaseSegment, delta: RowDelta, state: StoreState) -> None:
+    def __init__(self, base: MappedBaseSegment, delta: RowDelta, state: StoreState) -> None:
         self.base = base
         self.delta = delta
         self.state = state
@@ -97,7 +109,7 @@ class RowsSnapshot:
         numbers = {number: node_id for node_id in ids if (number := delta.number(node_id)) >= 0}
         own = [number for number in numbers if number < base.nodes and number not in delta.nodes]
         flags = base.flags_of_nodes[own].tolist()
-        rows = dict(zip(own, map(decode_node, base.some_node_texts(own), flags), strict=True))
+        rows = dict(zip(own, map(decode_node_row_from_json, base.some_node_texts(own), flags), strict=True))
         found = ((node_id, rows.get(number) or self.node_row(number)) for number, node_id in numbers.items())
         return {node_id: row for node_id, row in found if row is not None}
 
@@ -108,7 +120,7 @@ class RowsSnapshot:
             return cast("NodeRow | None", version.row)
         if number >= self.base.nodes:
             return None
-        return decode_node(self.base.node(number), int(self.base.flags_of_nodes[number]))
+        return decode_node_row_from_json(self.base.node(number), int(self.base.flags_of_nodes[number]))
 
     def node_texts(self, numbers: NumberArray, now: int) -> list[bytes]:
         """Return the open JSON of existing nodes; ``now`` in microseconds decides on staleness."""
@@ -125,7 +137,7 @@ class RowsSnapshot:
         if count and not other.all():
             texts = base.node_texts(own)
             for at in np.flatnonzero((base.flags_of_nodes[own] & FRESH).astype(np.bool_) & ~other).tolist():
-                texts[at] = with_staleness(texts[at], now)
+                texts[at] = set_stale_flag_in_node_json(texts[at], now)
         else:
             texts = [b""] * len(numbers)
         for at in np.flatnonzero(other).tolist():
@@ -197,8 +209,8 @@ class RowsSnapshot:
         if version is None:
             data, flags = self.base.node(number), int(self.base.flags_of_nodes[number])
         else:
-            data, flags = encode_node_version(version), node_flags(cast("NodeRow", version.row).extras)
-        return with_staleness(data, now) if flags & FRESH else data
+            data, flags = encode_node_version(version), compute_node_extras_flags(cast("NodeRow", version.row).extras)
+        return set_stale_flag_in_node_json(data, now) if flags & FRESH else data
 
     # Edges
 
@@ -229,7 +241,7 @@ class RowsSnapshot:
             return {key: row for key, number in numbers.items() if (row := self.edge_row(number)) is not None}
         own = [number for number in numbers.values() if number < base.edges and number not in changed]
         flags = base.flags_of_edges[own].tolist()
-        rows = dict(zip(own, map(decode_edge, base.some_edge_texts(own), flags), strict=True)).get
+        rows = dict(zip(own, map(decode_edge_row_from_json, base.some_edge_texts(own), flags), strict=True)).get
         return {key: row for key, number in numbers.items() if (row := rows(number) or self.edge_row(number))}
 
     def unchanged_weights(self, own: Mapping[EdgeKey, int]) -> dict[EdgeKey, float]:
@@ -247,21 +259,21 @@ class RowsSnapshot:
             return cast("EdgeRow | None", version.row)
         if number >= self.base.edges:
             return None
-        return decode_edge(self.base.edge(number), int(self.base.flags_of_edges[number]))
+        return decode_edge_row_from_json(self.base.edge(number), int(self.base.flags_of_edges[number]))
 
-    def edge_texts(self, found: EdgeSet) -> list[bytes]:
+    def edge_texts(self, found: BaseAndDeltaEdges) -> list[bytes]:
         """Return the JSON of edges."""
         few = len(found.base) <= MAX_SINGLE_READS
         texts = self.base.some_edge_texts(found.base.tolist()) if few else self.base.edge_texts(found.base)
         texts += [encode_edge_version(version) for _, version in found.changed]
         return texts
 
-    def edges_around(self, numbers: NumberArray, *, outgoing: bool) -> EdgeSet:
+    def edges_around(self, numbers: NumberArray, *, outgoing: bool) -> BaseAndDeltaEdges:
         """Return the outgoing or incoming edges of nodes."""
         base, delta = self.base, self.delta
         own = numbers if not len(delta.node_ids) else numbers[numbers < base.nodes]
         if not delta.edges:
-            return EdgeSet(base.edges_around(own, outgoing=outgoing), [])
+            return BaseAndDeltaEdges(base.edges_around(own, outgoing=outgoing), [])
         # Read the mask before the lists: an edge added concurrently is then seen in at least one of them.
         edges = base.edges_around(own, outgoing=outgoing) if len(own) else np.empty(0, np.int64)
         edges = edges[~delta.touched_edges[edges]]
@@ -277,7 +289,7 @@ class RowsSnapshot:
                     changed.append((number, version))
         if hidden:
             edges = self._with_unchanged(edges, hidden)
-        return EdgeSet(edges, changed)
+        return BaseAndDeltaEdges(edges, changed)
 
     def edges_of(self, node: int, *, outgoing: bool) -> AdjacentEdges:
         """Return the edges of one node as single numbers."""
@@ -313,32 +325,34 @@ class RowsSnapshot:
         """Yield the edges that end at a node."""
         return self._edges_of(node_id, outgoing=False)
 
-    def rows_of(self, found: EdgeSet) -> Iterator[EdgeRow]:
+    def rows_of(self, found: BaseAndDeltaEdges) -> Iterator[EdgeRow]:
         """Yield the rows of edges, decoding them in batches."""
         base = self.base
         for start in range(0, len(found.base), MAX_BASE_READ_BATCH_ROWS):
             numbers = found.base[start : start + MAX_BASE_READ_BATCH_ROWS]
-            yield from map(decode_edge, base.edge_texts(numbers), base.flags_of_edges[numbers].tolist())
+            yield from map(decode_edge_row_from_json, base.edge_texts(numbers), base.flags_of_edges[numbers].tolist())
         for _, version in found.changed:
             yield cast("EdgeRow", version.row)
 
-    def filter_valid_edges(self, found: EdgeSet, moment: int) -> EdgeSet:
+    def filter_valid_edges(self, found: BaseAndDeltaEdges, moment: int) -> BaseAndDeltaEdges:
         """Return the edges that are valid at a valid time, regardless of their nodes."""
         base = (
             found.base[self.base.valid_edges_mask(found.base, moment)] if self.base.has_validity_bounds else found.base
         )
-        return EdgeSet(base, [each for each in found.changed if cast("EdgeRow", each[1].row).is_valid_at(moment)])
+        return BaseAndDeltaEdges(
+            base, [each for each in found.changed if cast("EdgeRow", each[1].row).is_valid_at(moment)]
+        )
 
-    def filter_valid(self, found: EdgeSet, moment: int) -> EdgeSet:
+    def filter_valid(self, found: BaseAndDeltaEdges, moment: int) -> BaseAndDeltaEdges:
         """Return the edges that are valid at a valid time, between nodes that are."""
         own = self.filter_valid_edges(found, moment)
         base, changed, ends = own.base, own.changed, self.edge_endpoints(own)
         held = self.valid_nodes_mask(ends[0], moment) & self.valid_nodes_mask(ends[1], moment)
-        return EdgeSet(
+        return BaseAndDeltaEdges(
             base[held[: len(base)]], [each for each, holds in zip(changed, held[len(base) :], strict=True) if holds]
         )
 
-    def edge_endpoints(self, found: EdgeSet) -> tuple[NumberArray, NumberArray]:
+    def edge_endpoints(self, found: BaseAndDeltaEdges) -> tuple[NumberArray, NumberArray]:
         """Return sources and targets: first of the edges in the base, then of the changed ones."""
         source, target = self.base.edge_ends(found.base)
         if not found.changed:
@@ -346,7 +360,7 @@ class RowsSnapshot:
         ends = np.array([self.delta.edge_endpoints(number) for number, _ in found.changed], np.int64)
         return np.concatenate((source, ends[:, 0])), np.concatenate((target, ends[:, 1]))
 
-    def weights(self, found: EdgeSet) -> list[float]:
+    def weights(self, found: BaseAndDeltaEdges) -> list[float]:
         """Return the weights of edges."""
         return self.base.weight[found.base].tolist() + [cast("EdgeRow", each.row).weight for _, each in found.changed]
 
@@ -384,7 +398,7 @@ class RowsSnapshot:
     def node_slices(self) -> Iterator[NumberArray]:
         """Yield all nodes in batches of some thousands: first those of the base, ordered by id."""
         count = self.base.nodes
-        for start, end in batch_ranges(self.base.sizes("node")):
+        for start, end in split_into_size_bounded_ranges(self.base.sizes("node")):
             touched = np.flatnonzero(self.delta.touched_nodes[start:end]).tolist()
             yield np.delete(np.arange(start, end), [at for at in touched if not self.has_node_number(start + at)])
         there: list[int] = []
@@ -399,20 +413,22 @@ class RowsSnapshot:
                 there, size = [], 0
         yield np.array(there, np.int64)
 
-    def edge_slices(self) -> Iterator[EdgeSet]:
+    def edge_slices(self) -> Iterator[BaseAndDeltaEdges]:
         """Yield all edges in batches of some thousands: first those of the base, ordered by key."""
         count, edges = self.base.edges, self.delta.edges
-        for start, stop in batch_ranges(self.base.sizes("edge")):
+        for start, stop in split_into_size_bounded_ranges(self.base.sizes("edge")):
             numbers = np.arange(start, stop)
             touched = np.flatnonzero(self.delta.touched_edges[start:stop]).tolist()
             versions = {at: version for at in touched if (version := edges[start + at].at(self.at)) is not None}
             changed = [(start + at, version) for at, version in versions.items() if version.row is not None]
-            yield EdgeSet(np.delete(numbers, list(versions)), changed)
+            yield BaseAndDeltaEdges(np.delete(numbers, list(versions)), changed)
         end = count + len(self.delta.sources)
         for start in range(count, end, MAX_BASE_READ_BATCH_ROWS):
             found = ((number, edges.get(number)) for number in range(start, min(start + MAX_BASE_READ_BATCH_ROWS, end)))
             versions = [(number, version.at(self.at)) for number, version in found if version is not None]
-            yield EdgeSet(_NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None])
+            yield BaseAndDeltaEdges(
+                _NO_EDGES, [(n, version) for n, version in versions if version and version.row is not None]
+            )
 
     def node_rows(self) -> Iterator[list[NodeRow]]:
         """Return an iterator over batches of all nodes' rows."""
@@ -430,7 +446,7 @@ class RowsSnapshot:
         """Return the rows of existing nodes; ``numbers`` must be sorted."""
         base, some = self.base, numbers.tolist()
         if some and some[-1] < base.nodes and self.delta.nodes.keys().isdisjoint(some):
-            return [*map(decode_node, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
+            return [*map(decode_node_row_from_json, base.node_texts(numbers), base.flags_of_nodes[numbers].tolist())]
         return [row for number in some if (row := self.node_row(number)) is not None]
 
     def edge_rows(self) -> Iterator[list[EdgeRow]]:
@@ -456,7 +472,11 @@ class RowsSnapshot:
 
 
 def _is_memory_or_named(version: RowVersion | None) -> bool:
-    return version is not None and version.row is not None and column_set_of(version.row.extras) is ColumnSet.MEMORY
+    return (
+        version is not None
+        and version.row is not None
+        and find_required_column_set(version.row.extras) is ColumnSet.MEMORY
+    )
 
 
 _NO_EDGES = np.empty(0, np.int64)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kgserve.storage.rows.format import NumberArray
+from kgserve.storage.rows.base_segment_file_format import NumberArray
 
 SUFFIX_MARKERS = {"node": (b',"attributes":', b',"version":'), "edge": (b',"relation_type":', b',"attributes":')}
 """Texts before which rows may be split; the first one at which many rows agree is used."""
@@ -36,7 +36,7 @@ class RemovedSuffixes(NamedTuple):
 
 
 class SuffixDictionary:
-    """Suffixes of a base under construction. Number 0 is the empty suffix."""
+    """Dictionary of common row suffixes of a base segment being built. Number 0 is the empty suffix."""
 
     def __init__(self, old: Sequence[bytes], used: Iterable[int]) -> None:
         """Keep the ``old`` suffixes whose numbers are in ``used``."""

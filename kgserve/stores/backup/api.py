@@ -44,7 +44,7 @@ class BackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StoreBackupAnswer(msgspec.Struct, kw_only=True):
-    """The backup of one store.
+    """Result of backing up one store.
 
     Its newest base covers the commits from ``first`` to ``sequence``; any moment from ``since`` to ``taken_at`` can be
     restored. ``new_base`` says why everything was copied; it is empty if only new data was.
@@ -84,7 +84,7 @@ class BackupAnswer(msgspec.Struct, kw_only=True):
     bytes_copied: int
 
 
-class PreparedStore(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PreparedStoreFolder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A store folder that a local command prepared in the data folder, and the state it must open with."""
 
     folder: Annotated[str, Meta(max_length=128)]
@@ -105,9 +105,9 @@ class RestoreBackupRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
         Annotated[_StoreName, Meta(description="Name of the restored store; if omitted, its original name")] | None
     ) = msgspec.field(default=None, name="as")
     until: _Until = None
-    prepared: Annotated[PreparedStore, Meta(description="For `kgserve restore` on the server's own machine")] | None = (
-        None
-    )
+    prepared: (
+        Annotated[PreparedStoreFolder, Meta(description="For `kgserve restore` on the server's own machine")] | None
+    ) = None
 
 
 class RestoredStore(msgspec.Struct, kw_only=True):
@@ -128,8 +128,8 @@ class RestoreBackupAnswer(msgspec.Struct, kw_only=True):
     stores: list[RestoredStore]
 
 
-class BackupBaseAnswer(msgspec.Struct, kw_only=True):
-    """One base of a backup: whether it is intact, the sequences and times it covers, and its number of runs."""
+class BackupChainVerification(msgspec.Struct, kw_only=True):
+    """Verification result of one chain of a backup: whether it is intact, and the sequences and times it covers."""
 
     ok: bool
     first: int
@@ -145,6 +145,6 @@ class BackupVerification(msgspec.Struct, kw_only=True):
 
     store: str
     ok: bool
-    bases: list[BackupBaseAnswer]
+    bases: list[BackupChainVerification]
     faults: list[str]
     leftovers: int

@@ -28,33 +28,39 @@ from kgserve.errors import (
     Unavailable,
 )
 from kgserve.platform.durable_files import (
+    fsync_file,
+    fsync_folder,
     shorten_journal_path,
-    sync_file,
-    sync_folder,
     translate_storage_errors,
     write_all_bytes,
 )
-from kgserve.platform.permissions import create_private_folder
+from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.sqlite_files import copy_database
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.history.recovery import find_row_fault
+from kgserve.projections.history.recovery import find_history_row_fault
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import JournalFrame, JournalFrameError, JournalSegment, list_segments, read_frames
-from kgserve.storage.journal.tail import oldest_sequence
-from kgserve.storage.layout import StoreDescription, StoreLayout
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import format_digest
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
+from kgserve.storage.journal.journal import (
+    JournalFrame,
+    JournalFrameError,
+    JournalSegment,
+    list_journal_segments,
+    read_journal_frames,
+)
+from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.row_digest import format_digest
+from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
+from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.stores.backup.folder import (
     BackedUpFile,
-    BackupBase,
+    BackedUpJournalFrames,
+    BackupChain,
+    BackupEndState,
     BackupFolder,
     BackupManifest,
-    BackupMark,
-    BackupRun,
+    BackupRunFiles,
     HistoryCopy,
-    JournalPiece,
     SnapshotCopy,
     StoreBackup,
 )
@@ -87,7 +93,7 @@ class HistoryExtent(msgspec.Struct, frozen=True):
     time: int
 
 
-class JournalChunk(msgspec.Struct, frozen=True):
+class JournalFramesToCopy(msgspec.Struct, frozen=True):
     """Whole frames of an open segment file to be copied, and the store's state after them."""
 
     file: BinaryIO
@@ -112,9 +118,9 @@ def read_history_extent(path: Path) -> HistoryExtent | None:
 
 
 @contextmanager
-def open_segments_from(layout: StoreLayout, sequence: int) -> Generator[list[tuple[JournalSegment, BinaryIO]]]:
+def open_journal_segments_from(layout: StoreLayout, sequence: int) -> Generator[list[tuple[JournalSegment, BinaryIO]]]:
     """Open the segments from the one that holds a sequence. Raises JournalStartMissing and SourceFileRemoved."""
-    segments = list_segments(layout.journal)
+    segments = list_journal_segments(layout.journal)
     if not segments or segments[0].first > sequence:
         raise JournalStartMissing
     at = max(index for index, segment in enumerate(segments) if segment.first <= sequence)
@@ -128,21 +134,21 @@ def open_segments_from(layout: StoreLayout, sequence: int) -> Generator[list[tup
         yield opened
 
 
-def find_journal_chunks(
+def find_journal_frames_to_copy(
     opened: list[tuple[JournalSegment, BinaryIO]], offset: int, due: int, mark: int
-) -> list[JournalChunk]:
-    """Return what to copy from these segments, from ``offset`` in the first up to the frame with ``mark``.
+) -> list[JournalFramesToCopy]:
+    """Return the journal frames to copy from these segments, from ``offset`` in the first up to ``mark``.
 
     Raises JournalDamaged if the journal is damaged or incomplete before the mark.
     """
-    found: list[JournalChunk] = []
+    found: list[JournalFramesToCopy] = []
     for segment, file in opened:
         newest: JournalFrame | None = None
         for frame in _frames(file, offset, due, mark):
             newest = frame
         if newest is not None:
             state = newest.changes()[-1].state
-            found.append(JournalChunk(file, segment.first, offset, newest.end - offset, due, state))
+            found.append(JournalFramesToCopy(file, segment.first, offset, newest.end - offset, due, state))
             due = state.sequence + 1
         offset = 0
     if due <= mark:
@@ -158,7 +164,7 @@ def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Journa
         return
     pause_at = time.perf_counter() + MAX_FRAME_SCAN_SECONDS
     try:
-        for frame in read_frames(file, offset, file.seek(0, os.SEEK_END), due):
+        for frame in read_journal_frames(file, offset, file.seek(0, os.SEEK_END), due):
             yield frame
             if frame.last >= mark:
                 return
@@ -172,23 +178,25 @@ def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Journa
         ) from error
 
 
-def copy_chunks(found: list[JournalChunk], folder: Path) -> list[JournalPiece]:
-    """Copy chunks into a run's folder, one file each. The folder is created only if there are chunks."""
+def copy_journal_frames(found: list[JournalFramesToCopy], folder: Path) -> list[BackedUpJournalFrames]:
+    """Copy journal frames into a run's folder, one file per chunk. The folder is created only if there are any."""
     if not found:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     pieces = [_copy_chunk(chunk, folder) for chunk in found]
-    sync_folder(folder)
+    fsync_folder(folder)
     return pieces
 
 
-def _copy_chunk(chunk: JournalChunk, folder: Path) -> JournalPiece:
+def _copy_chunk(chunk: JournalFramesToCopy, folder: Path) -> BackedUpJournalFrames:
     name = f"{chunk.segment:020d}.{chunk.offset}.log"
-    entry = copy_range(chunk.file, chunk.offset, chunk.bytes, folder / name, f"{folder.name}/{name}")
-    return JournalPiece(entry, chunk.segment, chunk.offset, chunk.first, chunk.state.sequence, chunk.state.time)
+    entry = copy_file_range_durably(chunk.file, chunk.offset, chunk.bytes, folder / name, f"{folder.name}/{name}")
+    return BackedUpJournalFrames(
+        entry, chunk.segment, chunk.offset, chunk.first, chunk.state.sequence, chunk.state.time
+    )
 
 
-def copy_range(file: BinaryIO, offset: int, size: int, target: Path, path: str) -> BackedUpFile:
+def copy_file_range_durably(file: BinaryIO, offset: int, size: int, target: Path, path: str) -> BackedUpFile:
     """Copy ``size`` bytes into a new file durably; ``path`` is its name in the manifest. Raises StorageFull."""
     hasher = hashlib.sha256()
     file.seek(offset)
@@ -217,7 +225,7 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
             unsynced = 0
 
 
-def hash_range(file: BinaryIO, offset: int, size: int) -> str:
+def hash_file_range(file: BinaryIO, offset: int, size: int) -> str:
     """Return the SHA-256 checksum of a range in hexadecimal, up to the end of a shorter file."""
     hasher = hashlib.sha256()
     file.seek(offset)
@@ -367,7 +375,7 @@ class _BackupJob:
                 "backup, so older bases stay until a backup with --full"
             )
         after = msgspec.structs.replace(before, bases=self._bases_to_keep([*kept, base]))
-        sync_folder(self._backup.folder)
+        fsync_folder(self._backup.folder)
         self._backup.write(after)
         self._backup.clear_leftovers(after)
         old = {file.path for each in before.bases for file in each.files}
@@ -388,7 +396,7 @@ class _BackupJob:
             took_ms=0.0,
         )
 
-    def _next_base(self, before: BackupManifest) -> tuple[BackupBase, str]:
+    def _next_base(self, before: BackupManifest) -> tuple[BackupChain, str]:
         """Return the base including new data, and the reason if it is a new one, else ""."""
         for _ in range(MAX_COPY_ATTEMPTS):
             described = self._described()
@@ -415,9 +423,9 @@ class _BackupJob:
             )
         return found
 
-    def _marked(self, state: StoreState, described: StoreDescription) -> BackupMark:
+    def _marked(self, state: StoreState, described: StoreDescription) -> BackupEndState:
         cursor = read_history_extent(self._layout.history) if described.history != "none" else None
-        return BackupMark(
+        return BackupEndState(
             sequence=state.sequence,
             time=state.time,
             # If the clock was ahead, the last commit may lie in the future.
@@ -447,27 +455,27 @@ class _BackupJob:
             return f"the previous base has {MAX_RUNS_PER_BASE:,} runs"
         return ""
 
-    def _continued(self, before: BackupManifest, described: StoreDescription) -> BackupBase:
+    def _continued(self, before: BackupManifest, described: StoreDescription) -> BackupChain:
         base = before.bases[-1]
         self._require_files(base)
         mark = max(self._mark, base.last.sequence)
         newest = base.pieces[-1] if base.pieces else None
         number = before.runs.stop
         try:
-            with open_segments_from(self._layout, newest.segment if newest else base.needed) as opened:
+            with open_journal_segments_from(self._layout, newest.segment if newest else base.needed) as opened:
                 self._require_same(opened[0], base)
                 offset, due = (newest.end, newest.last + 1) if newest else (0, opened[0][0].first)
-                found = find_journal_chunks(opened, offset, due, mark)
-                pieces = copy_chunks(found, self._backup.run_folder(number))
+                found = find_journal_frames_to_copy(opened, offset, due, mark)
+                pieces = copy_journal_frames(found, self._backup.run_folder(number))
         except JournalStartMissing:
             raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON) from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
-        runs = [*base.runs, BackupRun(number, pieces)] if pieces else base.runs
+        runs = [*base.runs, BackupRunFiles(number, pieces)] if pieces else base.runs
         # Replaces the last mark if only the time differs.
         same = msgspec.structs.replace(marked, taken=base.last.taken) == base.last
         return msgspec.structs.replace(base, runs=runs, marks=[*(base.marks[:-1] if same else base.marks), marked])
 
-    def _bases_to_keep(self, bases: list[BackupBase]) -> list[BackupBase]:
+    def _bases_to_keep(self, bases: list[BackupChain]) -> list[BackupChain]:
         """Return the bases that the backup folder is to have.
 
         If an older base reaches further than the newest one, the store may have lost commits, so only a full backup
@@ -478,7 +486,7 @@ class _BackupJob:
             return bases
         return bases[-self._options.keep :]
 
-    def _require_files(self, base: BackupBase) -> None:
+    def _require_files(self, base: BackupChain) -> None:
         for file in base.files:
             path = self._backup.folder / file.path
             if not path.is_file() or path.stat().st_size != file.bytes:
@@ -486,7 +494,7 @@ class _BackupJob:
                     f"{path}: missing or of the wrong size; run `kgserve verify` for details, or back up with --full"
                 )
 
-    def _require_same(self, opened: tuple[JournalSegment, BinaryIO], base: BackupBase) -> None:
+    def _require_same(self, opened: tuple[JournalSegment, BinaryIO], base: BackupChain) -> None:
         """Raise _BaseNotContinuable unless the store's journal continues from the last piece."""
         segment, file = opened
         if not base.pieces:
@@ -495,12 +503,12 @@ class _BackupJob:
         newest = base.pieces[-1]
         if segment.first != newest.segment:
             raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON)
-        if hash_range(file, newest.offset, newest.file.bytes) != newest.file.sha256:
+        if hash_file_range(file, newest.offset, newest.file.bytes) != newest.file.sha256:
             raise _BaseNotContinuable(
                 "the journal changed before the end of the previous backup, for example by a restore"
             )
 
-    def _require_same_snapshot(self, segment: JournalSegment, base: BackupBase) -> None:
+    def _require_same_snapshot(self, segment: JournalSegment, base: BackupChain) -> None:
         """Check a base without journal pieces: the store's snapshot must be the one that was copied."""
         state = base.last.state
         taken = snapshot.find_newest_whole_snapshot(self._layout.journal, state.sequence) if state.sequence else None
@@ -509,7 +517,7 @@ class _BackupJob:
 
     # New bases
 
-    def _new_base(self, folder: Path, described: StoreDescription) -> BackupBase:
+    def _new_base(self, folder: Path, described: StoreDescription) -> BackupChain:
         """Copy the starting rows, the journal since then, and the history if the journal cannot replace it.
 
         Raises SourceFileRemoved, JournalDamaged, StorageFull.
@@ -521,10 +529,10 @@ class _BackupJob:
         taken = snapshot.find_newest_whole_snapshot(self._layout.journal, mark)
         rows = _copy_snapshot(self._layout, taken, folder) if taken else None
         rows_from, copied, state = _journal(self._layout, taken, history, folder, mark)
-        sync_folder(folder)
+        fsync_folder(folder)
         first = max(rows_from, known)
         since = max(made, taken.time if taken and first == taken.sequence else 0)
-        return BackupBase(
+        return BackupChain(
             created_at=described.created_at,
             rows_from=rows_from,
             first=first,
@@ -557,26 +565,26 @@ class _BackupJob:
             time.sleep(0.05)
 
     def _is_covered_by_journal(self, described: StoreDescription, cursor: HistoryExtent | None) -> bool:
-        from_start = oldest_sequence(self._layout.journal) == 1 and described.history_from == 0
+        from_start = find_oldest_journal_sequence(self._layout.journal) == 1 and described.history_from == 0
         return from_start and (cursor is None or cursor.oldest == 0)
 
     def _is_usable(self, described: StoreDescription, cursor: HistoryExtent) -> bool:
         is_current = cursor.oldest >= min(described.history_from, self._mark)
-        return is_current and cursor.sequence + 1 >= oldest_sequence(self._layout.journal)
+        return is_current and cursor.sequence + 1 >= find_oldest_journal_sequence(self._layout.journal)
 
 
 def _journal(
     layout: StoreLayout, taken: snapshot.SnapshotManifest | None, history: HistoryCopy | None, folder: Path, mark: int
-) -> tuple[int, BackupRun, StoreState]:
+) -> tuple[int, BackupRunFiles, StoreState]:
     """Copy the journal. Return the sequence to replay it from, the run, and the final state."""
-    starts = [*([0] if oldest_sequence(layout.journal) == 1 else []), *([taken.sequence] if taken else [])]
+    starts = [*([0] if find_oldest_journal_sequence(layout.journal) == 1 else []), *([taken.sequence] if taken else [])]
     failed: JournalDamaged | None = None
     for rows_from in starts:
         needed = 1 + min(rows_from, history.sequence if history else rows_from)
         try:
-            with open_segments_from(layout, needed) as opened:
-                found = find_journal_chunks(opened, 0, opened[0][0].first, mark)
-                run = BackupRun(int(folder.name.rpartition("-")[2]), copy_chunks(found, folder))
+            with open_journal_segments_from(layout, needed) as opened:
+                found = find_journal_frames_to_copy(opened, 0, opened[0][0].first, mark)
+                run = BackupRunFiles(int(folder.name.rpartition("-")[2]), copy_journal_frames(found, folder))
                 return rows_from, run, _state(taken, found)
         except JournalStartMissing:
             continue
@@ -589,7 +597,7 @@ def _journal(
     )
 
 
-def _state(taken: snapshot.SnapshotManifest | None, found: list[JournalChunk]) -> StoreState:
+def _state(taken: snapshot.SnapshotManifest | None, found: list[JournalFramesToCopy]) -> StoreState:
     states = [StoreState(), *([taken.state] if taken else []), *(chunk.state for chunk in found[-1:])]
     return max(states, key=lambda state: state.sequence)
 
@@ -605,10 +613,12 @@ def _copy_snapshot(layout: StoreLayout, taken: snapshot.SnapshotManifest, folder
         except FileNotFoundError as error:
             raise SourceFileRemoved from error
         files = [
-            copy_range(file, 0, file.seek(0, os.SEEK_END), target / name, f"{folder.name}/{source.name}/{name}")
+            copy_file_range_durably(
+                file, 0, file.seek(0, os.SEEK_END), target / name, f"{folder.name}/{source.name}/{name}"
+            )
             for name, file in opened.items()
         ]
-    sync_folder(target)
+    fsync_folder(target)
     try:
         snapshot.verify_snapshot(target)
     except JournalDamaged as error:  # replaced by a compaction while it was copied
@@ -625,13 +635,13 @@ def _copy_history(layout: StoreLayout, folder: Path) -> tuple[HistoryCopy, int]:
     cursor = read_history_extent(path)
     if cursor is None:
         raise SourceFileRemoved
-    if (fault := find_row_fault(path)) is not None:
+    if (fault := find_history_row_fault(path)) is not None:
         raise BackupDamaged(
             f"{layout.history.name} of store {layout.name!r} is damaged ({fault}) and was not copied; run `kgserve "
             "doctor --salvage`, or restart the server, to keep its intact part"
         )
-    sync_file(path)
+    fsync_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
-        entry = BackedUpFile(f"{folder.name}/{BACKUP_HISTORY_FILE}", size, hash_range(file, 0, size))
+        entry = BackedUpFile(f"{folder.name}/{BACKUP_HISTORY_FILE}", size, hash_file_range(file, 0, size))
     return HistoryCopy(cursor.sequence, cursor.oldest, entry), cursor.time

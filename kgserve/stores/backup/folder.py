@@ -21,12 +21,12 @@ import structlog
 
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, KgserveError, NotFound
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import sync_folder, translate_storage_errors, write_file_atomically
-from kgserve.platform.permissions import create_private_folder, restrict_folder
+from kgserve.platform.durable_files import fsync_folder, translate_storage_errors, write_file_atomically
+from kgserve.platform.file_permissions import create_private_folder, restrict_folder_permissions
 from kgserve.platform.timestamps import is_representable_time
-from kgserve.storage.layout import StoreDescription
-from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.store_folder_layout import StoreDescription
 
 log = structlog.get_logger()
 
@@ -50,8 +50,8 @@ class BackedUpFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class JournalPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whole frames of a journal segment: their offset in it, and the range of sequences they contain.
+class BackedUpJournalFrames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Journal frames in a backup: the file, their offset in the segment, and the range of sequences they contain.
 
     ``time`` is that of the last commit, in microseconds.
     """
@@ -84,7 +84,7 @@ class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: BackedUpFile
 
 
-class BackupMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class BackupEndState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """State and settings of a store at the end of one backup, and the reach of its history.
 
     ``time`` is that of the last commit, ``taken`` that of the backup, both in microseconds. ``is_empty`` states that
@@ -107,15 +107,15 @@ class BackupMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return StoreState(self.sequence, self.time, int(self.digest, 16), self.nodes, self.edges)
 
 
-class BackupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Journal pieces copied by one backup, in a folder of their own."""
+class BackupRunFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files that one backup run added: its journal frames, in a folder of their own."""
 
     number: int
-    pieces: list[JournalPiece]
+    pieces: list[BackedUpJournalFrames]
 
 
-class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Starting point of a restore, and everything added since.
+class BackupChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Chain of backups: a starting point of restores, and everything that later runs added to it.
 
     Any sequence from ``first`` to that of the last mark can be restored, and any time from ``since`` to that mark's
     time. The journal is replayed from ``rows_from``: 0, or the sequence of the snapshot.
@@ -129,16 +129,16 @@ class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keeps_history: bool
     snapshot: SnapshotCopy | None
     history: HistoryCopy | None
-    runs: list[BackupRun]
-    marks: list[BackupMark]
+    runs: list[BackupRunFiles]
+    marks: list[BackupEndState]
 
     @property
-    def last(self) -> BackupMark:
+    def last(self) -> BackupEndState:
         """Newest mark."""
         return self.marks[-1]
 
     @property
-    def pieces(self) -> list[JournalPiece]:
+    def pieces(self) -> list[BackedUpJournalFrames]:
         """Journal pieces of all runs, in order."""
         return [piece for run in self.runs for piece in run.pieces]
 
@@ -155,11 +155,11 @@ class BackupBase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackupManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Backup of one store: its bases, oldest first."""
+    """Manifest of one store's backup: its chains of backup runs, oldest first."""
 
     format: int
     store: str
-    bases: list[BackupBase] = []
+    bases: list[BackupChain] = []
 
     @property
     def runs(self) -> range:
@@ -261,7 +261,7 @@ class StoreBackup:
 
     def clear_leftovers(self, manifest: BackupManifest) -> None:
         """Remove files of interrupted backups, and runs that are no longer needed."""
-        for path in list_leftover_runs(self.folder, manifest):
+        for path in list_leftover_backup_run_folders(self.folder, manifest):
             shutil.rmtree(path, ignore_errors=True)
 
     def write(self, manifest: BackupManifest) -> None:
@@ -269,7 +269,7 @@ class StoreBackup:
         _write(self.path, manifest)
 
 
-def list_leftover_runs(folder: Path, manifest: BackupManifest) -> list[Path]:
+def list_leftover_backup_run_folders(folder: Path, manifest: BackupManifest) -> list[Path]:
     """Return run folders that the manifest does not include, left over from interrupted backups."""
     if not folder.is_dir():
         return []
@@ -355,7 +355,7 @@ class BackupFolder:
         names = self.names()
         if name not in names:
             with translate_storage_errors(f"writing {self.path / BACKUP_STORES_FILE}"):
-                sync_folder(self.path / BACKUP_STORES_FOLDER)
+                fsync_folder(self.path / BACKUP_STORES_FOLDER)
                 _write(self.path / BACKUP_STORES_FILE, BackupStoreList(BACKUP_FORMAT, sorted([*names, name])))
 
     def _require_backup_or_empty(self) -> None:
@@ -374,11 +374,11 @@ class BackupFolder:
             self._restrict_permissions()
             if not (self.path / BACKUP_STORES_FILE).exists():
                 _write(self.path / BACKUP_STORES_FILE, BackupStoreList(BACKUP_FORMAT))
-                sync_folder(self.path.parent)
+                fsync_folder(self.path.parent)
 
     def _restrict_permissions(self) -> None:
         """Restrict permissions: older versions wrote files that every user of the machine could read."""
-        mended = restrict_folder(self.path)
+        mended = restrict_folder_permissions(self.path)
         if mended.closed:
             log.warning("backups_closed_to_others", path=str(self.path), were_open=mended.closed)
         for path in mended.still_open:
@@ -395,7 +395,7 @@ def _lock(descriptor: int, how: int, refusal: str) -> None:
 _MAX_SCANNED_FOLDERS = 10_000
 
 
-def find_backups_holding(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
+def find_backups_with_commits(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
     """Yield the backups below a folder that contain any of the given commits of a store, as (name, description).
 
     Unreadable backups are included.

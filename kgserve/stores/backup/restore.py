@@ -17,19 +17,25 @@ import msgspec
 
 from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.durable_files import sync_file, sync_folder, translate_storage_errors, write_all_bytes
-from kgserve.platform.permissions import create_private_folder
+from kgserve.platform.durable_files import fsync_file, fsync_folder, translate_storage_errors, write_all_bytes
+from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.timestamps import format_time, parse_time
-from kgserve.projections.history.history import HistoryFile
-from kgserve.projections.history.recovery import find_row_fault
+from kgserve.projections.history.recovery import find_history_row_fault
+from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import JournalFrame, JournalFrameError, encode_frame, read_frames, segment_path
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.layout import write_description
-from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
-from kgserve.stores.backup.api import BackupBaseAnswer, BackupVerification
-from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, hash_range
+from kgserve.storage.journal.journal import (
+    JournalFrame,
+    JournalFrameError,
+    encode_journal_frame,
+    journal_segment_path,
+    read_journal_frames,
+)
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.change_set import ChangeSet, StoreState
+from kgserve.storage.store_folder_layout import write_store_description
+from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
+from kgserve.stores.backup.api import BackupChainVerification, BackupVerification
+from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, hash_file_range
 from kgserve.stores.backup.folder import (
     BACKUP_LOCK_FILE,
     BACKUP_MANIFEST_FILE,
@@ -37,27 +43,27 @@ from kgserve.stores.backup.folder import (
     BACKUP_STORES_FOLDER,
     RUN_FOLDER_PREFIX,
     BackedUpFile,
-    BackupBase,
+    BackedUpJournalFrames,
+    BackupChain,
+    BackupEndState,
     BackupFolder,
     BackupManifest,
-    BackupMark,
-    JournalPiece,
     StoreBackup,
-    list_leftover_runs,
+    list_leftover_backup_run_folders,
 )
 
 
-class CommitMark(msgspec.Struct, frozen=True):
-    """Sequence and time of a commit; the rest of the change set is not decoded."""
+class CommitHeader(msgspec.Struct, frozen=True):
+    """Header of a commit: sequence and time; the rest of the change set is not decoded."""
 
     sequence: int
     time: int
 
 
-_commits = msgpack_decoder(list[CommitMark]).decode
+_commits = msgpack_decoder(list[CommitHeader]).decode
 
 
-def find_file_fault(folder: Path, file: BackedUpFile) -> str | None:
+def find_backed_up_file_fault(folder: Path, file: BackedUpFile) -> str | None:
     """Return a description of what is wrong with a file other than a journal piece, or None."""
     path = folder / file.path
     if not path.is_file() or path.is_symlink():
@@ -66,14 +72,14 @@ def find_file_fault(folder: Path, file: BackedUpFile) -> str | None:
     if size != file.bytes:
         return f"{path}: has {size:,} bytes instead of {file.bytes:,}"
     with path.open("rb") as opened:
-        if hash_range(opened, 0, size) != file.sha256:
+        if hash_file_range(opened, 0, size) != file.sha256:
             return f"{path}: checksum mismatch"
     return None
 
 
-def find_piece_fault(folder: Path, piece: JournalPiece) -> str | None:
+def find_backed_up_journal_fault(folder: Path, piece: BackedUpJournalFrames) -> str | None:
     """Return a description of what is wrong with a journal piece, including the first damaged frame, or None."""
-    fault = find_file_fault(folder, piece.file)
+    fault = find_backed_up_file_fault(folder, piece.file)
     path = folder / piece.file.path
     if fault is None or not path.is_file():
         return fault
@@ -86,9 +92,9 @@ def find_piece_fault(folder: Path, piece: JournalPiece) -> str | None:
     return fault
 
 
-def read_verified_frames(folder: Path, piece: JournalPiece) -> Iterator[JournalFrame]:
+def read_verified_journal_frames(folder: Path, piece: BackedUpJournalFrames) -> Iterator[JournalFrame]:
     """Yield the frames of a piece whose checksum matches. Raises BackupDamaged naming file and offset."""
-    if (fault := find_piece_fault(folder, piece)) is not None:
+    if (fault := find_backed_up_journal_fault(folder, piece)) is not None:
         raise BackupDamaged(fault)
     path = folder / piece.file.path
     try:
@@ -97,21 +103,21 @@ def read_verified_frames(folder: Path, piece: JournalPiece) -> Iterator[JournalF
         raise BackupDamaged(f"{path}: {error}") from error
 
 
-def _frames(path: Path, piece: JournalPiece) -> Iterator[JournalFrame]:
+def _frames(path: Path, piece: BackedUpJournalFrames) -> Iterator[JournalFrame]:
     """Yield the frames of a piece. Raises JournalFrameError at the first that is damaged or out of sequence."""
     due, offset = piece.first, 0
     with path.open("rb") as file:
-        for frame in read_frames(file, 0, path.stat().st_size, due):
+        for frame in read_journal_frames(file, 0, path.stat().st_size, due):
             yield frame
             due, offset = frame.last + 1, frame.end
     if due != piece.last + 1:
         raise JournalFrameError(offset, f"unexpected end of file, expected sequence {due}")
 
 
-def read_commit_marks(folder: Path, base: BackupBase) -> Iterator[CommitMark]:
-    """Yield all commits in the journal of a base, in order. Raises BackupDamaged."""
+def read_backup_commit_headers(folder: Path, base: BackupChain) -> Iterator[CommitHeader]:
+    """Yield sequence and time of all commits in a chain of a backup, in order. Raises BackupDamaged."""
     for piece in base.pieces:
-        for frame in read_verified_frames(folder, piece):
+        for frame in read_verified_journal_frames(folder, piece):
             yield from _commits(frame.payload)
 
 
@@ -133,21 +139,21 @@ def verify_backup(folder: BackupFolder, store: str | None = None) -> Iterator[Ba
 
 def _verified(backup: StoreBackup) -> BackupVerification:
     faults = [f"{backup.path}: missing"]
-    bases, left = list[BackupBaseAnswer](), list[Path]()
+    bases, left = list[BackupChainVerification](), list[Path]()
     if backup.exists:
         try:
             manifest = backup.read()
         except BackupDamaged as error:
             faults = [error.message]
         else:
-            left = list_leftover_runs(backup.folder, manifest)
+            left = list_leftover_backup_run_folders(backup.folder, manifest)
             found = [[*_faults(backup.folder, base)] for base in manifest.bases]
             bases = [_base(base, ok=not each) for base, each in zip(manifest.bases, found, strict=True)]
             faults = [*(fault for each in found for fault in each), *_extra(backup.folder, manifest, left)]
     return BackupVerification(store=backup.store, ok=not faults, bases=bases, faults=faults, leftovers=len(left))
 
 
-def _may_lack_commits(base: BackupBase) -> bool:
+def _may_lack_commits(base: BackupChain) -> bool:
     """Return whether a base holds no commit and does not state that the store had none."""
     return base.last.sequence == 0 and not base.last.is_empty
 
@@ -160,8 +166,8 @@ def _lacking(folder: Path) -> str:
     )
 
 
-def _base(base: BackupBase, *, ok: bool) -> BackupBaseAnswer:
-    return BackupBaseAnswer(
+def _base(base: BackupChain, *, ok: bool) -> BackupChainVerification:
+    return BackupChainVerification(
         ok=ok,
         first=base.first,
         last=base.last.sequence,
@@ -172,33 +178,33 @@ def _base(base: BackupBase, *, ok: bool) -> BackupBaseAnswer:
     )
 
 
-def _faults(folder: Path, base: BackupBase) -> Iterator[str]:
+def _faults(folder: Path, base: BackupChain) -> Iterator[str]:
     pieces = {piece.file.path for piece in base.pieces}
     if _may_lack_commits(base):
         yield _lacking(folder)
     for file in base.files:
-        if file.path not in pieces and (fault := find_file_fault(folder, file)) is not None:
+        if file.path not in pieces and (fault := find_backed_up_file_fault(folder, file)) is not None:
             yield fault
     # The checksum also matches data that was damaged before it was copied.
-    if base.history is not None and find_file_fault(folder, base.history.file) is None:
+    if base.history is not None and find_backed_up_file_fault(folder, base.history.file) is None:
         path = folder / base.history.file.path
-        if (fault := find_row_fault(path)) is not None:
+        if (fault := find_history_row_fault(path)) is not None:
             yield f"{path}: {fault}"
     due: int | None = None
     for piece in base.pieces:
         if (fault := _piece_fault(folder, piece, due)) is not None:
             yield fault
         due = piece.last + 1
-    if base.snapshot is not None and not any(find_file_fault(folder, file) for file in base.snapshot.files):
+    if base.snapshot is not None and not any(find_backed_up_file_fault(folder, file) for file in base.snapshot.files):
         try:
             snapshot.verify_snapshot((folder / base.snapshot.files[0].path).parent)
         except JournalDamaged as error:
             yield error.message
 
 
-def _piece_fault(folder: Path, piece: JournalPiece, due: int | None) -> str | None:
+def _piece_fault(folder: Path, piece: BackedUpJournalFrames, due: int | None) -> str | None:
     """Return what is wrong with a journal piece, including damage that is older than the copy, and gaps before it."""
-    if (fault := find_piece_fault(folder, piece)) is not None:
+    if (fault := find_backed_up_journal_fault(folder, piece)) is not None:
         return fault
     if due is not None and piece.first != due:
         return f"{folder / piece.file.path}: begins with sequence {piece.first}, expected {due}"
@@ -245,20 +251,20 @@ REPLAY_BATCH_CHANGES = 500
 
 
 class RestorePoint(msgspec.Struct, frozen=True):
-    """A restorable point: a base and a sequence it covers."""
+    """Point that a backup can be restored to: a chain and a sequence that it covers."""
 
-    base: BackupBase
+    base: BackupChain
     sequence: int
 
     @property
-    def mark(self) -> BackupMark:
+    def mark(self) -> BackupEndState:
         """Newest mark up to the sequence, or else the first one. Its settings are restored."""
         before = [mark for mark in self.base.marks if mark.sequence <= self.sequence]
         return before[-1] if before else self.base.marks[0]
 
 
 def find_restore_point(backup: StoreBackup, manifest: BackupManifest, until: str | None) -> RestorePoint:
-    """Return the point named by a sequence or an RFC 3339 time; without one, the end of the newest backup.
+    """Return the restore point for a sequence or an RFC 3339 time; without one, the end of the newest backup.
 
     Raises BackupDamaged, and InvalidInput for a point that is not covered; the error lists what is.
     """
@@ -299,11 +305,13 @@ def _at_sequence(manifest: BackupManifest, sequence: int) -> RestorePoint:
 def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, text: str) -> RestorePoint:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
-            return RestorePoint(base, max(base.first, _last_by(read_commit_marks(backup.folder, base), time, text)))
+            return RestorePoint(
+                base, max(base.first, _last_by(read_backup_commit_headers(backup.folder, base), time, text))
+            )
     raise InvalidInput(f"`until`: {text} is not covered; this backup covers {describe_restorable_range(manifest)}")
 
 
-def _last_by(found: Iterable[CommitMark], time: int, text: str) -> int:
+def _last_by(found: Iterable[CommitHeader], time: int, text: str) -> int:
     """Return the last sequence committed by a time, or 0.
 
     Raises InvalidInput if the clock was ahead for the next commit, which may then have been made earlier.
@@ -326,7 +334,7 @@ def _last_by(found: Iterable[CommitMark], time: int, text: str) -> int:
 
 
 def restore_store(backup: StoreBackup, point: RestorePoint, target: Path) -> StoreState:
-    """Write a store's folder as of a point, durably. Return the state that it must open with.
+    """Restore a store's folder from a backup as of a point, durably. Return the state that it must open with.
 
     Raises StorageFull, and BackupDamaged naming file and offset.
     """
@@ -339,18 +347,18 @@ def _build(backup: StoreBackup, point: RestorePoint, target: Path) -> StoreState
     create_private_folder(journal)
     states = [StoreState(), *_snapshot(backup.folder, point, journal), *_segments(backup.folder, point, journal)]
     if not any(journal.glob("*.log")):
-        segment_path(journal, point.sequence + 1).touch()
+        journal_segment_path(journal, point.sequence + 1).touch()
     state = max(states, key=attrgetter("sequence"))
     if state.sequence != point.sequence:
         raise BackupDamaged(f"{backup.path}: restores to sequence {state.sequence} instead of {point.sequence}")
     mark = point.mark
     settings = mark.settings
     kept = msgspec.structs.replace(settings, history_from=min(settings.history_from, point.sequence))
-    write_description(target, kept)
+    write_store_description(target, kept)
     if settings.history != "none":
         _history(backup.folder, point, target)
-    sync_folder(journal)
-    sync_folder(target)
+    fsync_folder(journal)
+    fsync_folder(target)
     return state
 
 
@@ -363,7 +371,7 @@ def _snapshot(folder: Path, point: RestorePoint, journal: Path) -> Iterator[Stor
     target.mkdir()
     for file in copy.files:
         _copy(folder, file, target / Path(file.path).name)
-    sync_folder(target)
+    fsync_folder(target)
     yield snapshot.verify_snapshot(target).state
 
 
@@ -372,7 +380,7 @@ def _segments(folder: Path, point: RestorePoint, journal: Path) -> Iterator[Stor
     pieces = (piece for piece in point.base.pieces if piece.first <= point.sequence)
     for segment, parts in groupby(pieces, key=attrgetter("segment")):
         newest: JournalFrame | None = None
-        path = segment_path(journal, segment)
+        path = journal_segment_path(journal, segment)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             for piece in parts:
@@ -385,11 +393,11 @@ def _segments(folder: Path, point: RestorePoint, journal: Path) -> Iterator[Stor
             yield until[-1].state
 
 
-def _append(folder: Path, piece: JournalPiece, descriptor: int, last: int) -> JournalFrame | None:
+def _append(folder: Path, piece: BackedUpJournalFrames, descriptor: int, last: int) -> JournalFrame | None:
     """Append a piece's commits up to ``last``. Return the last frame that contained any."""
     newest: JournalFrame | None = None
     whole = 0
-    for frame in read_verified_frames(folder, piece):
+    for frame in read_verified_journal_frames(folder, piece):
         if frame.first > last:
             break
         newest = frame
@@ -400,7 +408,9 @@ def _append(folder: Path, piece: JournalPiece, descriptor: int, last: int) -> Jo
             write_all_bytes(descriptor, block)
             whole -= len(block)
     if newest is not None and newest.last > last:
-        write_all_bytes(descriptor, encode_frame([change for change in newest.changes() if change.sequence <= last]))
+        write_all_bytes(
+            descriptor, encode_journal_frame([change for change in newest.changes() if change.sequence <= last])
+        )
     return newest
 
 
@@ -418,17 +428,17 @@ def _forget(path: Path, journal: Path, after: int, last: int, oldest: int) -> No
     """Prune a history to the reach it had in the store. It must first apply all commits."""
     history = HistoryFile(path)
     try:
-        changes: Iterator[ChangeSet] = JournalTail(journal).read(after + 1, last)
+        changes: Iterator[ChangeSet] = JournalReader(journal).read(after + 1, last)
         while some := list(islice(changes, REPLAY_BATCH_CHANGES)):
             history.take(some)
         history.prune(oldest)
     finally:
         history.close()
-    sync_file(path)
+    fsync_file(path)
 
 
 def _copy(folder: Path, file: BackedUpFile, target: Path) -> None:
-    if (fault := find_file_fault(folder, file)) is not None:
+    if (fault := find_backed_up_file_fault(folder, file)) is not None:
         raise BackupDamaged(fault)
     shutil.copyfile(folder / file.path, target)
-    sync_file(target)
+    fsync_file(target)

@@ -20,16 +20,16 @@ from kgserve.platform import server_discovery
 from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
-    LaunchFailed,
-    connectable_url,
-    ensure_server,
-    find_configured_server,
+    ServerLaunchFailed,
+    ensure_server_running,
     find_lock_holder,
-    find_server,
+    find_running_server,
+    get_server_expected_at_address,
     is_server_ready,
     replace_older_server,
+    replace_wildcard_host_in_url,
     resolve_data_folder,
-    server_at,
+    resolve_server_at_url,
 )
 from kgserve.platform.settings import Settings
 from kgserve.platform.version import __version__
@@ -63,21 +63,21 @@ def test_discovery_defaults_equal_the_settings(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_an_address_to_listen_on_becomes_one_to_connect_to() -> None:
-    assert connectable_url("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
-    assert connectable_url("http://[::]:8080/") == "http://[::1]:8080"
-    assert connectable_url("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
+    assert replace_wildcard_host_in_url("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
+    assert replace_wildcard_host_in_url("http://[::]:8080/") == "http://[::1]:8080"
+    assert replace_wildcard_host_in_url("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
 
 
 def test_the_server_at_a_url_is_matched_with_its_own_folder(tmp_path: Path) -> None:
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://0.0.0.0:80", "secret", "PEM")
         known = DiscoveredServer("http://127.0.0.1:80", "secret", "PEM", os.getpid(), __version__)
-        assert find_server(tmp_path) == known
+        assert find_running_server(tmp_path) == known
         for url in ("http://127.0.0.1:80", "http://127.0.0.1", "http://0.0.0.0:80", "http://127.0.0.1:80/below"):
-            assert server_at(f"{url}/", tmp_path) == known._replace(url=url)
-        assert server_at("http://127.0.0.1:81", tmp_path) == DiscoveredServer("http://127.0.0.1:81")
-    assert server_at("http://127.0.0.1:80", tmp_path) == DiscoveredServer("http://127.0.0.1:80")
-    assert find_configured_server("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
+            assert resolve_server_at_url(f"{url}/", tmp_path) == known._replace(url=url)
+        assert resolve_server_at_url("http://127.0.0.1:81", tmp_path) == DiscoveredServer("http://127.0.0.1:81")
+    assert resolve_server_at_url("http://127.0.0.1:80", tmp_path) == DiscoveredServer("http://127.0.0.1:80")
+    assert get_server_expected_at_address("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
 
 
 def test_a_key_replaces_the_token() -> None:
@@ -88,35 +88,35 @@ def test_a_key_replaces_the_token() -> None:
 
 
 def test_nothing_is_found_in_an_empty_folder(tmp_path: Path) -> None:
-    assert find_server(tmp_path) is None
-    assert find_server(tmp_path / "none") is None
+    assert find_running_server(tmp_path) is None
+    assert find_running_server(tmp_path / "none") is None
     assert not is_server_ready(DiscoveredServer("http://127.0.0.1:9"))
 
 
 def test_ten_concurrent_starts_make_one_server_that_later_ones_find(tmp_path: Path) -> None:
     with ending(tmp_path):
         with ThreadPoolExecutor(10) as threads:
-            servers = set(threads.map(ensure_server, [tmp_path] * 10))
+            servers = set(threads.map(ensure_server_running, [tmp_path] * 10))
         (server,) = servers
-        assert ensure_server(tmp_path) == find_server(tmp_path) == server
+        assert ensure_server_running(tmp_path) == find_running_server(tmp_path) == server
         assert (tmp_path / "server.log").read_text().count("listening on") == 1
         assert (tmp_path / "server.log").stat().st_mode & 0o777 == 0o600
 
         end(tmp_path, signal.SIGKILL)
-        following = ensure_server(tmp_path)
+        following = ensure_server_running(tmp_path)
         assert following.pid not in {None, server.pid}
         assert is_server_ready(following)
 
         end(tmp_path, signal.SIGTERM)  # it still holds the folder while it stops, and may answer once more
-        until(lambda: ensure_server(tmp_path).pid != following.pid)
-        assert is_server_ready(ensure_server(tmp_path))
+        until(lambda: ensure_server_running(tmp_path).pid != following.pid)
+        assert is_server_ready(ensure_server_running(tmp_path))
 
 
 def test_an_occupied_port_is_avoided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, ending(tmp_path):
         port = taken.getsockname()[1]
         monkeypatch.setenv("KGSERVE_PORT", str(port))
-        server = ensure_server(tmp_path)
+        server = ensure_server_running(tmp_path)
         assert server.url.startswith("http://127.0.0.1:")
         assert not server.url.endswith(f":{port}")
 
@@ -129,7 +129,7 @@ def test_the_configured_port_is_used_when_free_and_a_long_log_is_rotated(
     monkeypatch.setenv("KGSERVE_PORT", str(port))
     (tmp_path / "server.log").write_bytes(b"x" * (server_discovery.MAX_SERVER_LOG_BYTES + 1))
     with ending(tmp_path):
-        assert ensure_server(tmp_path).url == f"http://127.0.0.1:{port}"
+        assert ensure_server_running(tmp_path).url == f"http://127.0.0.1:{port}"
         assert (tmp_path / "server.log").stat().st_size < 1000
         assert (tmp_path / "server.log.1").stat().st_size == server_discovery.MAX_SERVER_LOG_BYTES + 1
 
@@ -146,8 +146,8 @@ def test_a_server_that_another_process_starts_is_waited_for(tmp_path: Path) -> N
     other.start()
     try:
         until(lambda: find_lock_holder(data) is not None)
-        assert find_server(data) is None, "it holds the folder but does not listen yet"
-        assert is_server_ready(ensure_server(data))
+        assert find_running_server(data) is None, "it holds the folder but does not listen yet"
+        assert is_server_ready(ensure_server_running(data))
         assert not (data / "server.log").exists()
     finally:
         started.set()
@@ -155,8 +155,8 @@ def test_a_server_that_another_process_starts_is_waited_for(tmp_path: Path) -> N
 
 
 def test_a_folder_locked_by_a_process_other_than_a_server_is_an_error(tmp_path: Path) -> None:
-    with DataFolderLock(tmp_path), pytest.raises(LaunchFailed, match=r"process \d+ holds .*is no running server"):
-        ensure_server(tmp_path, patience=0.5)
+    with DataFolderLock(tmp_path), pytest.raises(ServerLaunchFailed, match=r"process \d+ holds .*is no running server"):
+        ensure_server_running(tmp_path, patience=0.5)
 
 
 def test_a_hung_server_is_an_error(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_a_hung_server_is_an_error(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGSTOP)
         try:
             started = time.monotonic()
-            with pytest.raises(LaunchFailed, match="does not respond"):
-                ensure_server(data, patience=0.5)
+            with pytest.raises(ServerLaunchFailed, match="does not respond"):
+                ensure_server_running(data, patience=0.5)
             assert time.monotonic() - started < SERVER_TIMEOUT_SECONDS
         finally:
             server.process.send_signal(signal.SIGCONT)
@@ -187,7 +187,7 @@ def test_a_launched_server_runs_in_its_own_folder_with_its_environment(
     monkeypatch.setenv("OF_THE_EDITOR", "1")
     data = tmp_path / "data"
     with ending(data):
-        server = ensure_server(data)
+        server = ensure_server_running(data)
         assert Path(f"/proc/{server.pid}/cwd").readlink() == data
         seen = variables_of(server.pid)
         assert seen["KGSERVE_MODELS_DIR"] == str(tmp_path / "models")
@@ -202,44 +202,44 @@ def test_a_launched_server_runs_in_its_own_folder_with_its_environment(
 def test_an_unused_server_exits_and_a_lost_server_file_is_restored(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle-exit", "3", variables=SMALL) as server:
         (tmp_path / server_discovery.SERVER_FILE).unlink()
-        until(lambda: find_server(tmp_path) is not None)
+        until(lambda: find_running_server(tmp_path) is not None)
         (tmp_path / server_discovery.SERVER_FILE).write_bytes(b"{")
-        until(lambda: find_server(tmp_path) is not None)
+        until(lambda: find_running_server(tmp_path) is not None)
         assert server.process.wait(SERVER_TIMEOUT_SECONDS) == 0
 
 
 def test_an_older_server_is_replaced_when_it_is_idle_and_was_launched(tmp_path: Path) -> None:
     with ending(tmp_path):
-        server = ensure_server(tmp_path)
+        server = ensure_server_running(tmp_path)
         file = tmp_path / server_discovery.SERVER_FILE
         assert replace_older_server(tmp_path, server) is None
         older = server._replace(version="0.0.9")
-        file.write_bytes(server_discovery.encode_server_file(older))
+        file.write_bytes(server_discovery.encode_server_json(older))
         assert "in use" in str(replace_older_server(tmp_path, older))
         os.utime(file, (0, time.time() - 2 * server_discovery.REPLACEABLE_IDLE_SECONDS))
         launched = (tmp_path / server_discovery.LAUNCH_LOCK_FILE).read_text()
         (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text("1\n")
         assert "has to be restarted manually" in str(replace_older_server(tmp_path, older))
         (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text(launched)
-        assert find_server(tmp_path) == older
+        assert find_running_server(tmp_path) == older
         with editing("--data", tmp_path, log=tmp_path.with_suffix(".log")) as editor:
             editor.open()
         assert "0.0.9" in tmp_path.with_suffix(".log").read_text()
-        following = find_server(tmp_path)
+        following = find_running_server(tmp_path)
         assert following is not None
         assert (following.version, following.pid != server.pid) == (__version__, True)
 
 
 def test_the_log_of_a_server_that_cannot_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGSERVE_MAX_NODES", "many")
-    with pytest.raises(LaunchFailed, match=r"(?s)exit code 2.*server\.log.*KGSERVE_MAX_NODES"):
-        ensure_server(tmp_path)
+    with pytest.raises(ServerLaunchFailed, match=r"(?s)exit code 2.*server\.log.*KGSERVE_MAX_NODES"):
+        ensure_server_running(tmp_path)
 
 
 def test_an_invalid_data_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LaunchFailed, match=r"file cannot be a data folder: .*--data"):
-        ensure_server(tmp_path / "file")
+    with pytest.raises(ServerLaunchFailed, match=r"file cannot be a data folder: .*--data"):
+        ensure_server_running(tmp_path / "file")
 
 
 def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) 
             check=True,
             env=environment(SMALL),
         )
-        found = find_server(tmp_path)
+        found = find_running_server(tmp_path)
         assert found is not None
         assert is_server_ready(found)
         assert str(found.pid) == done.stdout.strip()

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kgserve.cli.shell.statement_colours import find_pieces
-from kgserve.cli.shell.terminal import completion_context, find_type_at_cursor
+from kgserve.cli.shell.cypher_syntax_highlighting import tokenize_for_highlighting
+from kgserve.cli.shell.interactive_prompt import find_completion_context, find_property_owner_type
 from kgserve.cypher import lexer
 from kgserve.cypher.completion import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
 from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
-from kgserve.cypher.interpreter.functions import find_function
-from kgserve.cypher.interpreter.parser import parse_query
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.scalar_function_table import find_scalar_function
 from tests.project.reading import TOP
 
 
@@ -65,7 +65,7 @@ from tests.project.reading import TOP
     ],
 )
 def test_completion_context_at_the_cursor(before: str, what: str, begun: str) -> None:
-    assert completion_context(before) == (what, begun)
+    assert find_completion_context(before) == (what, begun)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_completion_context_at_the_cursor(before: str, what: str, begun: str) ->
     ],
 )
 def test_completed_properties_belong_to_a_type(before: str, type_: str | None) -> None:
-    assert find_type_at_cursor(before) == type_
+    assert find_property_owner_type(before) == type_
 
 
 def test_labels_and_properties_are_those_of_the_schema() -> None:
@@ -97,19 +97,21 @@ def test_labels_and_properties_are_those_of_the_schema() -> None:
 def test_completed_keywords_are_allowed_in_statements() -> None:
     interpreted = {"FOREACH", "REDUCE", "REMOVE"}
     assert set(COMPLETION_KEYWORDS) - interpreted <= lexer.KEYWORDS - lexer.FORBIDDEN_WORDS
-    parse_query("MATCH (n) REMOVE n.x FOREACH (y IN [reduce(s = 0, x IN [1] | s + x)] | SET n.x = y)")
+    parse_cypher_query("MATCH (n) REMOVE n.x FOREACH (y IN [reduce(s = 0, x IN [1] | s + x)] | SET n.x = y)")
 
 
 @pytest.mark.parametrize("name", COMPLETION_FUNCTIONS)
 def test_completed_functions_are_known(name: str) -> None:
     known = name.lower() in lexer.ALLOWED_FUNCTIONS or name.lower() in {"shortestpath", "allshortestpaths"}
-    assert known or name.lower() in AGGREGATE_NAMES | {"coalesce"} or find_function(name.lower(), datetime.now(UTC))
+    assert (
+        known or name.lower() in AGGREGATE_NAMES | {"coalesce"} or find_scalar_function(name.lower(), datetime.now(UTC))
+    )
 
 
 def test_pieces_of_a_statement_have_roles() -> None:
     text = """MATCH (t:task|`two words` {due: $d})-[:BLOCKS|AFTER*1..2]->(b) // why
     WHERE b:task AND toUpper(b.name) = 'X' RETURN [x IN nodes(p) WHERE x:task | x.id], EXISTS { (b) WHERE b:done }"""
-    pieces = [*find_pieces(text)]
+    pieces = [*tokenize_for_highlighting(text)]
     assert "".join(piece.text for piece in pieces) == text
     roles = [(piece.role, piece.text) for piece in pieces if piece.role not in {"plain", "keyword"}]
     assert roles == [
@@ -122,4 +124,4 @@ def test_pieces_of_a_statement_have_roles() -> None:
 
 @pytest.mark.parametrize("text", ["MATCH (n:`a", "RETURN 'x", "/* a", "}])", "MATCH (n:", ":|.{:"])
 def test_pieces_of_unfinished_text_are_complete(text: str) -> None:
-    assert "".join(piece.text for piece in find_pieces(text)) == text
+    assert "".join(piece.text for piece in tokenize_for_highlighting(text)) == text

@@ -6,7 +6,13 @@ import pytest
 from rich.console import Console
 
 from kgserve.cli.shell.formats import WRITERS, deduplicate_column_names, format_cell
-from kgserve.cli.shell.screen import draw_rows, error_messages, error_position, fit_column_widths, mark_error_position
+from kgserve.cli.shell.screen import (
+    find_statement_error_position,
+    fit_column_widths,
+    format_error_caret_lines,
+    list_error_messages,
+    print_rows_as_table,
+)
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import CypherAnswer
 
@@ -44,7 +50,7 @@ def test_values_are_compact(value: Any, shown: str) -> None:
 def drawn(answer: CypherAnswer, width: int) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        draw_rows(answer, console)
+        print_rows_as_table(answer, console)
     return captured.get()
 
 
@@ -89,14 +95,14 @@ def test_no_rows() -> None:
 
 def test_a_caret_marks_the_position() -> None:
     error = InvalidInput("the query is wrong", (FieldError("query", "what is this at line 2, column 4"),))
-    assert error_messages(error) == ["the query is wrong", "what is this at line 2, column 4"]
-    assert error_position(error) == (2, 4)
-    assert mark_error_position("RETURN\n\tabXcd", 2, 4) == ["   abXcd", "     ^"]
-    assert mark_error_position("RETURN 1", 7, 1) == []
+    assert list_error_messages(error) == ["the query is wrong", "what is this at line 2, column 4"]
+    assert find_statement_error_position(error) == (2, 4)
+    assert format_error_caret_lines("RETURN\n\tabXcd", 2, 4) == ["   abXcd", "     ^"]
+    assert format_error_caret_lines("RETURN 1", 7, 1) == []
 
 
 def test_a_caret_marks_positions_in_long_lines_and_wide_letters() -> None:
-    line, caret = mark_error_position("a" * 500 + "X" + "b" * 500, 1, 501)
+    line, caret = format_error_caret_lines("a" * 500 + "X" + "b" * 500, 1, 501)
     assert line[caret.index("^")] == "X"
     assert len(line) < 150
-    assert mark_error_position("'東京' X", 1, 6)[1].index("^") == 2 + 7
+    assert format_error_caret_lines("'東京' X", 1, 6)[1].index("^") == 2 + 7

@@ -15,7 +15,7 @@ from kgserve.client import Client
 from kgserve.client import embedded as libraries
 from kgserve.client.embedded import Library
 from kgserve.errors import KgserveError, NotFound
-from kgserve.graph.compat.versioned_nodes_api import EdgeSpec, NodeSpec, PutNodeRequest
+from kgserve.graph.compat.versioned_nodes_api import PutNodeRequest, SubgraphEdgeInput, SubgraphNodeInput
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
 
 OF_A_SERVER = {
@@ -138,13 +138,15 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.update_settings(kind_whitelist=["note"]),
     lambda store: store.put_node({"id": "v-2", "kind": "other"}),
     lambda store: store.put_subgraph(
-        [{"ref": "a", "lineage_id": "v-2", "kind": "note"}, NodeSpec(ref="b", kind="other"), {"ref": "c"}],
+        [{"ref": "a", "lineage_id": "v-2", "kind": "note"}, SubgraphNodeInput(ref="b", kind="other"), {"ref": "c"}],
         (
             {"from_ref": "a", "to_lineage": to, "kind": "cites", "ordinal": ordinal, "metadata": {"to": to}}
             for to, ordinal in (("v-1", 2), ("v-2", 1), ("x", None), ("nobody", None))
         ),
     ),
-    lambda store: store.put_subgraph(edges=[EdgeSpec(from_ref="a", from_lineage="v-1", to_ref="b", kind="cites")]),
+    lambda store: store.put_subgraph(
+        edges=[SubgraphEdgeInput(from_ref="a", from_lineage="v-1", to_ref="b", kind="cites")]
+    ),
     lambda store: store.put_subgraph(),
     lambda store: store.put_subgraph([{"kind": "note"}] * 51, [{}] * 101),
     lambda store: store.put_subgraph([{"kind": 1}]),

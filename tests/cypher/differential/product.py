@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import GuardedStatement
+from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import Internal, KgserveError, Unavailable
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.interpreted_statements import open_interpreted, prepare_interpreted
-from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer
+from kgserve.graph.cypher.interpreted_statements import open_interpreted_result, prepare_interpreted_statement
 from kgserve.graph.cypher.statement_execution import StatementRouter, run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.settings import EngineName, Settings
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EDGE, NODE, EdgeExtrasPut, NodeExtrasPut
+from kgserve.storage.model.node_edge_fields import EDGE, NODE, EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.cypher.reference.patterns import Graph
 from tests.cypher.reference.values import EPOCH, Node, Path, Relationship, Timestamp
@@ -57,7 +57,7 @@ class StatementStore:
         self._pool = StorePool(
             Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none")
         )
-        self._graphs = StoreHandles(self._pool)
+        self._graphs = CallerStoreHandles(self._pool)
         with self._pool.lease(STORE, create=True) as store:
             store.submit(content).result(30)
 
@@ -76,7 +76,9 @@ class StatementStore:
     def is_for_engine(self, text: str, parameters: dict[str, Any]) -> bool:
         """Return whether the engine runs a reading statement."""
         try:
-            return isinstance(StatementRouter(CypherRequest(query=text, params=parameters)).statement, GuardedStatement)
+            return isinstance(
+                StatementRouter(CypherRequest(query=text, params=parameters)).statement, GuardedCypherStatement
+            )
         except KgserveError:
             return False
 
@@ -84,12 +86,12 @@ class StatementStore:
         """Return the interpreter's answer to a reading statement."""
         graph = self._graphs.graph(STORE)
         try:
-            statement = prepare_interpreted(text, parameters)
+            statement = prepare_interpreted_statement(text, parameters)
         except KgserveError as error:
             return Outcome(error=f"{type(error).__name__}: {error}", is_static=True)
         try:
-            with open_interpreted(graph, statement, SECONDS, MAX_ROWS, StatementCancellation()) as cursor:
-                answer = collect_answer(cursor)
+            with open_interpreted_result(graph, statement, SECONDS, MAX_ROWS, StatementCancellation()) as cursor:
+                answer = collect_cypher_answer(cursor)
         except KgserveError as error:
             return Outcome(error=f"{type(error).__name__}: {error}")
         return _read_answer(answer)
@@ -179,17 +181,19 @@ def _fields(kind: str) -> dict[str, str]:
     return found
 
 
-def _nodes() -> list[NodePut]:
+def _nodes() -> list[NodeUpsert]:
     choice = random.Random(0)
-    plain = [NodePut(n, f"n{n}", choice.choice(("Task", "Test", "note")), text, "{}") for n, text in enumerate(_TEXTS)]
+    plain = [
+        NodeUpsert(n, f"n{n}", choice.choice(("Task", "Test", "note")), text, "{}") for n, text in enumerate(_TEXTS)
+    ]
     return [msgspec.structs.replace(each, extras=_extras(choice) if each.index % 3 else None) for each in plain]
 
 
-def _extras(choice: random.Random) -> NodeExtrasPut:
+def _extras(choice: random.Random) -> NodeExtrasUpsert:
     def maybe(value: Any) -> Any:
         return value if choice.random() < 0.6 else None
 
-    return NodeExtrasPut(
+    return NodeExtrasUpsert(
         summary=choice.choice(_TEXTS),
         tags=tuple(choice.choice(_TEXTS) for _ in range(choice.randrange(3))),
         freshness_at=maybe(choice.randrange(2_000) * 10 * _DAY),
@@ -205,7 +209,7 @@ def _extras(choice: random.Random) -> NodeExtrasPut:
     )
 
 
-def _edges() -> list[EdgePut]:
+def _edges() -> list[EdgeUpsert]:
     choice = random.Random(1)
     keys = {
         (f"n{choice.randrange(12)}", f"n{choice.randrange(12)}", choice.choice(("KNOWS", "uses"))) for _ in range(16)
@@ -213,11 +217,11 @@ def _edges() -> list[EdgePut]:
     keys |= {("n1", "n2", "KNOWS"), ("n1", "n2", "uses"), ("n2", "n1", "KNOWS"), ("n3", "n3", "uses")}
     weights = (0.0, 0.5, 1.0, 2.5, None)
     return [
-        EdgePut(
+        EdgeUpsert(
             n,
             key,
             choice.choice(weights),
-            extras=EdgeExtrasPut(
+            extras=EdgeExtrasUpsert(
                 ordinal=choice.choice((None, 0, 1, 7)),
                 valid_from=choice.choice((None, 10_000 * _DAY)),
                 confidence=choice.choice((None, 0.5, 1.0)),

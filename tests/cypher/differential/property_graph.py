@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgserve.platform.settings import EngineName
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.cypher.differential.product import StatementStore
 from tests.cypher.reference.patterns import Graph
 from tests.cypher.reference.values import Node, Relationship
@@ -84,10 +84,10 @@ class PropertyGraphStore(StatementStore):
 
 def _to_batch(graph: Graph) -> WriteBatch:
     nodes = [
-        NodePut(at, each.id, each.properties["type"], each.properties["content"], _attributes(each.properties))
+        NodeUpsert(at, each.id, each.properties["type"], each.properties["content"], _attributes(each.properties))
         for at, each in enumerate(graph.nodes.values())
     ]
-    edges = [EdgePut(at, each.key, own=_attributes(each.properties)) for at, each in enumerate(graph.relationships)]
+    edges = [EdgeUpsert(at, each.key, own=_attributes(each.properties)) for at, each in enumerate(graph.relationships)]
     return WriteBatch(nodes=nodes, edges=edges)
 
 

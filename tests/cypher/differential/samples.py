@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE
+from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE
 from tests.cypher.reference.times import read_timestamp
 
 _MAX = (1 << 63) - 1

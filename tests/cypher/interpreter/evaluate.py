@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.query_tree import (
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     LiteralValue,
-    ProjectionStage,
+    ProjectionClauseNode,
     QueryExpression,
-    QueryNode,
+    QuerySyntaxNode,
     VariableReference,
 )
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -21,7 +21,7 @@ NOW = datetime(2024, 2, 29, 12, 30, 15, 250_000, tzinfo=UTC)
 
 
 def parse_expression(text: str) -> QueryExpression:
-    return cast("ProjectionStage", parse_query(f"RETURN {text}").queries[0][-1]).columns[0].value
+    return cast("ProjectionClauseNode", parse_cypher_query(f"RETURN {text}").queries[0][-1]).columns[0].value
 
 
 def new_compiler(text: str = "", graph: MemoryGraph | None = None, **parameters: Any) -> ExpressionCompiler:
@@ -57,7 +57,7 @@ def replace_literals(tree: QueryExpression) -> tuple[QueryExpression, dict[str, 
             name = f"literal {len(literals)}"
             literals[name] = value.value
             return VariableReference(position=value.position, name=name)
-        if isinstance(value, QueryNode):
+        if isinstance(value, QuerySyntaxNode):
             fields = {name: replace(getattr(value, name)) for name in value.__struct_fields__}
             return type(value)(**fields)
         return value

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.graph_view import NO_LABEL, GraphView, RelationshipKey
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, RelationshipKey, StatementGraphView
 from kgserve.errors import InvalidInput
 
 GENERATED_ID_PREFIX = "_:"
 
 
-class MemoryGraph(GraphView):
+class MemoryGraph(StatementGraphView):
     """Nodes and relationships in dictionaries; properties in ``indexed`` can be looked up by value.
 
     Ids that begin with ``_:`` count as generated: they are no property of the node.

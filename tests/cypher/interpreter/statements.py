@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from kgserve.cypher.interpreter.execution import execute
-from kgserve.cypher.interpreter.graph_edits import GraphEdits
-from kgserve.cypher.interpreter.graph_view import (
+from kgserve.cypher.interpreter.execution import execute_cypher_statement
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay
+from kgserve.cypher.interpreter.graph_view_interface import (
     NO_LABEL,
     ExecutionLimits,
-    GraphView,
     NodeReference,
     PathValue,
     RelationshipReference,
+    StatementGraphView,
 )
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.semantic_checks import check_query
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.semantic_checks import check_query_semantics
 from tests.cypher.interpreter.memory_graph import GENERATED_ID_PREFIX, MemoryGraph
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -25,26 +25,32 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def run_statement(graph: MemoryGraph, text: str, /, **parameters: Any) -> list[list[Any]]:
     """Run a statement, apply its changes, and return its rows as `show_value` shows them."""
-    query = replace_marker_labels(parse_query(text))
-    info = check_query(query, text)
-    edits = GraphEdits(graph)
-    result = execute(query, info, edits if info.is_updating else graph, parameters, new_limits(), NOW, text)
+    query = replace_marker_labels(parse_cypher_query(text))
+    info = check_query_semantics(query, text)
+    edits = GraphChangeOverlay(graph)
+    result = execute_cypher_statement(
+        query, info, edits if info.is_updating else graph, parameters, new_limits(), NOW, text
+    )
     rows = [[show_value(value) for value in row] for row in result.rows]
     apply_changes(graph, edits)
     return rows
 
 
-def evaluate_on(graph: GraphView, text: str, /, **parameters: Any) -> list[list[Any]]:
+def evaluate_on(graph: StatementGraphView, text: str, /, **parameters: Any) -> list[list[Any]]:
     """Run a statement on any graph view, leave its changes there, and return its rows as they are."""
-    query = parse_query(text)
-    return list(execute(query, check_query(query, text), graph, parameters, new_limits(), NOW, text).rows)
+    query = parse_cypher_query(text)
+    return list(
+        execute_cypher_statement(
+            query, check_query_semantics(query, text), graph, parameters, new_limits(), NOW, text
+        ).rows
+    )
 
 
 def new_limits() -> ExecutionLimits:
     return ExecutionLimits(lambda: None)
 
 
-def apply_changes(graph: MemoryGraph, edits: GraphEdits) -> None:
+def apply_changes(graph: MemoryGraph, edits: GraphChangeOverlay) -> None:
     """Write the changes of a statement to its graph."""
     changes = edits.changes()
     for edge in changes.deleted_relationships:

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter.aggregates import check_aggregate, find_aggregates, new_accumulator
-from kgserve.cypher.interpreter.query_tree import FunctionInvocation
+from kgserve.cypher.interpreter.aggregates import (
+    check_aggregate_argument_count,
+    create_aggregate_accumulator,
+    find_outermost_aggregates,
+)
+from kgserve.cypher.interpreter.opencypher_syntax_tree import FunctionInvocation
 from kgserve.errors import InvalidInput
 from tests.cypher.interpreter.evaluate import evaluate, parse_expression
 
 
 def aggregate(name: str, items: list[Any], *others: Any, is_distinct: bool = False) -> Any:
-    accumulator = new_accumulator(name, is_distinct=is_distinct)
+    accumulator = create_aggregate_accumulator(name, is_distinct=is_distinct)
     for each in items:
         accumulator.add((each, *others))
     return accumulator.result()
@@ -77,7 +81,7 @@ def test_distinct_values_are_aggregated_once() -> None:
 
 
 def test_count_of_rows_counts_nulls() -> None:
-    accumulator = new_accumulator("count")
+    accumulator = create_aggregate_accumulator("count")
     for _ in range(3):
         accumulator.add(())
     assert accumulator.result() == 3
@@ -115,7 +119,7 @@ def test_durations_are_added_and_averaged() -> None:
     ],
 )
 def test_aggregates_of_an_expression_are_found(text: str, count: int) -> None:
-    assert len(list(find_aggregates(parse_expression(text)))) == count
+    assert len(list(find_outermost_aggregates(parse_expression(text)))) == count
 
 
 @pytest.mark.parametrize("text", ["count()", "sum(1, 2)", "percentileCont(1)"])
@@ -123,4 +127,4 @@ def test_wrong_numbers_of_arguments_are_refused(text: str) -> None:
     call = parse_expression(text)
     assert isinstance(call, FunctionInvocation)
     with pytest.raises(InvalidInput, match=r"takes \d arguments?, not \d"):
-        check_aggregate(call)
+        check_aggregate_argument_count(call)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kgserve import __version__
-from kgserve.cypher.interpreter.execution import execute
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.semantic_checks import check_query
+from kgserve.cypher.interpreter.execution import execute_cypher_statement
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.semantic_checks import check_query_semantics
 from kgserve.errors import InvalidInput, TimedOut, TooLarge
 from tests.cypher.interpreter.memory_graph import MemoryGraph
 from tests.cypher.interpreter.statements import NOW, run_statement
@@ -128,8 +128,10 @@ def test_refused_reads(statement: str, message: str) -> None:
 
 
 def run_limited(statement: str, limits: ExecutionLimits) -> list[list[Any]]:
-    query = parse_query(statement)
-    return list(execute(query, check_query(query, statement), ITEMS, {}, limits, NOW, statement).rows)
+    query = parse_cypher_query(statement)
+    return list(
+        execute_cypher_statement(query, check_query_semantics(query, statement), ITEMS, {}, limits, NOW, statement).rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,8 @@ def test_sorting_with_a_limit_holds_few_rows() -> None:
 
 
 def test_writing_needs_a_graph_that_can_be_written() -> None:
-    query = parse_query("CREATE (n)")
+    query = parse_cypher_query("CREATE (n)")
     with pytest.raises(InvalidInput, match="writing is not possible here"):
-        execute(query, check_query(query, "CREATE (n)"), ITEMS, {}, ExecutionLimits(lambda: None), NOW)
+        execute_cypher_statement(
+            query, check_query_semantics(query, "CREATE (n)"), ITEMS, {}, ExecutionLimits(lambda: None), NOW
+        )

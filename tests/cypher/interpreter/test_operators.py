@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits, NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.graph_view_interface import (
+    ExecutionLimits,
+    NodeReference,
+    PathValue,
+    RelationshipReference,
+)
 from kgserve.cypher.interpreter.regex_match import _compile
-from kgserve.cypher.interpreter.values import equivalence_key, sort_key
+from kgserve.cypher.interpreter.value_comparison import order_by_sort_key, value_equivalence_key
 from kgserve.errors import InvalidInput, TimedOut
 from tests.cypher.interpreter.evaluate import evaluate, is_same, new_compiler, parse_expression, replace_literals
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -459,7 +464,7 @@ def test_order_over_mixed_types() -> None:
     ]
     shuffled = [*ascending]
     random.Random(3).shuffle(shuffled)
-    for found, expected in zip(sorted(shuffled, key=sort_key), ascending, strict=True):
+    for found, expected in zip(sorted(shuffled, key=order_by_sort_key), ascending, strict=True):
         assert found is expected
 
 
@@ -483,8 +488,8 @@ def test_equivalence_of_values_for_distinct() -> None:
         (NODE, "a"),
         ("nan", math.nan),
     ]
-    assert all(equivalence_key(a) == equivalence_key(b) for a, b in same)
-    assert all(equivalence_key(a) != equivalence_key(b) for a, b in other)
+    assert all(value_equivalence_key(a) == value_equivalence_key(b) for a, b in same)
+    assert all(value_equivalence_key(a) != value_equivalence_key(b) for a, b in other)
 
 
 def test_constants_are_computed_once_and_never_before_they_are_needed() -> None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.graph_edits import GraphEdits
-from kgserve.cypher.interpreter.graph_view import (
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay
+from kgserve.cypher.interpreter.graph_view_interface import (
     NodeReference,
     PathValue,
     RelationshipKey,
@@ -189,7 +189,7 @@ def names_of(paths: list[PatternPath]) -> list[str]:
     return list(dict.fromkeys(part.name for part in parts if part.name))
 
 
-def rebuild_as_edits(graph: MemoryGraph, rng: random.Random) -> GraphEdits:
+def rebuild_as_edits(graph: MemoryGraph, rng: random.Random) -> GraphChangeOverlay:
     """Return the graph as changes of another one."""
     base = MemoryGraph(graph.indexed).add_node("gone", "A", x=1)
     for node_id in graph.nodes:
@@ -198,7 +198,7 @@ def rebuild_as_edits(graph: MemoryGraph, rng: random.Random) -> GraphEdits:
     ids = list(base.nodes)
     for _ in range(6):
         base.add_relationship(rng.choice(ids), rng.choice("RS"), rng.choice(ids), w=1)
-    edits = GraphEdits(base)
+    edits = GraphChangeOverlay(base)
     for _ in range(2):
         edits.node_ids_by_property(None, "x", 1)
     change_nodes(edits, graph)
@@ -209,7 +209,7 @@ def rebuild_as_edits(graph: MemoryGraph, rng: random.Random) -> GraphEdits:
     return edits
 
 
-def change_nodes(edits: GraphEdits, graph: MemoryGraph) -> None:
+def change_nodes(edits: GraphChangeOverlay, graph: MemoryGraph) -> None:
     for node_id, (label, properties) in graph.nodes.items():
         if not edits.has_node(node_id):
             edits.create_node(label, {"id": node_id, **properties})
@@ -219,7 +219,7 @@ def change_nodes(edits: GraphEdits, graph: MemoryGraph) -> None:
         edits.set_node_label(node_id, label)
 
 
-def change_relationships(edits: GraphEdits, graph: MemoryGraph, deleted: set[RelationshipKey]) -> None:
+def change_relationships(edits: GraphChangeOverlay, graph: MemoryGraph, deleted: set[RelationshipKey]) -> None:
     for key in deleted:
         edits.delete_relationship(key)
     for key, properties in graph.edges.items():

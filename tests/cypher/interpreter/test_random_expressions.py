@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter import temporal
-from kgserve.cypher.interpreter.functions import FUNCTIONS
-from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.query_tree import QueryExpression
-from kgserve.cypher.interpreter.values import compare, equals, equivalence_key, sort_key
+from kgserve.cypher.interpreter import temporal_functions
+from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.opencypher_syntax_tree import QueryExpression
+from kgserve.cypher.interpreter.scalar_function_table import FUNCTIONS
+from kgserve.cypher.interpreter.value_comparison import (
+    are_values_equal,
+    compare_values,
+    order_by_sort_key,
+    value_equivalence_key,
+)
 from kgserve.errors import InvalidInput, TooLarge
 from tests.cypher.interpreter.evaluate import new_compiler, parse_expression, replace_literals
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -71,7 +76,7 @@ CALLS = [
     *((each.name, each.least, len(each.kinds)) for each in FUNCTIONS.values() if not each.is_volatile),
     *(
         (name, each.min_arguments, each.max_arguments)
-        for name, each in temporal.FUNCTIONS.items()
+        for name, each in temporal_functions.FUNCTIONS.items()
         if not name.endswith("realtime")
     ),
 ]
@@ -97,10 +102,10 @@ def run(text: str, tree: QueryExpression, row: dict[str, Any]) -> str:
         value = new_compiler(text).compile(tree)(row)
     except (InvalidInput, TooLarge):
         return "an error"
-    assert equals(value, value) in {True, None} or "nan" in repr(value)
-    assert compare(value, value, "<") is not True
-    assert sort_key(value) == sort_key(value)
-    assert len({equivalence_key(value), equivalence_key(value)}) == 1
+    assert are_values_equal(value, value) in {True, None} or "nan" in repr(value)
+    assert compare_values(value, value, "<") is not True
+    assert order_by_sort_key(value) == order_by_sort_key(value)
+    assert len({value_equivalence_key(value), value_equivalence_key(value)}) == 1
     return repr(value)
 
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.interpreter.parser import parse_query
-from kgserve.cypher.interpreter.semantic_checks import QueryInfo, check_query
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, check_query_semantics
 from kgserve.errors import InvalidInput
 
 
-def check(text: str) -> QueryInfo:
-    return check_query(parse_query(text), text)
+def check(text: str) -> CheckedQuerySummary:
+    return check_query_semantics(parse_cypher_query(text), text)
 
 
 @pytest.mark.parametrize(
@@ -309,4 +309,4 @@ def test_large_patterns_are_refused(text: str, message: str) -> None:
     ],
 )
 def test_large_statements_pass_the_checks(text: str) -> None:
-    assert not check_query(parse_query(text), text).procedures
+    assert not check_query_semantics(parse_cypher_query(text), text).procedures

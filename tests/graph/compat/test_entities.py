@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.graph.compat.memory_server_api import (
+from kgserve.graph.compat.mcp_memory_server_api import (
+    append_observations_to_content,
     decode_observations,
     encode_observations,
-    with_observations,
-    without_observations,
+    remove_observations_from_content,
 )
 from tests.fuzzing import examples
 from tests.graph.transfer.formats.conversion_helpers import ADVERSARIAL_TEXTS
@@ -21,9 +21,9 @@ observations = st.lists(texts, max_size=6)
 @examples(200)
 def test_observations_round_trip_through_content(some: list[str], more: list[str]) -> None:
     assert decode_observations(encode_observations(some)) == some
-    assert with_observations(encode_observations(some), more) == encode_observations([*some, *more])
+    assert append_observations_to_content(encode_observations(some), more) == encode_observations([*some, *more])
     left = [each for each in some if each not in more]
-    assert decode_observations(without_observations(encode_observations(some), more)) == left
+    assert decode_observations(remove_observations_from_content(encode_observations(some), more)) == left
 
 
 def test_plain_observation_is_stored_as_one_line() -> None:
@@ -37,5 +37,5 @@ def test_plain_observation_is_stored_as_one_line() -> None:
 )
 def test_foreign_content_is_read_as_one_observation_per_line(content: str, found: list[str]) -> None:
     assert decode_observations(content) == found
-    assert without_observations(content, {"never said"}) == content
-    assert decode_observations(with_observations(content, ["new"])) == [*found, "new"]
+    assert remove_observations_from_content(content, {"never said"}) == content
+    assert decode_observations(append_observations_to_content(content, ["new"])) == [*found, "new"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict, TimedOut
-from kgserve.graph.cypher.read_statements import StatementCancellation
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.open_store import OpenStore

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import guard_statement
-from kgserve.cypher.interpreter.parser import parse_query
+from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher import point_lookup
-from kgserve.graph.cypher.point_lookup import accepts_parameters, find_point_lookup
-from kgserve.graph.cypher.read_statements import StatementCancellation, collect_answer, open_result
-from kgserve.graph.cypher.result_streams import answer_known_lookup, stream_statement
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer, open_engine_result
+from kgserve.graph.cypher.point_lookup import find_point_lookup, has_string_lookup_id
+from kgserve.graph.cypher.result_streams import stream_statement_result, try_answer_known_point_lookup
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.cypher.temporal_texts import show_texts_of
+from kgserve.graph.cypher.temporal_text_conversion import wrap_cursor_with_temporal_texts
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.graph.statement_helpers import fill, write
@@ -86,9 +86,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 def ask_engine(pool: StorePool, text: str, parameters: dict[str, Any]) -> CypherAnswer | str:
     try:
-        guarded = guard_statement(text, parameters, writable=False)
-        with open_result(graph_of(pool, NAME), guarded, 10.0, None, StatementCancellation()) as cursor:
-            return collect_answer(show_texts_of(cursor))
+        guarded = guard_cypher_statement(text, parameters, writable=False)
+        with open_engine_result(graph_of(pool, NAME), guarded, 10.0, None, StatementCancellation()) as cursor:
+            return collect_cypher_answer(wrap_cursor_with_temporal_texts(cursor))
     except InvalidInput as error:
         return error.message
 
@@ -107,14 +107,14 @@ def test_point_lookups_answer_as_the_engine_does(pool: StorePool, text: str, nod
 
 @pytest.mark.parametrize("text", LOOKUPS + COUNTS)
 def test_point_lookups_are_recognized(text: str) -> None:
-    lookup = find_point_lookup(parse_query(text))
+    lookup = find_point_lookup(parse_cypher_query(text))
     assert lookup is not None
-    assert [accepts_parameters(lookup, {"id": value}) for value in ("a", 5, None)] == [True, False, False]
+    assert [has_string_lookup_id(lookup, {"id": value}) for value in ("a", 5, None)] == [True, False, False]
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_other_statements_are_no_point_lookups(text: str) -> None:
-    assert find_point_lookup(parse_query(text)) is None
+    assert find_point_lookup(parse_cypher_query(text)) is None
 
 
 @pytest.mark.parametrize("query", COUNTS)
@@ -150,9 +150,9 @@ def test_known_lookups_answer_without_blocking_as_in_a_thread(pool: StorePool) -
     for text in (*LOOKUPS, *COUNTS):
         for node_id in ("a", "missing"):
             request = CypherRequest(query=f"/* known */ {text}", params={"id": node_id}, max_rows=len(node_id) - 1)
-            with closing(stream_statement(graph_of(pool, NAME), request, "json")) as rows:
+            with closing(stream_statement_result(graph_of(pool, NAME), request, "json")) as rows:
                 expected = b"".join(rows)
-            found = answer_known_lookup(graph_of(pool, NAME), request)
+            found = try_answer_known_point_lookup(graph_of(pool, NAME), request)
             assert found is not None
             assert untimed(found) == untimed(expected)
 
@@ -164,12 +164,12 @@ def untimed(answer: bytes) -> bytes:
 def test_what_may_block_is_no_known_lookup(tangled: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, query = graph_of(tangled, NAME), "/* 2 */ MATCH (a {id: $id})-->()-->() RETURN count(*)"
     request = CypherRequest(query=query, params={"id": "a"})
-    assert answer_known_lookup(graph, request) is None  # not seen yet
+    assert try_answer_known_point_lookup(graph, request) is None  # not seen yet
     expected = run_cypher_request(graph, request).rows
-    assert answer_known_lookup(graph, request) is not None
-    assert answer_known_lookup(graph_of(tangled, "closed"), request) is None
+    assert try_answer_known_point_lookup(graph, request) is not None
+    assert try_answer_known_point_lookup(graph_of(tangled, "closed"), request) is None
     for params in ({"id": "a" * 10_000}, {"id": 5, "more": [1]}, dict.fromkeys("abcdefghij", "a")):
-        assert answer_known_lookup(graph, CypherRequest(query=query, params=params)) is None
+        assert try_answer_known_point_lookup(graph, CypherRequest(query=query, params=params)) is None
     monkeypatch.setattr(point_lookup, "MAX_COUNTED_EDGES", 1)
-    assert answer_known_lookup(graph, request) is None
+    assert try_answer_known_point_lookup(graph, request) is None
     assert run_cypher_request(graph, request).rows == expected  # counted by the engine

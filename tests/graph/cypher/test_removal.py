@@ -16,8 +16,8 @@ import pytest
 
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.answers import CypherAnswer
-from kgserve.storage.journal.journal import encode_frame
-from kgserve.storage.rows.current_rows import STAGED_MARK, MergeLimits
+from kgserve.storage.journal.journal import encode_journal_frame
+from kgserve.storage.rows.current_rows import STAGED_MARK, DeltaMergeLimits
 from kgserve.stores import bulk_delete
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
@@ -232,7 +232,7 @@ def test_bulk_delete_with_concurrent_writers_and_folds(tmp_path: Path, seed: int
     with StorePool(settings(tmp_path / "data")) as pool:
         stock(pool)
         with pool.lease(NAME) as store, ThreadPoolExecutor(5) as threads:
-            store.rows.limits = MergeLimits(rows=60)
+            store.rows.limits = DeltaMergeLimits(rows=60)
             writers = [threads.submit(disturb, pool, stop, 10 * seed + each) for each in range(4)]
             for number in range(4):
                 cleared = write(
@@ -290,7 +290,11 @@ def test_bulk_delete_estimates_journal_size(pool: StorePool) -> None:
         change, report = found.change(store.state, 0)
         assert (report.nodes_deleted, report.edges_deleted) == (2, len(change.edges_deleted))
         least = msgspec.structs.replace(change, nodes_deleted=[], edges_deleted=[])
-        assert 0 < len(encode_frame([change])) - len(encode_frame([least])) <= found.cost + len("nodes_deleted" * 3)
+        assert (
+            0
+            < len(encode_journal_frame([change])) - len(encode_journal_frame([least]))
+            <= found.cost + len("nodes_deleted" * 3)
+        )
 
 
 def test_bulk_delete_includes_links(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.errors import Forbidden, InvalidInput
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.mutations import inject_batch
+from kgserve.graph.mutations import upsert_nodes_and_edges
 from kgserve.graph.request_bodies import CypherRequest, InjectRequest
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -32,7 +32,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     with StorePool(settings(tmp_path_factory.mktemp("routing") / "data")) as pool:
         batch = msgspec.convert({"nodes": NODES, "edges": EDGES}, InjectRequest)
-        inject_batch(graph_of(pool, NAME), batch).result(PATIENCE)
+        upsert_nodes_and_edges(graph_of(pool, NAME), batch).result(PATIENCE)
         yield pool
 
 

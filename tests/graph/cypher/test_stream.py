@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.errors import TimedOut, TooLarge
 from kgserve.graph.cypher import result_streams
-from kgserve.graph.cypher.result_streams import stream_statement
+from kgserve.graph.cypher.result_streams import stream_statement_result
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -26,7 +26,9 @@ def _low(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(pool: StorePool, query: str, form: result_streams.ResultTextFormat) -> bytes:
     params = {"t": LONG[:1500]}
-    with closing(stream_statement(graph_of(pool, NAME), CypherRequest(query=query, params=params), form)) as rows:
+    with closing(
+        stream_statement_result(graph_of(pool, NAME), CypherRequest(query=query, params=params), form)
+    ) as rows:
         return b"".join(rows)
 
 
@@ -52,4 +54,4 @@ def test_time_limit_applies_to_json_but_not_to_streams(pool: StorePool) -> None:
     """JSON answers must be complete within the time limit; streams may take longer."""
     request = CypherRequest(query="UNWIND range(1, 5000) AS i RETURN range(1, 40)", timeout_ms=1, max_rows=5000)
     with pytest.raises(TimedOut):
-        stream_statement(graph_of(pool, NAME), request, "json")
+        stream_statement_result(graph_of(pool, NAME), request, "json")

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.cypher.interpreter.stored_temporals import from_stored_value, to_stored_value
+from kgserve.cypher.interpreter.stored_temporal_values import decode_property_from_json, encode_property_as_json
 from kgserve.errors import InvalidInput
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.cypher.temporal_texts import TemporalTextCursor
-from kgserve.graph.mutations import inject_batch
+from kgserve.graph.cypher.temporal_text_conversion import TemporalToTextCursor
+from kgserve.graph.mutations import upsert_nodes_and_edges
 from kgserve.graph.request_bodies import CypherRequest, InjectRequest
 from kgserve.projections.cypher_engine.engine.protocol import ResultChunk
 from kgserve.stores.pool import StorePool
@@ -38,9 +38,9 @@ VALUES = {
 @pytest.mark.parametrize(("text", "stored"), VALUES.items(), ids=str)
 def test_values_have_a_form_in_json_that_reads_back_as_the_same_value(text: str, stored: dict[str, str]) -> None:
     value = evaluate(text)
-    assert to_stored_value({"a": [value]}) == {"a": [stored]}
-    assert from_stored_value({"a": [stored]}) == {"a": [value]}
-    assert type(from_stored_value(stored)) is type(value)
+    assert encode_property_as_json({"a": [value]}) == {"a": [stored]}
+    assert decode_property_from_json({"a": [stored]}) == {"a": [value]}
+    assert type(decode_property_from_json(stored)) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_values_have_a_form_in_json_that_reads_back_as_the_same_value(text: str,
     ],
 )
 def test_other_json_stays_what_it_is(value: Any) -> None:
-    assert from_stored_value(value) == value
+    assert decode_property_from_json(value) == value
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
             {"id": "rest", "type": "task", "attributes": {"due": {"$date": "2026-03-01"}, "text": "2026-03-01"}},
             {"id": "plain", "type": "task", "attributes": {"due": "2026-01-01"}},
         ]
-        inject_batch(graph_of(pool, NAME), msgspec.convert({"nodes": nodes}, InjectRequest)).result(PATIENCE)
+        upsert_nodes_and_edges(graph_of(pool, NAME), msgspec.convert({"nodes": nodes}, InjectRequest)).result(PATIENCE)
         run(
             pool,
             "MATCH (r {id: 'rest'}) CREATE (n:task {id: 'new', due: date('2026-02-01'), at: [localtime('10:00')]})"
@@ -154,7 +154,7 @@ class PieceCursor:
 def test_streamed_nodes_show_texts(size: int) -> None:
     nodes = [{"_label": "Entity", "attributes": json.dumps({"due": {"$date": f"2026-01-0{day}"}})} for day in (1, 2, 3)]
     text = b"".join(json.dumps([node]).encode() + b"\n" for node in nodes)
-    cursor = TemporalTextCursor(PieceCursor([text[at : at + size] for at in range(0, len(text), size)]))
+    cursor = TemporalToTextCursor(PieceCursor([text[at : at + size] for at in range(0, len(text), size)]))
     parts = [*cursor.parts()]
     lines = b"".join(part.lines for part in parts).splitlines()
     assert [json.loads(line) for line in lines] == [json.loads(line) for line in cursor.lines()]

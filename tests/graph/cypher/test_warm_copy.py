@@ -12,10 +12,10 @@ import pytest
 from kgserve.errors import InvalidInput, StorageFull
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.projections.cypher_engine.engine.protocol import NO_ROW_CHANGES, EngineFileOptions
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from kgserve.stores.scratch_database import ScratchCopyCache, ScratchDatabase, ScratchStatement
+from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache, ScratchStatement
 from tests.fuzzing import is_thorough
 from tests.graph.bare_engine import RandomStatements, ReferenceEngine
 from tests.graph.statement_helpers import changed, fill, rows, write
@@ -132,13 +132,13 @@ def untouched(trial: ScratchStatement) -> None:
     assert trial.difference(UNTOUCHED) == NO_ROW_CHANGES
 
 
-def copy_of(store: OpenStore, copies: ScratchCopyCache, seconds: float = 60.0) -> ScratchDatabase:
+def copy_of(store: OpenStore, copies: ScratchEngineFileLruCache, seconds: float = 60.0) -> ScratchDatabase:
     return ScratchDatabase(store.layout, store.journal, store.engine, store.rows, copies, seconds)
 
 
 def test_warm_copy_is_released(pool: StorePool) -> None:
     with pool.lease(NAME) as store:
-        kept, brief = copy_of(store, ScratchCopyCache()), copy_of(store, ScratchCopyCache(), 0.0)
+        kept, brief = copy_of(store, ScratchEngineFileLruCache()), copy_of(store, ScratchEngineFileLruCache(), 0.0)
         for copy in (kept, brief):
             copy.run(untouched, UNTOUCHED)
             assert copy.is_warm
@@ -152,7 +152,7 @@ def test_warm_copy_is_released(pool: StorePool) -> None:
 
 
 def test_number_of_warm_copies_is_limited(pool: StorePool) -> None:
-    copies = ScratchCopyCache(limit=2)
+    copies = ScratchEngineFileLruCache(limit=2)
     made: list[ScratchDatabase] = []
     for name in "xyz":
         with pool.lease(name, create=True) as store:

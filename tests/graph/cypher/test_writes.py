@@ -15,11 +15,11 @@ from bench.server import ServerProcess
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
 from kgserve.graph.cypher.row_changes import MAX_CHANGED_ROWS, to_write_batch
 from kgserve.graph.request_bodies import SearchRequest
-from kgserve.graph.search.node_search import search
+from kgserve.graph.search.node_search import search_store_nodes
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
 from kgserve.storage.changefeed import ChangeFeedReader
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.events import EventSelection
+from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.graph.bare_engine import ReferenceEngine
@@ -235,14 +235,18 @@ def test_cypher_write_survives_loss_of_engine_file(tmp_path: Path) -> None:
 def test_cypher_write_reaches_every_projection(tmp_path: Path) -> None:
     with indexed(tmp_path / "data") as (pool, indexer), pool.lease(NAME, create=True) as store:
         listener = ChangeFeedReader(store.feed, None, lambda: None)
-        assert listener.take(EventSelection()) == []
+        assert listener.take(ChangeFeedEventFilter()) == []
         query = "CREATE (:Entity {id: 'x', type: 't', content: 'a quick fox'})-[:RELATES_TO {relation_type: 'R'}]->"
         write(pool, query + "(:Entity {id: 'y', type: 't', content: 'a lazy dog'})")
         write(pool, "MATCH (n {id: 'y'}) SET n.content = 'a lazy fox'")
         write(pool, "MATCH (n {id: 'x'}) DETACH DELETE n")
-        told = [(entry.event.sequence, type(entry.event).__name__) for entry in listener.take(EventSelection()) or ()]
+        told = [
+            (entry.event.sequence, type(entry.event).__name__) for entry in listener.take(ChangeFeedEventFilter()) or ()
+        ]
         assert [sequence for sequence, _ in told] == [1, 1, 1, 2, 3, 3]
-        found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=3))
+        found = search_store_nodes(
+            graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=3)
+        )
         assert [hit.node.id for hit in found.hits] == ["y"]
         assert ids(store) == ["y"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.search import score_fusion
-from kgserve.graph.search.score_fusion import EntityMatch, ProximityGain
+from kgserve.graph.search.score_fusion import EntityMatchScores, GraphProximityBoost
 from kgserve.platform.text import query_words as words
 from kgserve.platform.text.query_words import FUNCTION_WORD_WEIGHT, MAX_WEIGHTED_WORDS, compute_word_weights
 
@@ -31,37 +31,42 @@ def chain(*ids: str, weight: float = 1.0) -> dict[str, list[tuple[str, float]]]:
 
 
 def test_weighted_fusion_is_union_with_missing_scores_as_zero() -> None:
-    found = score_fusion.fuse_weighted({"a": 8.0, "b": 2.0}, {"a": 0.5, "c": 0.75}, alpha=0.25)
+    found = score_fusion.fuse_scores_by_weighted_sum({"a": 8.0, "b": 2.0}, {"a": 0.5, "c": 0.75}, alpha=0.25)
     assert found == {
-        "a": EntityMatch(0.625, 1.0, 0.5),
-        "b": EntityMatch(0.0625, 0.25, None),
-        "c": EntityMatch(0.5625, None, 0.75),
+        "a": EntityMatchScores(0.625, 1.0, 0.5),
+        "b": EntityMatchScores(0.0625, 0.25, None),
+        "c": EntityMatchScores(0.5625, None, 0.75),
     }
 
 
 def test_alpha_is_the_weight_of_keyword_scores() -> None:
-    assert score_fusion.fuse_weighted({"a": 8.0}, {"b": 1.0})["a"].score == pytest.approx(0.4)
-    assert score_fusion.fuse_weighted({"a": 8.0}, {"b": 1.0})["b"].score == pytest.approx(0.6)
+    assert score_fusion.fuse_scores_by_weighted_sum({"a": 8.0}, {"b": 1.0})["a"].score == pytest.approx(0.4)
+    assert score_fusion.fuse_scores_by_weighted_sum({"a": 8.0}, {"b": 1.0})["b"].score == pytest.approx(0.6)
 
 
 def test_equal_keyword_hits_are_normalized_to_one() -> None:
-    assert score_fusion.fuse_weighted({"a": 0.3}, {})["a"].score == pytest.approx(0.4)
-    found = score_fusion.fuse_weighted({"a": 3.0, "b": 3.0}, {})
+    assert score_fusion.fuse_scores_by_weighted_sum({"a": 0.3}, {})["a"].score == pytest.approx(0.4)
+    found = score_fusion.fuse_scores_by_weighted_sum({"a": 3.0, "b": 3.0}, {})
     assert found["a"].score == found["b"].score == pytest.approx(0.4)
 
 
 def test_similarities_are_clipped_to_0_and_1() -> None:
-    found = score_fusion.fuse_weighted({}, {"a": -0.2, "b": 1.0000002})
+    found = score_fusion.fuse_scores_by_weighted_sum({}, {"a": -0.2, "b": 1.0000002})
     assert (found["a"].score, found["b"].semantic) == (0.0, 1.0)
 
 
 def test_external_top_score_lowers_normalized_keyword_score() -> None:
     words, meaning = {"filler": 1.0}, {"filler": 0.1, "sense": 0.4}
-    assert max(score_fusion.fuse_weighted(words, meaning).items(), key=lambda each: each[1].score)[0] == "filler"
-    found = score_fusion.fuse_weighted(words, meaning, top=4.0)
+    assert (
+        max(score_fusion.fuse_scores_by_weighted_sum(words, meaning).items(), key=lambda each: each[1].score)[0]
+        == "filler"
+    )
+    found = score_fusion.fuse_scores_by_weighted_sum(words, meaning, top=4.0)
     assert found["filler"].keyword == 0.25
     assert found["sense"].score > found["filler"].score
-    assert score_fusion.fuse_weighted({"a": 8.0}, {}, top=4.0) == score_fusion.fuse_weighted({"a": 8.0}, {})
+    assert score_fusion.fuse_scores_by_weighted_sum(
+        {"a": 8.0}, {}, top=4.0
+    ) == score_fusion.fuse_scores_by_weighted_sum({"a": 8.0}, {})
 
 
 def test_irregular_word_forms_have_lower_weight() -> None:
@@ -75,13 +80,13 @@ def test_irregular_word_forms_have_lower_weight() -> None:
 
 @pytest.mark.parametrize(("alpha", "first"), [(1.0, "word"), (0.0, "sense")])
 def test_alpha_of_0_or_1_uses_one_list_only(alpha: float, first: str) -> None:
-    found = score_fusion.fuse_weighted({"word": 5.0}, {"sense": 0.4}, alpha)
+    found = score_fusion.fuse_scores_by_weighted_sum({"word": 5.0}, {"sense": 0.4}, alpha)
     assert score_fusion.rank_matches(found)[0].id == first
     assert min(match.score for match in found.values()) == 0.0
 
 
 def test_fusion_of_empty_lists_is_empty() -> None:
-    assert score_fusion.fuse_weighted({}, {}) == {}
+    assert score_fusion.fuse_scores_by_weighted_sum({}, {}) == {}
     assert score_fusion.rank_matches({}) == []
 
 
@@ -106,8 +111,8 @@ def test_reciprocal_rank_fusion_ignores_repeated_ids() -> None:
 
 
 def test_reciprocal_score_is_1_for_first_in_both_lists() -> None:
-    found = score_fusion.fuse_reciprocal({"a": 3.0, "b": 2.0}, {"a": 0.8, "c": 0.7})
-    assert found["a"] == EntityMatch(1.0, 1.0, 0.8)
+    found = score_fusion.fuse_scores_by_reciprocal_rank({"a": 3.0, "b": 2.0}, {"a": 0.8, "c": 0.7})
+    assert found["a"] == EntityMatchScores(1.0, 1.0, 0.8)
     assert found["b"].score == found["c"].score == pytest.approx(61 / 62 / 2)
 
 
@@ -116,12 +121,12 @@ def test_reciprocal_score_is_1_for_first_in_both_lists() -> None:
 
 def test_score_propagation_decays_per_hop() -> None:
     found = score_fusion.propagate_scores({"a": 0.75}, chain("a", "b", "c", "d"))
-    assert found == {"b": (ProximityGain(0.375, "a", 1),), "c": (ProximityGain(0.1875, "a", 2),)}
+    assert found == {"b": (GraphProximityBoost(0.375, "a", 1),), "c": (GraphProximityBoost(0.1875, "a", 2),)}
 
 
 def test_better_match_gains_nothing_from_neighbours() -> None:
     found = score_fusion.propagate_scores({"a": 0.75, "b": 0.5}, chain("a", "b"))
-    assert found == {"b": (ProximityGain(0.125, "a", 1),)}
+    assert found == {"b": (GraphProximityBoost(0.125, "a", 1),)}
 
 
 def test_match_gains_half_over_a_shared_neighbour() -> None:
@@ -137,7 +142,9 @@ def test_match_gains_half_over_a_shared_neighbour() -> None:
 
 def test_score_propagation_uses_best_neighbour_only() -> None:
     links = {"x": [(other, 1.0) for other in "abcde"]}
-    assert score_fusion.propagate_scores(dict.fromkeys("abcde", 0.75), links)["x"] == (ProximityGain(0.375, "a", 1),)
+    assert score_fusion.propagate_scores(dict.fromkeys("abcde", 0.75), links)["x"] == (
+        GraphProximityBoost(0.375, "a", 1),
+    )
 
 
 def test_relation_weights_are_clipped_to_0_and_1() -> None:
@@ -185,7 +192,7 @@ def test_propagation_keeps_best_match_first(
     scores: dict[str, float], graph: dict[str, list[tuple[str, float]]], decay: float
 ) -> None:
     best = max(scores.values(), default=0.0)
-    matches = {key: EntityMatch(score) for key, score in scores.items()}
+    matches = {key: EntityMatchScores(score) for key, score in scores.items()}
     ranked = score_fusion.rank_matches(matches, score_fusion.propagate_scores(scores, graph, decay))
     assert all(hit.score <= best + 1e-12 for hit in ranked)
     assert all(hit.score >= scores.get(hit.id, 0.0) for hit in ranked)
@@ -224,7 +231,7 @@ def test_neighbour_lookup_reads_seeds_then_reached_nodes() -> None:
         asked.append(list(ids))
         return {key: links[key] for key in ids}
 
-    found = score_fusion.fetch_neighbourhood(
+    found = score_fusion.fetch_neighbours_of_best_matches(
         {"c": 0.9, "x": 0.0} | dict.fromkeys("a", 0.5), lambda ids: look_up([*ids][:2])
     )
     assert asked == [["c", "a"], ["b", "d"]]
@@ -237,20 +244,22 @@ def test_neighbour_lookup_is_bounded_and_round_robin() -> None:
         return {key: [(f"{key}.{number}", 1.0) for number in range(20)] for key in ids}
 
     asked: list[list[str]] = []
-    score_fusion.fetch_neighbourhood({f"s{number:02}": 1.0 - number / 100 for number in range(50)}, look_up)
+    score_fusion.fetch_neighbours_of_best_matches(
+        {f"s{number:02}": 1.0 - number / 100 for number in range(50)}, look_up
+    )
     assert [len(ids) for ids in asked] == [score_fusion.MAX_PROPAGATION_SEEDS, score_fusion.MAX_PROPAGATION_REACHED]
     assert len({key.split(".")[0] for key in asked[1]}) == score_fusion.MAX_PROPAGATION_REACHED // 2
 
 
 def test_neighbour_lookup_without_relations_calls_once() -> None:
-    assert score_fusion.fetch_neighbourhood({"a": 1.0}, lambda ids: {key: [] for key in ids}) == {"a": []}
+    assert score_fusion.fetch_neighbours_of_best_matches({"a": 1.0}, lambda ids: {key: [] for key in ids}) == {"a": []}
 
 
 # --- Ranking and explanations
 
 
 def test_hit_explains_its_score() -> None:
-    matches = score_fusion.fuse_weighted({"a": 4.0, "b": 1.0}, {"a": 0.5})
+    matches = score_fusion.fuse_scores_by_weighted_sum({"a": 4.0, "b": 1.0}, {"a": 0.5})
     ranked = score_fusion.rank_matches(
         matches, score_fusion.propagate_scores({"a": 0.7, "b": 0.1}, chain("a", "b", "c"))
     )
@@ -262,8 +271,8 @@ def test_hit_explains_its_score() -> None:
 
 
 def test_ranking_ties_by_match_then_by_id() -> None:
-    matches = {"b": EntityMatch(0.4), "a": EntityMatch(0.4), "c": EntityMatch(0.2)}
-    nearby = {"c": (ProximityGain(0.2, "z", 1),)}
+    matches = {"b": EntityMatchScores(0.4), "a": EntityMatchScores(0.4), "c": EntityMatchScores(0.2)}
+    nearby = {"c": (GraphProximityBoost(0.2, "z", 1),)}
     assert [hit.id for hit in score_fusion.rank_matches(matches, nearby)] == ["a", "b", "c"]
 
 
@@ -272,7 +281,7 @@ def test_ranking_ties_by_match_then_by_id() -> None:
 
 def test_path_strength_decays_per_hop_and_weight() -> None:
     links = {"s": [("a", 1.0), ("b", 0.5)], "a": [("c", 0.8)]}
-    assert score_fusion.best_paths({"s": 1.0}, links) == {
+    assert score_fusion.compute_best_path_strengths({"s": 1.0}, links) == {
         "s": (1.0, 0),
         "a": (pytest.approx(0.5), 1),
         "b": (pytest.approx(0.25), 1),
@@ -282,7 +291,7 @@ def test_path_strength_decays_per_hop_and_weight() -> None:
 
 def test_path_has_best_strength_and_shortest_distance() -> None:
     links = {"s": [("far", 0.1), ("a", 1.0)], "a": [("far", 1.0)], "far": [("s", 1.0)]}
-    assert score_fusion.best_paths({"s": 1.0}, links)["far"] == (pytest.approx(0.25), 1)
+    assert score_fusion.compute_best_path_strengths({"s": 1.0}, links)["far"] == (pytest.approx(0.25), 1)
 
 
 # --- Word weights

@@ -14,22 +14,22 @@ import pytest
 
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.graph.request_bodies import (
-    ContextRequest,
+    LlmContextRequest,
     MultiQuerySearchRequest,
     SearchMode,
+    SearchQueryVariant,
     SearchRequest,
-    SearchVariant,
 )
-from kgserve.graph.search.node_search import build_context, search, search_batch
+from kgserve.graph.search.node_search import build_llm_context, search_query_variants, search_store_nodes
 from kgserve.graph.search.search_notices import NEAREST_BY_LETTERS, NEAREST_BY_MEANING, SearchNotices
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import RecallRequest
-from kgserve.memory.recall_stores import recall
-from kgserve.platform.text.languages import LanguageSetting
+from kgserve.memory.multi_store_recall import recall_best_memories
+from kgserve.platform.text.language_detection import LanguageSetting
 from kgserve.projections.indexed_text import IndexedText
-from kgserve.projections.text_indexes import KeywordProjection
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.fields import NodeExtrasPut
+from kgserve.projections.text_indexes import CurrentKeywordIndexProjection
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.graphs import graph_of
 from tests.projections.indexing import caught_up, followed, indexed
@@ -40,14 +40,14 @@ TEXTS = {"a": "a red fox", "b": "the orrery of brass"}
 
 
 def fill(data: Path, texts: dict[str, str] = TEXTS) -> None:
-    memory = NodeExtrasPut(confidence=1.0)
+    memory = NodeExtrasUpsert(confidence=1.0)
     with followed(data) as (store, indexes):
-        write(store, WriteBatch(nodes=[NodePut(0, key, "note", text, extras=memory) for key, text in texts.items()]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, key, "note", text, extras=memory) for key, text in texts.items()]))
         caught_up(store, indexes)
 
 
 @contextmanager
-def opened_graph(data: Path) -> Generator[tuple[StoreHandle, OpenStore, KeywordProjection]]:
+def opened_graph(data: Path) -> Generator[tuple[StoreHandle, OpenStore, CurrentKeywordIndexProjection]]:
     with indexed(data) as (pool, indexer), pool.lease(NAME) as store:
         yield graph_of(pool, NAME, indexer), store, indexer.of(store).keyword
 
@@ -89,36 +89,38 @@ def test_notice_of_hits_without_a_word(
 def test_search_says_that_no_word_was_found(tmp_path: Path, query: str, mode: Any, notice: str | None) -> None:
     fill(tmp_path)
     with opened_graph(tmp_path) as (graph, _, _):
-        assert search(graph, SearchRequest(query=query, mode=mode)).notice == notice
-        variants = [SearchVariant(query=query, mode=mode)]
-        assert search_batch(graph, MultiQuerySearchRequest(queries=variants)).notice == notice
-        variants.append(SearchVariant(query="fox"))
-        assert search_batch(graph, MultiQuerySearchRequest(queries=variants)).notice is None
+        assert search_store_nodes(graph, SearchRequest(query=query, mode=mode)).notice == notice
+        variants = [SearchQueryVariant(query=query, mode=mode)]
+        assert search_query_variants(graph, MultiQuerySearchRequest(queries=variants)).notice == notice
+        variants.append(SearchQueryVariant(query="fox"))
+        assert search_query_variants(graph, MultiQuerySearchRequest(queries=variants)).notice is None
         if mode == "hybrid":
-            assert build_context(graph, ContextRequest(query=query)).notice == notice
-            assert recall(graph, RecallRequest(query=query, min_similarity=-1)).notice == notice
+            assert build_llm_context(graph, LlmContextRequest(query=query)).notice == notice
+            assert recall_best_memories(graph, RecallRequest(query=query, min_similarity=-1)).notice == notice
 
 
 def test_the_last_word_may_be_a_prefix(tmp_path: Path) -> None:
     fill(tmp_path)
     with opened_graph(tmp_path) as (graph, _, _):
         for prefix, found in ((True, ["b"]), (False, [])):
-            assert ids(search(graph, SearchRequest(query="brass orr", mode="keyword", prefix=prefix))) == ["b"]
-            assert ids(search(graph, SearchRequest(query="orr", mode="keyword", prefix=prefix))) == found
-            variant = SearchVariant(query="orr", mode="keyword", prefix=prefix)
-            assert ids(search_batch(graph, MultiQuerySearchRequest(queries=[variant]))) == found
-        assert build_context(graph, ContextRequest(query="orr", prefix=True)).notice is None
-        assert build_context(graph, ContextRequest(query="orr")).notice == NEAREST_BY_LETTERS
+            assert ids(search_store_nodes(graph, SearchRequest(query="brass orr", mode="keyword", prefix=prefix))) == [
+                "b"
+            ]
+            assert ids(search_store_nodes(graph, SearchRequest(query="orr", mode="keyword", prefix=prefix))) == found
+            variant = SearchQueryVariant(query="orr", mode="keyword", prefix=prefix)
+            assert ids(search_query_variants(graph, MultiQuerySearchRequest(queries=[variant]))) == found
+        assert build_llm_context(graph, LlmContextRequest(query="orr", prefix=True)).notice is None
+        assert build_llm_context(graph, LlmContextRequest(query="orr")).notice == NEAREST_BY_LETTERS
         with pytest.raises(InvalidInput, match="cannot be combined with `syntax`"):
-            search(graph, SearchRequest(query="orr*", syntax=True, prefix=True))
+            search_store_nodes(graph, SearchRequest(query="orr*", syntax=True, prefix=True))
 
 
 @contextmanager
 def paused_build(monkeypatch: pytest.MonkeyPatch) -> Generator[threading.Event]:
     """Pause the next builds of keyword indexes before their last text, until the event is set or the block ends."""
-    go_on, build = threading.Event(), KeywordProjection._with_progress
+    go_on, build = threading.Event(), CurrentKeywordIndexProjection._with_progress
 
-    def paused(self: KeywordProjection, texts: Iterable[IndexedText]) -> Iterator[IndexedText]:
+    def paused(self: CurrentKeywordIndexProjection, texts: Iterable[IndexedText]) -> Iterator[IndexedText]:
         last = None
         for text in build(self, texts):
             if last is not None:
@@ -129,7 +131,7 @@ def paused_build(monkeypatch: pytest.MonkeyPatch) -> Generator[threading.Event]:
             yield last
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeywordProjection, "_with_progress", paused)
+        patched.setattr(CurrentKeywordIndexProjection, "_with_progress", paused)
         try:
             yield go_on
         finally:
@@ -146,12 +148,12 @@ def test_search_uses_the_old_keyword_index_while_it_is_rebuilt(tmp_path: Path, m
         set_language(store, "en")
         until(lambda: keyword.build_progress is None and not keyword.is_rebuilding)
         wanted = SearchRequest(query="Entscheidung", mode="keyword", at_least=1)
-        assert ids(search(graph, wanted)) == []
+        assert ids(search_store_nodes(graph, wanted)) == []
         with paused_build(monkeypatch) as go_on:
             set_language(store, "de")
             until(lambda: (keyword.build_progress or 0.0) > 0.9)
             for mode in MODES:
-                found = search(graph, SearchRequest(query="Fuchs", mode=mode, at_least=1))
+                found = search_store_nodes(graph, SearchRequest(query="Fuchs", mode=mode, at_least=1))
                 assert (ids(found)[0], found.notice) == ("b", None)
             state = keyword.state()
             assert (state.entities, state.sequence) == (2, 0)
@@ -159,10 +161,10 @@ def test_search_uses_the_old_keyword_index_while_it_is_rebuilt(tmp_path: Path, m
             assert 0.9 < state.progress < 1
             go_on.set()
         until(lambda: not keyword.is_rebuilding)
-        assert ids(search(graph, wanted)) == ["a"]
+        assert ids(search_store_nodes(graph, wanted)) == ["a"]
         assert keyword.state().progress is None
     with opened_graph(tmp_path) as (graph, _, keyword):
-        assert ids(search(graph, wanted)) == ["a"]
+        assert ids(search_store_nodes(graph, wanted)) == ["a"]
         assert not keyword.is_rebuilding, "the files are of this language"
 
 
@@ -178,23 +180,23 @@ def test_search_says_that_the_keyword_index_is_being_built(
         hybrid = SearchRequest(query="fox")
         for wanted in (SearchRequest(query="fox", mode="keyword"), *([hybrid] if indexes == "words" else [])):
             with pytest.raises(Unavailable, match="the keyword index is being built") as refused:
-                search(graph, wanted)
+                search_store_nodes(graph, wanted)
             assert 1 <= refused.value.retry_after <= 60
         if indexes == "words+meaning":
             answers = [
-                search(graph, hybrid),
-                search_batch(graph, MultiQuerySearchRequest(queries=[SearchVariant(query="fox")])),
-                recall(graph, RecallRequest(query="fox", min_similarity=-1)),
+                search_store_nodes(graph, hybrid),
+                search_query_variants(graph, MultiQuerySearchRequest(queries=[SearchQueryVariant(query="fox")])),
+                recall_best_memories(graph, RecallRequest(query="fox", min_similarity=-1)),
             ]
             for answer in answers:
                 assert answer.hits
                 assert answer.notice is not None
                 assert "hits by words are missing" in answer.notice
-            assert "is being built" in (build_context(graph, ContextRequest(query="fox")).notice or "")
+            assert "is being built" in (build_llm_context(graph, LlmContextRequest(query="fox")).notice or "")
         assert keyword.state().progress is not None
         go_on.set()
         until(lambda: keyword.state().progress is None)
-        answer = search(graph, SearchRequest(query="fox", mode="keyword"))
+        answer = search_store_nodes(graph, SearchRequest(query="fox", mode="keyword"))
         assert (ids(answer), answer.notice) == (["a"], None)
 
 
@@ -203,7 +205,7 @@ def test_search_waits_for_the_keyword_index_of_a_small_store(tmp_path: Path) -> 
     shutil.rmtree(layout(tmp_path).views / "keyword")
     with opened_graph(tmp_path) as (graph, _, _):
         for mode in MODES:
-            answer = search(graph, SearchRequest(query="fox", mode=mode))
+            answer = search_store_nodes(graph, SearchRequest(query="fox", mode=mode))
             assert (ids(answer)[0], answer.notice) == ("a", None)
 
 
@@ -211,8 +213,8 @@ def test_a_new_store_is_not_reported_as_being_built(tmp_path: Path) -> None:
     with indexed(tmp_path) as (pool, indexer):
         pool.create(NAME)
         graph = graph_of(pool, NAME, indexer)
-        assert search(graph, SearchRequest(query="fox")).notice is None
+        assert search_store_nodes(graph, SearchRequest(query="fox")).notice is None
         with pool.lease(NAME) as store:
-            write(store, WriteBatch(nodes=[NodePut(0, "a", "note", "fox")]))
-            assert search(graph, SearchRequest(query="fox", at_least=1)).notice is None
+            write(store, WriteBatch(nodes=[NodeUpsert(0, "a", "note", "fox")]))
+            assert search_store_nodes(graph, SearchRequest(query="fox", at_least=1)).notice is None
             assert indexer.of(store).keyword.state().progress is None

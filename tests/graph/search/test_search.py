@@ -10,11 +10,11 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from kgserve.graph.graph_reader import CurrentGraph
-from kgserve.graph.request_bodies import ContextRequest, MultiQuerySearchRequest, SearchRequest, SearchVariant
+from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.search import node_search as searches
-from kgserve.graph.search.node_search import build_context, search, search_batch
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
+from kgserve.graph.search.node_search import build_llm_context, search_query_variants, search_store_nodes
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.projections.indexing import FailingEmbedder, OtherEmbedder, StuckEmbedder, caught_up, followed, indexed
@@ -31,11 +31,11 @@ def test_search_without_indexes_is_unavailable(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool:
         pool.create(NAME)
         for work in (
-            lambda: search(graph_of(pool, NAME, None), SearchRequest(query="x")),
-            lambda: search_batch(
-                graph_of(pool, NAME, None), MultiQuerySearchRequest(queries=[SearchVariant(query="x")])
+            lambda: search_store_nodes(graph_of(pool, NAME, None), SearchRequest(query="x")),
+            lambda: search_query_variants(
+                graph_of(pool, NAME, None), MultiQuerySearchRequest(queries=[SearchQueryVariant(query="x")])
             ),
-            lambda: build_context(graph_of(pool, NAME, None), ContextRequest(query="x")),
+            lambda: build_llm_context(graph_of(pool, NAME, None), LlmContextRequest(query="x")),
         ):
             with pytest.raises(Unavailable, match="turned off"):
                 work()
@@ -47,19 +47,24 @@ def test_keyword_search_works_with_vectors_of_another_model(tmp_path: Path, monk
     with indexed(tmp_path, OtherEmbedder()) as (pool, indexer):
         started = time.monotonic()
         for at_least in (None, 1):
-            found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=at_least))
+            found = search_store_nodes(
+                graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=at_least)
+            )
             assert [hit.node.id for hit in found.hits] == ["a", "b"]
             assert found.index_sequence == 1
             for mode in ("semantic", "hybrid"):
                 with pytest.raises(Conflict, match=f"kgserve reindex {NAME}"):
-                    search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode=mode, at_least=at_least))
-        words = [SearchVariant(query="fox", mode="keyword")]
-        assert search_batch(
+                    search_store_nodes(
+                        graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode=mode, at_least=at_least)
+                    )
+        words = [SearchQueryVariant(query="fox", mode="keyword")]
+        assert search_query_variants(
             graph_of(pool, NAME, indexer), MultiQuerySearchRequest(queries=words, at_least=1)
         ).per_query_hits == [2]
         with pytest.raises(Conflict):
-            search_batch(
-                graph_of(pool, NAME, indexer), MultiQuerySearchRequest(queries=[*words, SearchVariant(query="fox")])
+            search_query_variants(
+                graph_of(pool, NAME, indexer),
+                MultiQuerySearchRequest(queries=[*words, SearchQueryVariant(query="fox")]),
             )
         assert time.monotonic() - started < 10 * PATIENCE, "nobody waits for an index that cannot be opened"
 
@@ -69,10 +74,12 @@ def test_keyword_search_works_while_embedding_fails(tmp_path: Path) -> None:
         write(store, batch("a", content="fox"))
         assert indexes.keyword.wait(1, 30)
     with indexed(tmp_path, FailingEmbedder()) as (pool, indexer):
-        found = search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=1))
+        found = search_store_nodes(
+            graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="keyword", at_least=1)
+        )
         assert [hit.node.id for hit in found.hits] == ["a"]
         with pytest.raises(Unavailable, match="does not answer"):
-            search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
+            search_store_nodes(graph_of(pool, NAME, indexer), SearchRequest(query="fox", mode="semantic"))
 
 
 def test_search_reports_waiting_for_model_loading(tmp_path: Path) -> None:
@@ -92,7 +99,7 @@ def test_at_least_is_not_answered_by_index_being_rebuilt(tmp_path: Path, monkeyp
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME) as store:
         graph, vector = graph_of(pool, NAME, indexer), indexer.of(store).vector
         wanted = SearchRequest(query="fox", mode="semantic", at_least=1)
-        assert len(search(graph, wanted).hits) == 2
+        assert len(search_store_nodes(graph, wanted).hits) == 2
         look_up, clear, go_on, cleared_at = vector.search, vector._opened().clear, threading.Event(), list[int]()
 
         def refilled_behind_it(*args: Any, **more: Any) -> Any:
@@ -112,16 +119,16 @@ def test_at_least_is_not_answered_by_index_being_rebuilt(tmp_path: Path, monkeyp
             patched.setattr(vector, "search", refilled_behind_it)
             patched.setattr(searches, "AT_LEAST_TIMEOUT_SECONDS", 0.1)
             with pytest.raises(Unavailable, match="have not seen sequence 1 yet, only 0"):
-                search(graph, wanted)
+                search_store_nodes(graph, wanted)
         assert cleared_at == [0]
         go_on.set()
-        assert len(search(graph, wanted).hits) == 2
+        assert len(search_store_nodes(graph, wanted).hits) == 2
 
 
 def test_at_least_rejects_future_sequence(tmp_path: Path) -> None:
     fill(tmp_path)
     with indexed(tmp_path) as (pool, indexer), pytest.raises(InvalidInput, match="at_least"):
-        search(graph_of(pool, NAME, indexer), SearchRequest(query="fox", at_least=2))
+        search_store_nodes(graph_of(pool, NAME, indexer), SearchRequest(query="fox", at_least=2))
 
 
 def test_batched_neighbours_equal_single_ones_with_invalid_nodes(tmp_path: Path) -> None:
@@ -130,11 +137,11 @@ def test_batched_neighbours_equal_single_ones_with_invalid_nodes(tmp_path: Path)
     bounds = [(None, None), (None, None), (None, 5), (9, None), (1, 9)]
     with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
         for part in range(3):
-            extras = [NodeExtrasPut(valid_from=first, valid_to=last) for first, last in chance.choices(bounds, k=12)]
+            extras = [NodeExtrasUpsert(valid_from=first, valid_to=last) for first, last in chance.choices(bounds, k=12)]
             keys = [(chance.choice(names), chance.choice(names), f"r{part}") for _ in range(30)]
-            nodes = [NodePut(0, name, "t", "", extras=each) for name, each in zip(names, extras, strict=True)]
+            nodes = [NodeUpsert(0, name, "t", "", extras=each) for name, each in zip(names, extras, strict=True)]
             edges = [
-                EdgePut(0, key, chance.random(), extras=EdgeExtrasPut(valid_from=first, valid_to=last))
+                EdgeUpsert(0, key, chance.random(), extras=EdgeExtrasUpsert(valid_from=first, valid_to=last))
                 for key, (first, last) in zip(keys, chance.choices(bounds, k=30), strict=True)
             ]
             write(store, WriteBatch(nodes=nodes, edges=edges))

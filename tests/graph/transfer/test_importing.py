@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import ImportAnswer
-from kgserve.graph.transfer.formats.exchange_lines import MAX_LINE_BYTES
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import MAX_LINE_BYTES
 from kgserve.graph.transfer.import_export import (
     ARCHIVE_FORMAT,
     SMALL_IMPORT_BLOCK_BYTES,
@@ -20,11 +20,11 @@ from kgserve.graph.transfer.import_export import (
     StreamingImport,
     open_export,
 )
-from kgserve.graph.transfer.plain_lines import decode_plain_lines
-from kgserve.storage.model.batch import WriteBatch
-from kgserve.storage.model.digest import shift_digest
-from kgserve.storage.model.events import MAX_SINGLE_EVENT_ROWS
-from kgserve.storage.rows.current_rows import MergeLimits
+from kgserve.graph.transfer.simple_ndjson_lines import decode_simple_ndjson_lines
+from kgserve.storage.model.change_feed_events import MAX_SINGLE_EVENT_ROWS
+from kgserve.storage.model.row_digest import update_digest_for_row_changes
+from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.rows.current_rows import DeltaMergeLimits
 from kgserve.stores.bulk_insert import plan_bulk_insert
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -292,8 +292,8 @@ def test_import_creates_new_rows_in_bulk(pool: StorePool, line: bytes, is_bulk: 
     edge = b'{"kind":"edge","from":"a","to":"b","relation_type":"KNOWN"}'
     imported(pool, lines(NODE % b"a", NODE % b"b", edge))
     with pool.lease("s") as store:
-        store.rows.limits = MergeLimits(rows=1)
-        plain = decode_plain_lines(line + b"\n", 1, 0)
+        store.rows.limits = DeltaMergeLimits(rows=1)
+        plain = decode_simple_ndjson_lines(line + b"\n", 1, 0)
         assert (plain is not None and plan_bulk_insert(store.rows, plain) is not None) == is_bulk
 
 
@@ -302,7 +302,7 @@ def test_import_falls_back_to_delta_during_merge(pool: StorePool) -> None:
     before = exported(pool)
     heard: list[None] = []
     with pool.lease("s") as store, store.folding.stage_deletion():
-        store.rows.limits = MergeLimits(rows=1)
+        store.rows.limits = DeltaMergeLimits(rows=1)
         base, recorded = store.rows.base_sequence, store.feed.recorded
         unlisten = store.feed.listen(lambda: heard.append(None))
         answer = imported(pool, lines(NODE % b"b", b'{"kind":"edge","from":"a","to":"b","relation_type":"R"}'))
@@ -312,18 +312,28 @@ def test_import_falls_back_to_delta_during_merge(pool: StorePool) -> None:
         assert len(exported(pool)) == len(before) + 2
         unlisten()
         with store.reading() as rows:
-            assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
+            assert (
+                update_digest_for_row_changes(
+                    update_digest_for_row_changes(0, rows.all_nodes(), ()), rows.all_edges(), ()
+                )
+                == store.state.digest
+            )
 
 
 def test_import_merges_delta_before_bulk(pool: StorePool) -> None:
     imported(pool, lines(NODE % b"b", NODE % b"d", b'{"kind":"edge","from":"d","to":"b","relation_type":"R"}'))
     with pool.lease("s") as store:
         assert store.rows.base_sequence == 0
-        store.rows.limits = MergeLimits(rows=1)
+        store.rows.limits = DeltaMergeLimits(rows=1)
         edge = b'{"kind":"edge","from":"%s","to":"%s","relation_type":"R"}'
         imported(pool, lines(NODE % b"c", NODE % b"a", edge % (b"d", b"c"), edge % (b"a", b"b")))
         assert store.rows.base_sequence == 2
         with store.reading() as rows:
             assert [row.id for row in rows.all_nodes()] == ["a", "b", "c", "d"]
             assert [row.key[:2] for row in rows.all_edges()] == [("a", "b"), ("d", "b"), ("d", "c")]
-            assert shift_digest(shift_digest(0, rows.all_nodes(), ()), rows.all_edges(), ()) == store.state.digest
+            assert (
+                update_digest_for_row_changes(
+                    update_digest_for_row_changes(0, rows.all_nodes(), ()), rows.all_edges(), ()
+                )
+                == store.state.digest
+            )

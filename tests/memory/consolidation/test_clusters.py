@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.platform.text.similarity import cluster_complete_linkage
+from kgserve.platform.text.text_equality import cluster_complete_linkage
 
 PAIRS = st.dictionaries(
     st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), st.sampled_from([0.86, 0.9, 0.95, 1.0])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgserve.memory.api import ConsolidationsQuery, UndoConsolidationRequest
+from kgserve.memory.api import ConsolidationRunListQuery, UndoConsolidationRequest
 from kgserve.memory.consolidation.operations import list_consolidations, undo_consolidation
-from kgserve.storage.model.batch import EdgePut
-from kgserve.storage.model.fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.write_batch import EdgeUpsert
 from kgserve.stores.pool import StorePool
 from tests.cli.running import PythonProcess
 from tests.graphs import graph_of
@@ -48,7 +48,7 @@ def test_killed_consolidation_is_atomic_and_can_be_undone(tmp_path: Path) -> Non
         second = [
             memory(f"b{at}", f"The thing {at} is good", tags=("other",), confidence=0.5) for at in range(CLUSTERS)
         ]
-        about = [EdgePut(0, (f"b{at}", f"a{(at + 1) % CLUSTERS}", "is_about")) for at in range(CLUSTERS)]
+        about = [EdgeUpsert(0, (f"b{at}", f"a{(at + 1) % CLUSTERS}", "is_about")) for at in range(CLUSTERS)]
         put(store, [*first, *second], about)
         before = exported(graph_of(pool, NAME))
     for commits in (1, 2, 23):
@@ -65,7 +65,7 @@ def test_killed_consolidation_is_atomic_and_can_be_undone(tmp_path: Path) -> Non
                 assert ((f"a{at}", target, "is_about") in edges) is (at in merged)
                 assert ((f"b{at}", target, "is_about") in edges) is (at not in merged)
                 assert ("other" in nodes[f"a{at}"].tags) is (at in merged)
-            (run,) = list_consolidations(of, ConsolidationsQuery()).runs
+            (run,) = list_consolidations(of, ConsolidationRunListQuery()).runs
             assert run.state == ("done" if len(merged) == CLUSTERS and run.clusters else "interrupted")
             undo_consolidation(of, UndoConsolidationRequest(run_id=run.id))
             assert exported(of) == before

@@ -6,25 +6,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.memory.api import MemoryCluster
+from kgserve.memory.api import MemoryMergeCluster
 from kgserve.memory.consolidation.plan import (
     MAX_MERGED_CHARS,
     MAX_MERGED_LINES,
-    AbsorbedRecord,
-    ClusterMember,
-    ClusterPlan,
-    PrimaryRecord,
+    AbsorbedMemoryUndoRecord,
+    MemoryClusterMergePlan,
+    MemoryWithEffectiveConfidence,
+    PrimaryMemoryUndoRecord,
     TooManyEdges,
     decode_absorbed_record,
     decode_primary_record,
-    encode_run_note,
-    memory_kind,
-    move_edges,
-    plan_cluster,
+    encode_consolidation_undo_record,
+    get_consolidation_criteria,
+    move_absorbed_edges_to_primary,
+    plan_memory_cluster_merge,
 )
-from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
-from kgserve.storage.model.soft_delete import REASON_MERGED, is_active, restore, soft_delete
+from kgserve.storage.model.node_edge_fields import NodeExtras
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.model.soft_delete import (
+    REASON_MERGED,
+    build_memory_restore_upsert,
+    build_memory_soft_delete_upsert,
+    is_memory_active_at,
+)
 
 THEN = "2025-01-01T00:00:00.000000Z"
 
@@ -38,8 +43,8 @@ def edge(source: str, target: str, relation_type: str = "is_about", weight: floa
     return EdgeRow(source, target, relation_type, weight, encode_edge_attributes(THEN, THEN, "{}"), 1, 1)
 
 
-def members(*rows: NodeRow, effective: float = 1.0) -> list[ClusterMember]:
-    return [ClusterMember(each, effective) for each in rows]
+def members(*rows: NodeRow, effective: float = 1.0) -> list[MemoryWithEffectiveConfidence]:
+    return [MemoryWithEffectiveConfidence(each, effective) for each in rows]
 
 
 def test_merged_text_omits_known_lines() -> None:
@@ -48,8 +53,8 @@ def test_merged_text_omits_known_lines() -> None:
         row("b", "the tea is hot.\nSugar is sweet", 2),
         row("c", "Salt is white!", 3),
     ]
-    found = plan_cluster(members(*rows), 0.9)
-    assert isinstance(found, ClusterPlan)
+    found = plan_memory_cluster_merge(members(*rows), 0.9)
+    assert isinstance(found, MemoryClusterMergePlan)
     assert (found.primary, found.absorbed) == ("a", ("b", "c"))
     assert found.content == "Tea is hot\nMilk is cold\nSugar is sweet\nSalt is white!"
 
@@ -60,8 +65,15 @@ def test_merge_takes_newer_metadata_and_greatest_importance() -> None:
         row("old", "x", 1, {"a": 1, "c": 1}, importance=0.8),
         row("mid", "x", 5, {"b": 2}),
     ]
-    found = plan_cluster([ClusterMember(rows[0], 0.9), ClusterMember(rows[1], 0.5), ClusterMember(rows[2], 0.5)], 0.9)
-    assert isinstance(found, ClusterPlan)
+    found = plan_memory_cluster_merge(
+        [
+            MemoryWithEffectiveConfidence(rows[0], 0.9),
+            MemoryWithEffectiveConfidence(rows[1], 0.5),
+            MemoryWithEffectiveConfidence(rows[2], 0.5),
+        ],
+        0.9,
+    )
+    assert isinstance(found, MemoryClusterMergePlan)
     assert (found.primary, found.absorbed) == ("new", ("old", "mid"))
     assert found.attributes == '{"a":3,"b":3,"c":1}'
     assert found.importance == 0.8
@@ -70,8 +82,14 @@ def test_merge_takes_newer_metadata_and_greatest_importance() -> None:
 
 
 def test_small_confidence_difference_does_not_decide_primary() -> None:
-    found = plan_cluster([ClusterMember(row("young", "x", 9), 1.0), ClusterMember(row("old", "x", 1), 0.9999)], 0.9)
-    assert isinstance(found, ClusterPlan)
+    found = plan_memory_cluster_merge(
+        [
+            MemoryWithEffectiveConfidence(row("young", "x", 9), 1.0),
+            MemoryWithEffectiveConfidence(row("old", "x", 1), 0.9999),
+        ],
+        0.9,
+    )
+    assert isinstance(found, MemoryClusterMergePlan)
     assert found.primary == "old"
 
 
@@ -89,32 +107,35 @@ def test_small_confidence_difference_does_not_decide_primary() -> None:
     ],
 )
 def test_oversized_cluster_is_not_merged(one: NodeRow, other: NodeRow, reason: str) -> None:
-    found = plan_cluster(members(one, other), 0.9)
-    assert isinstance(found, MemoryCluster)
+    found = plan_memory_cluster_merge(members(one, other), 0.9)
+    assert isinstance(found, MemoryMergeCluster)
     assert reason in found.reason
 
 
 def test_long_memory_absorbs_equal_wording() -> None:
-    found = plan_cluster(members(row("a", "x " * MAX_MERGED_CHARS), row("b", "X " * MAX_MERGED_CHARS)), 1.0)
-    assert isinstance(found, ClusterPlan)
+    found = plan_memory_cluster_merge(
+        members(row("a", "x " * MAX_MERGED_CHARS), row("b", "X " * MAX_MERGED_CHARS)), 1.0
+    )
+    assert isinstance(found, MemoryClusterMergePlan)
     assert found.content == "x " * MAX_MERGED_CHARS
 
 
 def test_pinned_memory_is_not_absorbed() -> None:
-    assert plan_cluster(members(row("a", "x", importance=1.0), row("b", "x", importance=1.0)), 1.0) is None
-    found = plan_cluster(members(row("a", "x"), row("b", "x", 9, importance=1.0)), 1.0)
-    assert isinstance(found, ClusterPlan)
+    assert plan_memory_cluster_merge(members(row("a", "x", importance=1.0), row("b", "x", importance=1.0)), 1.0) is None
+    found = plan_memory_cluster_merge(members(row("a", "x"), row("b", "x", 9, importance=1.0)), 1.0)
+    assert isinstance(found, MemoryClusterMergePlan)
     assert (found.primary, found.absorbed) == ("b", ("a",))
 
 
 def test_kinds_that_can_be_consolidated() -> None:
-    usual = memory_kind(row("a"))
-    assert usual == memory_kind(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
+    usual = get_consolidation_criteria(row("a"))
+    assert usual == get_consolidation_criteria(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
     others = [row("c", layer=1), row("d", name="n"), row("e", valid_from=1), row("f", valid_to=1)]
-    assert usual not in [memory_kind(each) for each in others]
-    assert [memory_kind(each) for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))] == [
-        None
-    ] * 3
+    assert usual not in [get_consolidation_criteria(each) for each in others]
+    assert [
+        get_consolidation_criteria(each)
+        for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))
+    ] == [None] * 3
 
 
 def test_moved_relations_keep_greater_weight() -> None:
@@ -124,32 +145,38 @@ def test_moved_relations_keep_greater_weight() -> None:
         "d": [edge("d", "w", "child_of"), edge("k", "d", "child_of")],
     }
     had = {("a", "x", "is_about"): edge("a", "x", weight=0.4)}
-    found = {key[:2]: put.weight for key, put in move_edges("a", edges, had, parented=False).items()}
+    found = {
+        key[:2]: put.weight for key, put in move_absorbed_edges_to_primary("a", edges, had, parented=False).items()
+    }
     assert found == {("a", "x"): 0.9, ("a", "y"): 0.5, ("p", "a"): 1.0, ("a", "z"): 1.0, ("k", "a"): 1.0}
-    assert ("a", "z", "child_of") not in move_edges("a", edges, had, parented=True)
+    assert ("a", "z", "child_of") not in move_absorbed_edges_to_primary("a", edges, had, parented=True)
     turned = dict(reversed(edges.items()))
-    assert move_edges("a", turned, had, parented=False) == move_edges("a", edges, had, parented=False)
+    assert move_absorbed_edges_to_primary("a", turned, had, parented=False) == move_absorbed_edges_to_primary(
+        "a", edges, had, parented=False
+    )
 
 
 def test_records_round_trip() -> None:
-    taken = AbsorbedRecord("run", "alice", 3, [edge("a", "b", weight=0.25)])
-    assert decode_absorbed_record(encode_run_note(taken)) == taken
-    grown = PrimaryRecord("", 2, "former", parented=True, had=[edge("a", "c")])
-    assert decode_primary_record(encode_run_note(grown)) == grown
+    taken = AbsorbedMemoryUndoRecord("run", "alice", 3, [edge("a", "b", weight=0.25)])
+    assert decode_absorbed_record(encode_consolidation_undo_record(taken)) == taken
+    grown = PrimaryMemoryUndoRecord("", 2, "former", parented=True, had=[edge("a", "c")])
+    assert decode_primary_record(encode_consolidation_undo_record(grown)) == grown
     with pytest.raises(TooManyEdges):
-        encode_run_note(AbsorbedRecord("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)]))
+        encode_consolidation_undo_record(
+            AbsorbedMemoryUndoRecord("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)])
+        )
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (5, None), (None, 9), (5, 9)])
 def test_withdrawn_row_is_never_valid_and_restorable(bounds: tuple[int | None, int | None]) -> None:
     old = row("a", "x", 7, valid_from=bounds[0], valid_to=bounds[1])
-    put = soft_delete(old, REASON_MERGED, "b")
+    put = build_memory_soft_delete_upsert(old, REASON_MERGED, "b")
     assert put.extras is not None
     assert old.extras is not None
     extras = put.extras.applied_to(old.extras)
     assert (extras.ended, extras.belongs_to, extras.former_from, extras.former_to) == ("merged", "b", *bounds)
     gone = msgspec.structs.replace(old, extras=extras)
-    assert not any(is_active(gone, at) or gone.is_valid_at(at) for at in range(12))
-    back = restore(gone).extras
+    assert not any(is_memory_active_at(gone, at) or gone.is_valid_at(at) for at in range(12))
+    back = build_memory_restore_upsert(gone).extras
     assert back is not None
     assert back.applied_to(extras) == old.extras

@@ -13,22 +13,22 @@ from kgserve.errors import Conflict, NotFound, Unavailable
 from kgserve.memory.api import (
     ConsolidateRequest,
     ConsolidationReport,
-    ConsolidationsQuery,
-    PlanReference,
+    ConsolidationRunListQuery,
+    DryRunPlanReference,
     PruneMemoriesRequest,
     UndoConsolidationRequest,
 )
 from kgserve.memory.consolidation.operations import (
     CONSOLIDATION_RETRY_AFTER_SECONDS,
-    consolidate,
+    consolidate_memories,
     list_consolidations,
     prune_memories,
     undo_consolidation,
 )
 from kgserve.platform.timestamps import DAY_MICROSECONDS
-from kgserve.storage.model.batch import EdgePut, WriteBatch
-from kgserve.storage.model.fields import NO_EXTRAS
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.write_batch import EdgeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of
 from tests.memory.memory_stores import HOOKS, Place, exported, memory, placed, put, row_of
@@ -45,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def run(place: Place, store: str, **wanted: object) -> ConsolidationReport:
-    return consolidate(place.graph(store), ConsolidateRequest(**wanted))  # type: ignore[arg-type]
+    return consolidate_memories(place.graph(store), ConsolidateRequest(**wanted))  # type: ignore[arg-type]
 
 
 def put_duplicates(place: Place, name: str) -> None:
@@ -79,7 +79,7 @@ def test_dry_run_writes_nothing_and_plan_is_applied_exactly(place: Place, store:
     plan = run(place, store, dry_run=True)
     assert exported(place.graph(store)) == before
     assert plan.run is None
-    done = run(place, store, apply=PlanReference(plan=plan.plan))
+    done = run(place, store, apply=DryRunPlanReference(plan=plan.plan))
     assert done.clusters == plan.clusters
     assert done.run is not None
     assert (done.clusters_found, done.memories_merged) == (plan.clusters_found, plan.memories_merged)
@@ -92,26 +92,26 @@ def test_outdated_plan_is_rejected_with_changed_ids(place: Place, store: str) ->
         put(leased, [memory("m3", "Something else")])
     before = exported(place.graph(store))
     with pytest.raises(Conflict, match="'m3'"):
-        run(place, store, apply=PlanReference(plan=plan.plan))
+        run(place, store, apply=DryRunPlanReference(plan=plan.plan))
     assert exported(place.graph(store)) == before
     with pytest.raises(Conflict, match="is unknown"):
-        run(place, store, apply=PlanReference(plan=plan.plan + 100))
+        run(place, store, apply=DryRunPlanReference(plan=plan.plan + 100))
     with pytest.raises(Conflict, match="is unknown"):
-        run(place, store, apply=PlanReference(plan=plan.plan), similarity_threshold=0.9)
+        run(place, store, apply=DryRunPlanReference(plan=plan.plan), similarity_threshold=0.9)
 
 
-def relations() -> list[EdgePut]:
+def relations() -> list[EdgeUpsert]:
     return [
-        EdgePut(0, ("m0", "x", "is_about"), 0.3),
-        EdgePut(0, ("m1", "x", "is_about"), 0.9, '{"how":"well"}'),
-        EdgePut(0, ("m1", "y", "is_about"), 0.7),
-        EdgePut(0, ("m2", "y", "is_about"), 0.8),
-        EdgePut(0, ("m1", "m0", "related_to"), 0.4),
-        EdgePut(0, ("m1", "m2", "related_to"), 0.4),
-        EdgePut(0, ("z", "m2", "mentions"), 0.2),
-        EdgePut(0, ("m1", "p", "child_of")),
-        EdgePut(0, ("m2", "q", "child_of")),
-        EdgePut(0, ("c", "m2", "child_of")),
+        EdgeUpsert(0, ("m0", "x", "is_about"), 0.3),
+        EdgeUpsert(0, ("m1", "x", "is_about"), 0.9, '{"how":"well"}'),
+        EdgeUpsert(0, ("m1", "y", "is_about"), 0.7),
+        EdgeUpsert(0, ("m2", "y", "is_about"), 0.8),
+        EdgeUpsert(0, ("m1", "m0", "related_to"), 0.4),
+        EdgeUpsert(0, ("m1", "m2", "related_to"), 0.4),
+        EdgeUpsert(0, ("z", "m2", "mentions"), 0.2),
+        EdgeUpsert(0, ("m1", "p", "child_of")),
+        EdgeUpsert(0, ("m2", "q", "child_of")),
+        EdgeUpsert(0, ("c", "m2", "child_of")),
     ]
 
 
@@ -168,11 +168,11 @@ def test_undo_restores_store(place: Place, store: str, chosen: dict[str, Any]) -
     before = exported(of)
     done = run(place, store, types=["observation"])
     assert exported(of) != before
-    assert list_consolidations(of, ConsolidationsQuery()).runs[0].id == done.run
+    assert list_consolidations(of, ConsolidationRunListQuery()).runs[0].id == done.run
     undone = undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
     assert (undone.restored_count, undone.skipped) == (2, [])
     assert exported(of) == before
-    assert list_consolidations(of, ConsolidationsQuery()).runs == []
+    assert list_consolidations(of, ConsolidationRunListQuery()).runs == []
     with pytest.raises(NotFound):
         undo_consolidation(of, UndoConsolidationRequest(run_id=done.run or ""))
 
@@ -180,9 +180,9 @@ def test_undo_restores_store(place: Place, store: str, chosen: dict[str, Any]) -
 def test_undo_of_related_clusters(place: Place, store: str) -> None:
     with place.pool.lease(store, create=True) as leased:
         memories = [memory(f"{each}{at}", f"Thing {at}", created_at=NOW) for at in range(6) for each in "abc"]
-        links = [EdgePut(0, (f"b{at}", f"b{(at + 1) % 6}", "next"), 0.5 + at / 20) for at in range(6)]
-        links += [EdgePut(0, (f"c{at}", f"b{(at + 2) % 6}", "next")) for at in range(6)]
-        links += [EdgePut(0, (f"a{at}", f"a{(at + 1) % 6}", "next"), 0.6) for at in range(6)]
+        links = [EdgeUpsert(0, (f"b{at}", f"b{(at + 1) % 6}", "next"), 0.5 + at / 20) for at in range(6)]
+        links += [EdgeUpsert(0, (f"c{at}", f"b{(at + 2) % 6}", "next")) for at in range(6)]
+        links += [EdgeUpsert(0, (f"a{at}", f"a{(at + 1) % 6}", "next"), 0.6) for at in range(6)]
         put(leased, memories, links)
     of = place.graph(store)
     before = exported(of)
@@ -203,7 +203,7 @@ def test_undo_conflicts_with_later_changes(place: Place, store: str) -> None:
     of = place.graph(store)
     done = run(place, store, types=["observation"])
     with place.pool.lease(store) as leased:
-        put(leased, [memory("m0", "Hooks are fine")], [EdgePut(0, ("m0", "y", "is_about"), 0.1)])
+        put(leased, [memory("m0", "Hooks are fine")], [EdgeUpsert(0, ("m0", "y", "is_about"), 0.1)])
     taken = UndoConsolidationRequest(run_id=done.run or "")
     with pytest.raises(Conflict, match="'m0'"):
         undo_consolidation(of, taken)
@@ -339,7 +339,7 @@ def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> No
 
         def take_back() -> None:
             # In the writer thread: no write happens meanwhile.
-            for going in list_consolidations(place.graph(store), ConsolidationsQuery()).runs:
+            for going in list_consolidations(place.graph(store), ConsolidationRunListQuery()).runs:
                 if going.state == "running":
                     with pytest.raises(Unavailable, match="still running"):
                         undo_consolidation(place.graph(store), UndoConsolidationRequest(run_id=going.id))
@@ -355,14 +355,14 @@ def test_memory_changed_during_run_is_not_merged(place: Place, store: str) -> No
         ]
         assert row_of(leased, "b1").content == "Other thing"
     assert {*refused} == {done.run}
-    listed = list_consolidations(place.graph(store), ConsolidationsQuery()).runs
+    listed = list_consolidations(place.graph(store), ConsolidationRunListQuery()).runs
     assert [(each.clusters, each.merged, each.state) for each in listed] == [(2, 2, "done")]
 
 
 def test_without_vectors_only_equal_wording_is_merged(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path)) as pool, pool.lease("s", create=True) as leased:
         put(leased, [memory(f"m{at}", text) for at, text in enumerate((HOOKS[0], HOOKS[1], HOOKS[0].lower()))])
-        done = consolidate(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
+        done = consolidate_memories(graph_of(pool, "s"), ConsolidateRequest(similarity_threshold=0.0))
     assert not done.near_checked
     assert [(each.primary, each.absorbed) for each in done.clusters] == [("m0", ["m2"])]
 
@@ -381,12 +381,12 @@ def test_consolidate_is_unavailable_while_embedding(tmp_path: Path, monkeypatch:
         graph = graph_of(pool, "s", indexer)
         for dry_run in (True, False):
             with pytest.raises(Unavailable, match="were not compared and nothing was merged") as refused:
-                consolidate(graph, ConsolidateRequest(dry_run=dry_run))
+                consolidate_memories(graph, ConsolidateRequest(dry_run=dry_run))
             assert refused.value.retry_after == CONSOLIDATION_RETRY_AFTER_SECONDS
-        assert list_consolidations(graph, ConsolidationsQuery()).runs == []
+        assert list_consolidations(graph, ConsolidationRunListQuery()).runs == []
         model.let_go.set()
         caught_up(leased, indexer.of(leased))
-        done = consolidate(graph, ConsolidateRequest())
+        done = consolidate_memories(graph, ConsolidateRequest())
     assert (done.near_checked, done.memories_merged) == (True, 1)
 
 
@@ -394,7 +394,9 @@ def test_letter_vectors_are_not_used_for_merging(tmp_path: Path) -> None:
     with indexed(tmp_path) as (pool, indexer), pool.lease("s", create=True) as leased:
         put(leased, [memory("a", "The build runs on Linux"), memory("b", "The build ran on Linux")])
         caught_up(leased, indexer.of(leased))
-        done = consolidate(graph_of(pool, "s", indexer), ConsolidateRequest(similarity_threshold=0.1, guard=False))
+        done = consolidate_memories(
+            graph_of(pool, "s", indexer), ConsolidateRequest(similarity_threshold=0.1, guard=False)
+        )
     assert (done.near_checked, done.clusters) == (False, [])
 
 
@@ -433,7 +435,7 @@ def test_prune_withdraws_unprotected_low_confidence_memories(place: Place, store
             memory("domain", "d", created_at=old, layer=0),
         ]
         memories += [memory("parent", "q", created_at=old), memory("child", "r"), memory("plain", "s", confidence=None)]
-        put(leased, memories, [EdgePut(0, ("child", "parent", "child_of"))])
+        put(leased, memories, [EdgeUpsert(0, ("child", "parent", "child_of"))])
         put(leased, [memory("rewritten", "x", created_at=old)])
         put(leased, [memory("rewritten", "y")])
     of = place.graph(store)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kgserve
-from kgserve.admin.composition import make_extractor
+from kgserve.admin.composition_root import create_fact_extraction_worker
 from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings
 from tests.cli.running import kgserve as command
@@ -37,12 +37,12 @@ def test_disabled_extraction_imports_nothing_and_starts_no_thread(tmp_path: Path
 @pytest.mark.parametrize("url", ["localhost:1234/v1", "ftp://host/v1", "http://", "http://[::"])
 def test_invalid_llm_url_is_rejected(url: str) -> None:
     with pytest.raises(InvalidInput, match="llm_url"):
-        make_extractor(Settings(llm_url=url, llm_model="m"), None)
+        create_fact_extraction_worker(Settings(llm_url=url, llm_model="m"), None)
 
 
 def test_url_and_model_enable_extraction() -> None:
-    assert make_extractor(Settings(llm_url="http://127.0.0.1:1/v1"), None) is None
-    assert make_extractor(Settings(llm_model="m"), None) is None
+    assert create_fact_extraction_worker(Settings(llm_url="http://127.0.0.1:1/v1"), None) is None
+    assert create_fact_extraction_worker(Settings(llm_model="m"), None) is None
 
 
 def test_llm_key_has_no_command_line_option() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.memory.extraction import extractor
+from kgserve.memory.extraction import background_llm_extractor
 from kgserve.stores import pool
 from tests.memory.disk_search import traces
 from tests.memory.extraction.chat_service import (
@@ -43,8 +43,8 @@ FACT = "The web shop uses Postgres 17."
 @pytest.fixture(autouse=True, scope="module")
 def hurried() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extractor, "MIN_EXTRACTION_RETRY_SECONDS", 0.02)
-        patch.setattr(extractor, "MAX_EXTRACTION_RETRY_SECONDS", 0.1)
+        patch.setattr(background_llm_extractor, "MIN_EXTRACTION_RETRY_SECONDS", 0.02)
+        patch.setattr(background_llm_extractor, "MAX_EXTRACTION_RETRY_SECONDS", 0.1)
         patch.setattr(pool, "POOL_TICK_SECONDS", 0.05)
         yield
 

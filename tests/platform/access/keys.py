@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from kgserve.platform.access.audit import AUDIT_FILE
-from kgserve.platform.access.authentication import Role, add_key, create_api_key
+from kgserve.platform.access.authentication import Role, add_api_key, create_api_key
 
 DAY = 86_400_000_000
 
@@ -25,7 +25,7 @@ def given(data: Path, role: Role, stores: Sequence[str] = ("*",), name: str = ""
     """Create a key in the data folder, and return its text."""
     key, text = create_api_key(name or f"{role}-{now()}", role, stores, now(), expires_at)
     data.mkdir(parents=True, exist_ok=True)
-    add_key(data, key)
+    add_api_key(data, key)
     return text
 
 

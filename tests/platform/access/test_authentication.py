@@ -13,14 +13,14 @@ from kgserve.platform.access.authentication import (
     KEY_FILE,
     LOCAL_CALLER,
     OWNER_CALLER,
+    ApiKeyFileCache,
+    AuthenticatedCaller,
     Authenticator,
-    Caller,
-    Keyring,
-    add_key,
+    add_api_key,
     create_api_key,
-    read_keys,
+    read_api_keys,
     require_key_if_exposed,
-    revoke_key,
+    revoke_api_key,
 )
 from kgserve.platform.settings import Settings
 from tests.platform.access.keys import given, now
@@ -30,10 +30,10 @@ TOKEN = "t" * 43
 
 
 def authenticator(data: Path, host: str = "127.0.0.1", *, insecure: bool = False) -> Authenticator:
-    return Authenticator(Settings(data_dir=data, host=host, insecure_no_auth=insecure), Keyring(data), TOKEN)
+    return Authenticator(Settings(data_dir=data, host=host, insecure_no_auth=insecure), ApiKeyFileCache(data), TOKEN)
 
 
-def enter(at: Authenticator, text: str | None = None, path: str = "/api/memory") -> Caller:
+def enter(at: Authenticator, text: str | None = None, path: str = "/api/memory") -> AuthenticatedCaller:
     headers = [(b"authorization", f"Bearer {text}".encode())] if text is not None else []
     return at.authenticate(path, b"", headers)
 
@@ -115,13 +115,13 @@ def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict
     proxied = Settings(data_dir=tmp_path, **options)
     with pytest.raises(InvalidInput, match=r"other machines .*kgserve keys create"):
         require_key_if_exposed(proxied, tmp_path)
-    assert refuses(Authenticator(proxied, Keyring(tmp_path)))
+    assert refuses(Authenticator(proxied, ApiKeyFileCache(tmp_path)))
     insecure = Settings(data_dir=tmp_path, insecure_no_auth=True, **options)
     require_key_if_exposed(insecure, tmp_path)
-    assert enter(Authenticator(insecure, Keyring(tmp_path))) is LOCAL_CALLER
+    assert enter(Authenticator(insecure, ApiKeyFileCache(tmp_path))) is LOCAL_CALLER
     text = given(tmp_path, "read")
     require_key_if_exposed(proxied, tmp_path)
-    at = Authenticator(proxied, Keyring(tmp_path))
+    at = Authenticator(proxied, ApiKeyFileCache(tmp_path))
     assert enter(at, text).role == "read"
     (tmp_path / KEY_FILE).unlink()
     assert refuses(at), "it does not open when the keys go"
@@ -130,7 +130,7 @@ def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict
 def test_loopback_host_names_do_not_expose_a_server(tmp_path: Path) -> None:
     named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
     require_key_if_exposed(named, tmp_path)
-    assert enter(Authenticator(named, Keyring(tmp_path))) is LOCAL_CALLER
+    assert enter(Authenticator(named, ApiKeyFileCache(tmp_path))) is LOCAL_CALLER
 
 
 def test_a_broken_link_to_the_key_file_rejects_every_key(tmp_path: Path) -> None:
@@ -148,12 +148,12 @@ def test_a_broken_link_to_the_key_file_rejects_every_key(tmp_path: Path) -> None
 
 
 def test_every_change_of_the_key_file_is_noticed(tmp_path: Path) -> None:
-    ring = Keyring(tmp_path)
+    ring = ApiKeyFileCache(tmp_path)
     assert ring.empty
     for number in range(50):
         text = given(tmp_path, "read", name=f"k{number}")
         assert ring.caller(text) is not None
-        revoke_key(tmp_path, f"k{number}", now())
+        revoke_api_key(tmp_path, f"k{number}", now())
         assert ring.caller(text) is None
         assert not ring.is_active(text[4:12])
     assert not ring.empty
@@ -162,7 +162,7 @@ def test_every_change_of_the_key_file_is_noticed(tmp_path: Path) -> None:
 
 def test_a_key_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None:
     text = given(tmp_path, "read")
-    ring = Keyring(tmp_path)
+    ring = ApiKeyFileCache(tmp_path)
     assert ring.caller(text) is not None
     path = tmp_path / KEY_FILE
     stat = path.stat()
@@ -175,14 +175,14 @@ def test_a_key_file_of_the_same_size_and_time_is_noticed(tmp_path: Path) -> None
 def test_concurrent_key_creation_loses_no_key(tmp_path: Path) -> None:
     def make(number: int) -> None:
         key, _ = create_api_key(f"k{number}", "read", ["*"], now())
-        add_key(tmp_path, key)
+        add_api_key(tmp_path, key)
 
     threads = [threading.Thread(target=make, args=(number,)) for number in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {key.name for key in read_keys(tmp_path)} == {f"k{number}" for number in range(12)}
+    assert {key.name for key in read_api_keys(tmp_path)} == {f"k{number}" for number in range(12)}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["keys.json", "keys.lock"]
 
 

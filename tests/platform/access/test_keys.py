@@ -11,14 +11,14 @@ from kgserve.errors import Forbidden, InvalidInput
 from kgserve.platform.access.authentication import (
     KEY_FILE,
     MAX_STORE_PATTERNS,
-    Caller,
+    AuthenticatedCaller,
     HiddenStore,
     KeyFileDamaged,
-    add_key,
+    add_api_key,
     create_api_key,
     parse_api_key,
     parse_duration,
-    read_keys,
+    read_api_keys,
     validate_store_patterns,
 )
 from kgserve.platform.structured_log import mask_api_keys
@@ -60,23 +60,23 @@ def test_invalid_store_patterns_are_rejected(patterns: list[str]) -> None:
 
 def test_no_altered_byte_of_the_key_file_changes_a_key(tmp_path: Path) -> None:
     key, _ = create_api_key("n", "read", ["team-a", "team-b*"], 0, 1_700_000_000_000_000)
-    add_key(tmp_path, key)
+    add_api_key(tmp_path, key)
     path = tmp_path / KEY_FILE
     whole = path.read_bytes()
     for at in range(len(whole)):
         for bit in (0x01, 0x10):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
             with suppress(KeyFileDamaged):
-                assert read_keys(tmp_path) == [key]
+                assert read_api_keys(tmp_path) == [key]
 
 
 def test_a_key_file_without_a_checksum_is_read_and_gets_one(tmp_path: Path) -> None:
     key, _ = create_api_key("n", "read", ["*"], 0)
     (tmp_path / KEY_FILE).write_bytes(msgspec.json.encode({"format": 1, "keys": [key]}))
-    assert read_keys(tmp_path) == [key]
+    assert read_api_keys(tmp_path) == [key]
     other, _ = create_api_key("m", "read", ["*"], 1)
-    add_key(tmp_path, other)
-    assert read_keys(tmp_path) == [key, other]
+    add_api_key(tmp_path, other)
+    assert read_api_keys(tmp_path) == [key, other]
     assert b'"checksum"' in (tmp_path / KEY_FILE).read_bytes()
 
 
@@ -110,7 +110,7 @@ def test_key_states() -> None:
 
 
 def test_store_visibility_of_a_caller() -> None:
-    caller = Caller("n", "read", ("a", "team-*"))
+    caller = AuthenticatedCaller("n", "read", ("a", "team-*"))
     assert [caller.can_access(store) for store in ("a", "A", "ab", "team-", "team-1", "team", "*")] == [
         *(True, False, False, True, True, False, False)
     ]
@@ -121,13 +121,13 @@ def test_store_visibility_of_a_caller() -> None:
 
 def test_roles_include_lower_roles() -> None:
     roles = ("read", "write", "admin")
-    assert [[Caller("n", has).has_role(needs) for needs in roles] for has in roles] == [
+    assert [[AuthenticatedCaller("n", has).has_role(needs) for needs in roles] for has in roles] == [
         [True, False, False],
         [True, True, False],
         [True, True, True],
     ]
     with pytest.raises(Forbidden, match="needs the role write; the key 'n' has the role read"):
-        Caller("n", "read").require("write")
+        AuthenticatedCaller("n", "read").require("write")
 
 
 def test_logs_show_only_key_prefixes() -> None:

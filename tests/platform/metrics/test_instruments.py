@@ -9,7 +9,7 @@ from kgserve.platform.metrics.exposition import (
     count_process_threads,
     counter_family,
     encode_metrics,
-    estimate_quantile,
+    estimate_histogram_quantile,
     gauge_family,
     histogram_family,
 )
@@ -86,8 +86,8 @@ def test_process_threads_are_counted() -> None:
 
 
 def test_quantiles_match_prometheus() -> None:
-    assert estimate_quantile(0.95, {}) is None
-    assert estimate_quantile(0.95, {"0.1": 0, "+Inf": 0}) is None
-    assert estimate_quantile(0.5, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.0)
-    assert estimate_quantile(0.75, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.5)
-    assert estimate_quantile(0.99, {"1.0": 1, "+Inf": 100}) == pytest.approx(1.0)
+    assert estimate_histogram_quantile(0.95, {}) is None
+    assert estimate_histogram_quantile(0.95, {"0.1": 0, "+Inf": 0}) is None
+    assert estimate_histogram_quantile(0.5, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.0)
+    assert estimate_histogram_quantile(0.75, {"1.0": 10, "2.0": 20, "+Inf": 20}) == pytest.approx(1.5)
+    assert estimate_histogram_quantile(0.99, {"1.0": 1, "+Inf": 100}) == pytest.approx(1.0)

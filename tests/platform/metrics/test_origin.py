@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import guard_statement
+from kgserve.cypher.guard import guard_cypher_statement
 from kgserve.errors import StorageFull
 from kgserve.platform.metrics.telemetry import (
-    RequestOrigin,
+    OriginatingRequest,
     SlowOperationLog,
     Telemetry,
-    add_request_time,
-    get_request_origin,
+    add_request_part_seconds,
+    get_originating_request,
     measure_request_part,
-    reset_request_origin,
-    set_request_origin,
+    reset_originating_request,
+    set_originating_request,
 )
 from kgserve.platform.settings import Settings
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.writer import QueuedWrite, WriterThread
 from tests.captured_log import capture_log
 
@@ -27,24 +27,24 @@ PATIENCE = 30
 
 
 def write_of(request_id: str) -> QueuedWrite:
-    token = set_request_origin(RequestOrigin(request_id))
+    token = set_originating_request(OriginatingRequest(request_id))
     try:
         return QueuedWrite(WriteBatch(), Future())
     finally:
-        reset_request_origin(token)
+        reset_originating_request(token)
 
 
 def test_parts_are_attributed_to_the_current_request() -> None:
-    add_request_time("engine", 1.0)  # outside of any request
-    token = set_request_origin(origin := RequestOrigin("r1"))
+    add_request_part_seconds("engine", 1.0)  # outside of any request
+    token = set_originating_request(origin := OriginatingRequest("r1"))
     try:
-        add_request_time("engine", 0.5)
-        add_request_time("engine", 0.25)
+        add_request_part_seconds("engine", 0.5)
+        add_request_part_seconds("engine", 0.25)
         with measure_request_part("embedding"):
-            assert get_request_origin() is origin
+            assert get_originating_request() is origin
     finally:
-        reset_request_origin(token)
-    assert get_request_origin() is None
+        reset_originating_request(token)
+    assert get_originating_request() is None
     assert origin.parts["engine"] == 0.75
     assert origin.parts.keys() == {"engine", "embedding"}
 
@@ -95,13 +95,13 @@ def test_only_slow_operations_are_logged() -> None:
 
 def test_a_slow_tool_call_is_logged_with_its_parts() -> None:
     observation = Telemetry(Settings(slow_ms=200))
-    token = set_request_origin(RequestOrigin("r1", {"engine": 0.25}))
+    token = set_originating_request(OriginatingRequest("r1", {"engine": 0.25}))
     try:
         with capture_log() as lines:
             observation.called("search", "ok", 0.5)
             observation.called("search", "error", 0.1)
     finally:
-        reset_request_origin(token)
+        reset_originating_request(token)
     [line] = lines
     assert (line["kind"], line["tool"], line["outcome"], line["ms"]) == ("tool", "search", "ok", 500.0)
     assert line["parts_ms"] == {"engine": 250.0}
@@ -110,7 +110,7 @@ def test_a_slow_tool_call_is_logged_with_its_parts() -> None:
 
 def test_the_slow_log_shows_only_the_clauses_of_a_statement() -> None:
     text = "MATCH (secret:Entity) WHERE secret.content = 'MATCH me' /* LIMIT */ RETURN secret.id AS `limit`, $value"
-    assert guard_statement(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
+    assert guard_cypher_statement(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
 
 
 def test_metric_labels_for_routes_methods_and_statuses_are_bounded() -> None:

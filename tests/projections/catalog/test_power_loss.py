@@ -11,9 +11,9 @@ COMMITS = 10
 ROWS = 2_000
 STATES = 24
 WORK = f"""
-from kgserve.projections.catalog.catalog import NodeCatalog
-from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.rows import NodeRow
+from kgserve.projections.catalog.node_catalog import NodeCatalog
+from kgserve.storage.model.change_set import NetChange
+from kgserve.storage.model.node_edge_rows import NodeRow
 
 catalog = NodeCatalog(data / "catalog.sqlite")
 for sequence in range(1, {COMMITS} + 1):

@@ -14,16 +14,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kgserve.graph.node_reads import summarize_node
-from kgserve.graph.query_parameters import NodesQuery
+from kgserve.graph.query_parameters import NodeListParameters
 from kgserve.platform.sqlite_files import remove_database_files
-from kgserve.projections.catalog.catalog import NodeCatalog, prefix_upper_bound
-from kgserve.storage.model.attributes import build_conditions, matches_all_conditions
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import NetChange
-from kgserve.storage.model.fields import NodeExtras, NodeExtrasPut
-from kgserve.storage.model.filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
-from kgserve.storage.model.rows import NodeRow
-from kgserve.storage.model.type_and_tag_counts import KindFreq, TagFreq
+from kgserve.projections.catalog.node_catalog import NodeCatalog, prefix_upper_bound
+from kgserve.storage.model.attribute_filters import encode_attribute_conditions, matches_attribute_conditions
+from kgserve.storage.model.change_set import NetChange
+from kgserve.storage.model.node_and_memory_filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
+from kgserve.storage.model.node_edge_fields import NodeExtras, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests import fuzzing
 from tests.graphs import graph_of, nodes_of
@@ -69,7 +69,7 @@ filters = st.builds(
     tags=st.lists(st.sampled_from([*TAGS, "none"]), max_size=2).map(tuple),
     valid_at=TIMES,
     attributes=st.sampled_from([{}, {}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"b": True}, {"a": 1, "b": True}]).map(
-        build_conditions
+        encode_attribute_conditions
     ),
 )
 
@@ -101,7 +101,7 @@ def fits(each: NodeRow, wanted: NodeFilter) -> bool:
         and all(tag in own.tags for tag in wanted.tags)
         and started
         and (at is None or own.valid_to is None or own.valid_to > at)
-        and matches_all_conditions(each.attributes, wanted.attributes)
+        and matches_attribute_conditions(each.attributes, wanted.attributes)
     )
 
 
@@ -139,12 +139,12 @@ def check_counts(catalog: NodeCatalog, present: dict[str, NodeRow]) -> None:
     for kind in found.kinds:
         assert kind.examples == examples(present, kind)
     for start in ("", "r", "re", "red", "status", "status:", "status:o", ":", "a:b", "\U0010ffff", "z"):
-        wanted = [TagFreq(tag=tag, count=n) for tag, n in most(tags) if tag.startswith(start)]
+        wanted = [TagFrequency(tag=tag, count=n) for tag, n in most(tags) if tag.startswith(start)]
         assert catalog.tags(start, 100) == wanted
         assert catalog.tags(start, 1) == wanted[:1]
 
 
-def examples(present: dict[str, NodeRow], kind: KindFreq) -> list[str]:
+def examples(present: dict[str, NodeRow], kind: NodeTypeFrequency) -> list[str]:
     first = [present[node_id] for node_id in sorted(present) if present[node_id].type == kind.kind][:3]
     texts = [" ".join(((each.extras and each.extras.summary) or each.content).split()) for each in first]
     return [text if len(text) <= 120 else text[:119].rstrip() + "…" for text in texts if text]
@@ -236,10 +236,10 @@ def test_a_large_example_value_is_omitted() -> None:
     ],
 )
 def test_a_wrong_index_is_rebuilt(tmp_path: Path, statement: str, values: tuple[str, ...]) -> None:
-    wanted = NodesQuery(tag=["red"])
-    tagged = NodePut(0, "n1", "t", extras=NodeExtrasPut(tags=("red",)))
+    wanted = NodeListParameters(tag=["red"])
+    tagged = NodeUpsert(0, "n1", "t", extras=NodeExtrasUpsert(tags=("red",)))
     with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
-        write(store, WriteBatch(nodes=[tagged, NodePut(1, "n2", "t")]))
+        write(store, WriteBatch(nodes=[tagged, NodeUpsert(1, "n2", "t")]))
         assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
         with sqlite3.connect(store.layout.catalog) as damaging:
             damaging.execute(statement, values)
@@ -269,7 +269,7 @@ def test_a_prefix_shared_by_many_tags(tmp_path: Path) -> None:
 
 def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
     """A version that does not know the index leaves it behind while it follows the journal."""
-    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=build_conditions({"a": 1}))
+    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=encode_attribute_conditions({"a": 1}))
     rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
     catalog = NodeCatalog(path)
     catalog.rebuild(rows, [], 1)
@@ -292,9 +292,9 @@ def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_wrong_attribute_index_is_rebuilt(tmp_path: Path) -> None:
-    wanted = NodesQuery(attributes='{"a": 1}')
+    wanted = NodeListParameters(attributes='{"a": 1}')
     with StorePool(in_folder(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
-        write(store, WriteBatch(nodes=[NodePut(0, "n1", "t", attributes='{"a":1}'), NodePut(1, "n2", "t")]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "n1", "t", attributes='{"a":1}'), NodeUpsert(1, "n2", "t")]))
         assert [node.id for node in nodes_of(graph_of(pool, NAME), wanted).nodes] == ["n1"]
         with sqlite3.connect(store.layout.catalog) as damaging:
             damaging.execute("UPDATE attribute SET id = 'n2'")
@@ -303,7 +303,7 @@ def test_a_wrong_attribute_index_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_count_examines_a_limited_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.catalog.catalog.MAX_COUNTED_NODES", 10)
+    monkeypatch.setattr("kgserve.projections.catalog.node_catalog.MAX_COUNTED_NODES", 10)
     catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     rows = [row(f"n{number:02}", f"t{number % 3}", ["all"], valid_to=5) for number in range(30)]
     catalog.rebuild(rows, [], 1)

@@ -12,7 +12,7 @@ import pytest
 
 import kgserve
 from kgserve.errors import Conflict, InvalidInput
-from kgserve.projections.connectors.delivery import SinkPosition
+from kgserve.projections.connectors.sink_delivery import SinkPosition
 from kgserve.syncing import SyncBatch
 from tests.projections.connectors.test_webhook import awaited
 
@@ -128,7 +128,7 @@ def test_dropping_a_store_calls_forget_store(tmp_path: Path) -> None:
 
 def test_a_slow_syncer_delays_neither_writes_nor_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.schedule.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr("kgserve.projections.connectors.delivery.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.connectors.sink_delivery.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
     slow = Batches()
     slow.may.clear()
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.model.node_edge_rows import EdgeKey
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import NAME, PATIENCE, settings
@@ -61,4 +61,4 @@ def kept(data: Path, **options: Any) -> Generator[StoreWithHistory]:
 
 def node(node_id: str, content: str, node_type: str | None = "t", attributes: str | None = None) -> WriteBatch:
     """Return an upsert of one node."""
-    return WriteBatch(nodes=[NodePut(0, node_id, node_type, content, attributes)])
+    return WriteBatch(nodes=[NodeUpsert(0, node_id, node_type, content, attributes)])

@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kgserve.admin.doctor import RepairOptions, check_stores
-from kgserve.admin.stores import store_stats
+from kgserve.admin.doctor import StoreRepairOptions, repair_and_check_stores
+from kgserve.admin.stores import get_store_stats
 from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadablePage
-from kgserve.projections.history.history import NO_SEQUENCE_LIMIT, HistoryFile
+from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 from kgserve.projections.history.page_checksums import PageChecksumFile
 from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history.salvage import read_intact_content
-from kgserve.projections.history.statements import HISTORY_PAGE_BYTES
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.statuses import HistoryStatus
+from kgserve.storage.model.projection_statuses import HistoryStatus
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import is_thorough
 from tests.graphs import graph_of
@@ -62,8 +62,10 @@ def fill(of: StoreWithHistory) -> None:
     for number in range(COMMITS):
         ids = sorted({f"n{source.randrange(NODES)}" for _ in range(6)})
         text = f"said {number} " + "y" * source.choice([5, 50, 900, 9_000 if number % 20 == 0 else 30])
-        edges = [EdgePut(at, (each, ids[at - 1], "R")) for at, each in enumerate(ids)]
-        put = WriteBatch(nodes=[NodePut(at, each, "t", f"{each} {text}") for at, each in enumerate(ids)], edges=edges)
+        edges = [EdgeUpsert(at, (each, ids[at - 1], "R")) for at, each in enumerate(ids)]
+        put = WriteBatch(
+            nodes=[NodeUpsert(at, each, "t", f"{each} {text}") for at, each in enumerate(ids)], edges=edges
+        )
         write(of.store, WriteBatch(delete_nodes=ids[:1]) if number % 7 == 6 else put)
     of.caught_up()
     of.store.end_segment()
@@ -188,8 +190,10 @@ def test_every_row_of_a_damaged_file_is_unchanged_or_within_a_gap(
 
 def test_a_restored_edge_ends_only_its_own_gap(tmp_path: Path) -> None:
     with kept(tmp_path, **SMALL_JOURNAL) as of:
-        edges = [EdgePut(3, ("a", "b", "R")), EdgePut(4, ("a", "c", "R"))]
-        write(of.store, WriteBatch(nodes=[NodePut(at, each, "t", each) for at, each in enumerate("abc")], edges=edges))
+        edges = [EdgeUpsert(3, ("a", "b", "R")), EdgeUpsert(4, ("a", "c", "R"))]
+        write(
+            of.store, WriteBatch(nodes=[NodeUpsert(at, each, "t", each) for at, each in enumerate("abc")], edges=edges)
+        )
         write(of.store, WriteBatch(delete_edges=[("a", "b", "R")]))
         write(of.store, node("a", "2"))
         of.caught_up()
@@ -485,7 +489,7 @@ def test_doctor_reports_damage_and_salvages_intact_content(filled: tuple[Path, d
     data = shutil.copytree(filled[0], tmp_path / "data")
 
     def found(*, salvage: bool = False) -> tuple[bool, list[str]]:
-        [report] = check_stores(settings(data), NAME, RepairOptions(salvage=salvage))
+        [report] = repair_and_check_stores(settings(data), NAME, StoreRepairOptions(salvage=salvage))
         parts = [finding for finding in report.findings if finding.part in {"history", "salvage"}]
         return all(finding.ok for finding in parts), [finding.detail for finding in parts]
 
@@ -507,7 +511,7 @@ def test_stats_report_gaps_and_scrub_progress(filled: tuple[Path, dict[Any, Any]
     halved(layout(tmp_path).history)
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.caught_up()
-        history = store_stats(graph_of(of.pool, NAME, historian=of.historian)).history
+        history = get_store_stats(graph_of(of.pool, NAME, historian=of.historian)).history
         assert isinstance(history, HistoryStatus)
         assert {gap.part for gap in history.gaps} <= {"node", "edge", "link"}
         assert history.gaps

@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.errors import Gone
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.journal.snapshot import list_snapshots, snapshot_sequence_of
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.journal.snapshot import list_snapshots, parse_snapshot_sequence
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
 from tests.fuzzing import is_thorough
@@ -94,7 +94,7 @@ def test_commits_beyond_the_journal_become_a_gap(tmp_path: Path) -> None:
         last = store.state.sequence
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.caught_up()
-        first = min(map(snapshot_sequence_of, list_snapshots(of.store.layout.journal)))
+        first = min(map(parse_snapshot_sequence, list_snapshots(of.store.layout.journal)))
         assert (of.ids(last), of.keys(last)) == (["a", "b"], [("a", "b", "R")])
         assert content_as_of(of, "b", str(last)) == "last"
         assert of.ids(first) == ["a", "b"], "the journal leads on from there"
@@ -144,7 +144,7 @@ class held_up:  # noqa: N801 - used as a function
 
 
 def test_a_lock_is_not_treated_as_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.history.history.HISTORY_LOCK_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.history.row_state_history.HISTORY_LOCK_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.1)
     # Captured, because an unconfigured log renders tracebacks in color, which takes seconds.
     with capture_log(event="index_step_failed") as lines, kept(filled) as of:

@@ -13,13 +13,13 @@ import pytest
 
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.history import reader as reading
-from kgserve.projections.history.history import HistoryFile
-from kgserve.projections.history.reader import HistoryPosition, read_ended_states
-from kgserve.projections.history.statements import HISTORY_SCHEMA
-from kgserve.storage.journal import tail
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import NodeRow
+from kgserve.projections.history.history_sql import HISTORY_SCHEMA
+from kgserve.projections.history.reader import EndedStateReadPosition, read_ended_states
+from kgserve.projections.history.row_state_history import HistoryFile
+from kgserve.storage.journal import journal_reader
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_rows import NodeRow
 from tests.projections.history.following import kept, node
 from tests.stores.writing import batch, opened, until, write
 
@@ -106,7 +106,7 @@ def test_large_ended_states_are_read_in_small_batches(tmp_path: Path, monkeypatc
     path = tmp_path / "history.sqlite"
     filled(path).close()
     monkeypatch.setattr(reading, "ENDED_STATES_BATCH_BYTES", 3 * LARGE)
-    place, ends = HistoryPosition(0), list[int | None]()
+    place, ends = EndedStateReadPosition(0), list[int | None]()
     while (found := read_ended_states(path, place, 1_000)) is not None:
         assert len(found.states) <= 3
         ends += [state.last for state in found.states]
@@ -117,10 +117,10 @@ def test_large_ended_states_are_read_in_small_batches(tmp_path: Path, monkeypatc
 
 
 def test_large_commits_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "MAX_TAIL_BATCH_BYTES", 30_000)
+    monkeypatch.setattr(journal_reader, "MAX_TAIL_BATCH_BYTES", 30_000)
     with opened(tmp_path) as store:
         write(store, *(batch("a", content=f"{number}" * 10_000) for number in range(10)))
-        follower, seen = JournalTail(store.layout.journal), list[int]()
+        follower, seen = JournalReader(store.layout.journal), list[int]()
         while page := follower.page(len(seen), store.state.sequence):
             assert len(page) <= 3
             seen += [change.sequence for change in page]

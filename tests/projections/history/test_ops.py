@@ -9,21 +9,28 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
-from kgserve.graph.answers import NodeState
+from kgserve.graph.answers import NodeHistoryState
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import get_node_history, get_node_version, list_changes, revert_node
-from kgserve.graph.query_parameters import ChangesQuery, HistoryRequest, NodesQuery, RevertNodeRequest
-from kgserve.graph.request_bodies import RestoreRequest, TraverseRequest
+from kgserve.graph.query_parameters import (
+    NodeHistoryRequest,
+    NodeListParameters,
+    RevertNodeRequest,
+    StoreChangesParameters,
+)
+from kgserve.graph.request_bodies import PointInTimeRestoreRequest, TraverseRequest
 from kgserve.graph.transfer.import_export import open_export, restore_to_new_store
-from kgserve.storage.model.batch import WriteBatch
+from kgserve.storage.model.write_batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
 from tests.stores.writing import NAME, PATIENCE, batch, opened, write
 
 
-def history_of(of: StoreWithHistory, node_id: str, limit: int = 100, before: int | None = None) -> list[NodeState]:
+def history_of(
+    of: StoreWithHistory, node_id: str, limit: int = 100, before: int | None = None
+) -> list[NodeHistoryState]:
     return get_node_history(
-        graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
+        graph_of(of.pool, NAME, historian=of.historian), NodeHistoryRequest(node_id=node_id, limit=limit, before=before)
     ).states
 
 
@@ -88,12 +95,13 @@ def test_a_node_deleted_and_created_again_in_one_write(tmp_path: Path) -> None:
         assert (oldest.node.content, oldest.to_sequence) == ("1", 2)
 
 
-def paged(of: StoreWithHistory, node_id: str, limit: int) -> list[NodeState]:
-    found: list[NodeState] = []
+def paged(of: StoreWithHistory, node_id: str, limit: int) -> list[NodeHistoryState]:
+    found: list[NodeHistoryState] = []
     before = None
     while True:
         page = get_node_history(
-            graph_of(of.pool, NAME, historian=of.historian), HistoryRequest(node_id=node_id, limit=limit, before=before)
+            graph_of(of.pool, NAME, historian=of.historian),
+            NodeHistoryRequest(node_id=node_id, limit=limit, before=before),
         )
         assert len(page.states) <= limit
         found += page.states
@@ -173,7 +181,10 @@ def test_as_of_a_time_preceding_the_first_commit_is_empty(tmp_path: Path) -> Non
         write(of.store, batch("a", "b", edges=[("a", "b", "R")]))
         for as_of in ("0", "1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z"):
             assert (
-                nodes_of(graph_of(of.pool, NAME, historian=of.historian), NodesQuery(limit=10, as_of=as_of)).nodes == []
+                nodes_of(
+                    graph_of(of.pool, NAME, historian=of.historian), NodeListParameters(limit=10, as_of=as_of)
+                ).nodes
+                == []
             )
             assert lines(of, NAME, as_of) == []
             with pytest.raises(NotFound, match="as of"):
@@ -197,18 +208,18 @@ def test_without_a_history_only_the_current_state_is_readable(tmp_path: Path) ->
             lambda: node_of(graph_of(of.pool, NAME, historian=None), "a", as_of="1"),
             lambda: open_export(graph_of(of.pool, NAME), past=PastMoment(None, "1")),
             lambda: get_node_history(
-                graph_of(of.pool, NAME, historian=None), HistoryRequest(node_id="a", limit=10, before=None)
+                graph_of(of.pool, NAME, historian=None), NodeHistoryRequest(node_id="a", limit=10, before=None)
             ),
             lambda: get_node_version(graph_of(of.pool, NAME, historian=None), "a", 1),
             lambda: revert_node(graph_of(of.pool, NAME, historian=None), RevertNodeRequest(node_id="a", version=1)),
             lambda: restore_to_new_store(
-                graph_of(of.pool, NAME, historian=None), RestoreRequest(as_of="1", into="other")
+                graph_of(of.pool, NAME, historian=None), PointInTimeRestoreRequest(as_of="1", into="other")
             ),
             lambda: walked(graph_of(of.pool, NAME, historian=None), TraverseRequest(start_id="a", as_of="1")),
         ):
             with pytest.raises(Conflict, match="turned off"):
                 ask()
-        assert len(list_changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes) == 1, (
+        assert len(list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=0, limit=10)).changes) == 1, (
             "the journal has these"
         )
 
@@ -220,17 +231,17 @@ def test_pagination_of_changes(tmp_path: Path) -> None:
         since: int | None = 0
         seen: list[int] = []
         while since is not None:
-            page = list_changes(graph_of(of.pool, NAME), ChangesQuery(since=since, limit=4))
+            page = list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=since, limit=4))
             assert page.sequence == 9
             seen += [entry.sequence for entry in page.changes]
             since = page.next_since
         assert seen == list(range(1, 10))
-        created, deleted = list_changes(graph_of(of.pool, NAME), ChangesQuery(since=7, limit=10)).changes
+        created, deleted = list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=7, limit=10)).changes
         assert ([n.id for n in created.nodes_created], [e.target for e in created.edges_created]) == (["b"], ["b"])
         assert (deleted.nodes_deleted, [e.source for e in deleted.edges_deleted], deleted.rows) == (["b"], ["a"], 2)
         assert (
-            list_changes(graph_of(of.pool, NAME), ChangesQuery(since=9, limit=10)).changes
-            == list_changes(graph_of(of.pool, NAME), ChangesQuery(since=10_000, limit=10)).changes
+            list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=9, limit=10)).changes
+            == list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=10_000, limit=10)).changes
             == []
         )
 
@@ -238,7 +249,7 @@ def test_pagination_of_changes(tmp_path: Path) -> None:
 def test_a_large_change_reports_only_its_size(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number}" for number in range(1001))))
-        (entry,) = list_changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10)).changes
+        (entry,) = list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=0, limit=10)).changes
         assert (entry.rows, entry.truncated, entry.nodes_created) == (1001, True, [])
 
 
@@ -252,10 +263,11 @@ def test_changes_beyond_the_journal(tmp_path: Path) -> None:
         oldest = of.store.journal.oldest
         assert oldest > 2
         with pytest.raises(Gone) as caught:
-            list_changes(graph_of(of.pool, NAME), ChangesQuery(since=0, limit=10))
+            list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=0, limit=10))
         assert caught.value.oldest == oldest
         assert (
-            list_changes(graph_of(of.pool, NAME), ChangesQuery(since=oldest - 1, limit=1)).changes[0].sequence == oldest
+            list_changes(graph_of(of.pool, NAME), StoreChangesParameters(since=oldest - 1, limit=1)).changes[0].sequence
+            == oldest
         )
         assert len(history_of(of, "a")) == 12, "the history has them all the same"
 
@@ -267,7 +279,7 @@ def test_restore_creates_an_equal_store(tmp_path: Path) -> None:
         as_it_was = lines(of, NAME, "4")
         write(of.store, WriteBatch(delete_nodes=["a"]), node("c", "new"))
         answer = restore_to_new_store(
-            graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="4", into="then")
+            graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="4", into="then")
         )
         assert (answer.name, answer.nodes, answer.edges, answer.from_sequence) == ("then", 3, 2, 4)
         assert lines(of, "then", f"{answer.sequence}") == as_it_was
@@ -284,7 +296,7 @@ def test_restore_of_a_complete_store_has_the_same_content_digest(tmp_path: Path)
         nodes = [f"n{number}" for number in range(6000)]
         write(of.store, batch(*nodes, edges=[(a, b, "R") for a, b in pairwise(nodes)]))
         answer = restore_to_new_store(
-            graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then")
+            graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="1", into="then")
         )
         assert (answer.nodes, answer.edges) == (6000, 5999)
         assert lines(of, "then", f"{answer.sequence}") == lines(of, NAME, "1")
@@ -297,13 +309,17 @@ def test_restore_never_writes_into_an_existing_store(tmp_path: Path) -> None:
             of.pool.create(into)
             with pytest.raises(Conflict, match=into):
                 restore_to_new_store(
-                    graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into=into)
+                    graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="1", into=into)
                 )
         with pytest.raises(NotFound):
             restore_to_new_store(
-                graph_of(of.pool, "never-there", historian=of.historian), RestoreRequest(as_of="1", into="new")
+                graph_of(of.pool, "never-there", historian=of.historian),
+                PointInTimeRestoreRequest(as_of="1", into="new"),
             )
-        for request in (RestoreRequest(as_of="1", into="../x"), RestoreRequest(as_of="then", into="new")):
+        for request in (
+            PointInTimeRestoreRequest(as_of="1", into="../x"),
+            PointInTimeRestoreRequest(as_of="then", into="new"),
+        ):
             with pytest.raises(InvalidInput):
                 restore_to_new_store(graph_of(of.pool, NAME, historian=of.historian), request)
         with pytest.raises(NotFound):
@@ -318,7 +334,7 @@ def test_a_failed_restore_leaves_no_store(tmp_path: Path) -> None:
             other.execute("UPDATE edge SET hash = hash + 1")
         with pytest.raises(Unavailable, match="damaged"):
             restore_to_new_store(
-                graph_of(of.pool, NAME, historian=of.historian), RestoreRequest(as_of="1", into="then")
+                graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="1", into="then")
             )
         with pytest.raises(NotFound):
             node_of(graph_of(of.pool, "then"), "a")

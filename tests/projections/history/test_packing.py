@@ -11,11 +11,11 @@ import pytest
 
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history import row_format
-from kgserve.projections.history.history import HistoryFile
-from kgserve.projections.history.statements import HISTORY_SCHEMA
-from kgserve.storage.model.digest import checksum_63bit
-from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.rows import EdgeRow, LinkRow, NodeRow, encode_edge_attributes
+from kgserve.projections.history.history_sql import HISTORY_SCHEMA
+from kgserve.projections.history.row_state_history import HistoryFile
+from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.model.row_digest import checksum_63bit
 
 TIME = 1_700_000_000_123_456
 STAMPS = format_time(TIME), format_time(TIME + 5)
@@ -51,7 +51,7 @@ def test_edges_and_links_round_trip(row: EdgeRow) -> None:
     found = row_format.unpack_edge(*row_format.pack_edge(row), *row.key, row.version)
     assert repr(found) == repr(row)
     assert row_format.unpack_edge(*row_format.pack_edge(row), *row.key, row.version) == row
-    link = LinkRow("other", row)
+    link = CrossStoreLinkRow("other", row)
     assert row_format.unpack_link(*row_format.pack_link(link), *row.key, row.version, "other") == link
 
 
@@ -73,7 +73,7 @@ def test_a_file_of_an_older_version_is_read_and_continued(tmp_path: Path) -> Non
     """Its rows are plain MessagePack, with a checksum of these bytes only."""
     path = tmp_path / "history.sqlite"
     encode = msgspec.msgpack.Encoder().encode
-    rows = a_node(), an_edge(), LinkRow("other", an_edge())
+    rows = a_node(), an_edge(), CrossStoreLinkRow("other", an_edge())
     node, edge, link = ((data, checksum_63bit(data)) for data in map(encode, rows))
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(HISTORY_SCHEMA)

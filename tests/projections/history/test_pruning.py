@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.admin.api import PruneAnswer, PruneHistoryRequest
+from kgserve.admin.api import PruneHistoryAnswer, PruneHistoryRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import prune_history
 from kgserve.graph.transfer.import_export import open_export
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
-from kgserve.projections.history import history as histories
-from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history import row_state_history as histories
+from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of
@@ -54,7 +54,7 @@ def make_older(data: Path, days: float) -> None:
     (layout(data).root / "history.sqlite-pages").unlink()
 
 
-def prune(of: StoreWithHistory, before: str | None = None) -> PruneAnswer:
+def prune(of: StoreWithHistory, before: str | None = None) -> PruneHistoryAnswer:
     return prune_history(graph_of(of.pool, NAME, historian=of.historian), PruneHistoryRequest(before=before))
 
 
@@ -115,7 +115,9 @@ def test_pruning_on_request(tmp_path: Path) -> None:
     with kept(tmp_path) as of:
         fill(of)
         last = of.store.state.sequence
-        assert prune(of) == PruneAnswer(store=NAME, pruned=0, oldest=0, sequence=last), "everything is to be kept"
+        assert prune(of) == PruneHistoryAnswer(store=NAME, pruned=0, oldest=0, sequence=last), (
+            "everything is to be kept"
+        )
         some = prune(of, "7")
         assert (some.oldest, some.sequence) == (7, last)
         assert some.pruned == sum(1 for version in range(1, VERSIONS) if 2 * version + 1 <= 7)

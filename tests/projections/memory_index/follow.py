@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from kgserve.platform.timestamps import DAY_MICROSECONDS
-from kgserve.projections.memory_index.decay import HalfLives
-from kgserve.projections.memory_index.memories import MemoryIndexFile
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord, ChangeSet
-from kgserve.storage.model.fields import EdgeExtrasPut, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeRow, NodeRow, edge_created_at
+from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord
+from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, edge_created_at
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.storage.journal.history import History
 
-HALF_LIVES = HalfLives(30.0, {"preference": None, "error": 2.5})
+HALF_LIVES = MemoryHalfLives(30.0, {"preference": None, "error": 2.5})
 TYPES = ("fact", "preference", "error", "person")
 IDS = [*(f"n{number}" for number in range(12)), "n1\0", "n1\0b"]
 NOW = 400 * DAY_MICROSECONDS
@@ -28,7 +28,7 @@ class Writer:
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
         self.history = History()
-        self.accesses: dict[str, AccessRecord] = {}
+        self.accesses: dict[str, MemoryAccessRecord] = {}
 
     def step(self) -> None:
         """Write one commit."""
@@ -46,9 +46,9 @@ class Writer:
             self.accesses.pop(node_id, None)
         self.accesses |= {access.id: access for access in change.accessed}
 
-    def _node(self, at: int, node_id: str) -> NodePut:
+    def _node(self, at: int, node_id: str) -> NodeUpsert:
         pick = self.choice.choice
-        extras = NodeExtrasPut(
+        extras = NodeExtrasUpsert(
             tags=tuple(self.choice.sample("xyz", pick((0, 1, 2)))),
             name=pick(("", "", "Alice", "ALICE ", "Bob")),
             confidence=pick((None, 0.0, 0.3, 0.7, 1.0)),
@@ -63,21 +63,21 @@ class Writer:
         )
         aliases = pick(("{}", '{"aliases":["Al","the boss"]}', '{"aliases":"Al"}'))
         content = pick(("Alice likes tea.", "alice likes tea", "Alice liked the teas", "Something else"))
-        return NodePut(at, node_id, pick(TYPES), content, aliases, extras=extras)
+        return NodeUpsert(at, node_id, pick(TYPES), content, aliases, extras=extras)
 
-    def _edge(self, at: int) -> EdgePut:
+    def _edge(self, at: int) -> EdgeUpsert:
         pick = self.choice.choice
-        extras = EdgeExtrasPut(valid_to=pick((None, NOW - DAY_MICROSECONDS, NOW + DAY_MICROSECONDS)))
-        return EdgePut(
+        extras = EdgeExtrasUpsert(valid_to=pick((None, NOW - DAY_MICROSECONDS, NOW + DAY_MICROSECONDS)))
+        return EdgeUpsert(
             at,
             (pick(IDS), pick(IDS), pick(("is_about", "knows", "child_of", "child_of", "child_of"))),
             pick((0.5, 1.0)),
             extras=extras,
         )
 
-    def _access(self) -> AccessRecord:
+    def _access(self) -> MemoryAccessRecord:
         node_id, before = self.choice.choice(IDS), self.choice.choice((10, 200, 390, 450))
-        return AccessRecord(
+        return MemoryAccessRecord(
             node_id, self.choice.randint(1, 9), before * DAY_MICROSECONDS, self.choice.choice((0.2, 0.9))
         )
 
@@ -125,11 +125,11 @@ class Writer:
         ways = {child: _path_up(newest, child) for child in there}
         return ways, sum(map(len, steps.values())) - len(steps), len(circles)
 
-    def worth(self, row: NodeRow, half_lives: HalfLives, now: int) -> float:
+    def worth(self, row: NodeRow, half_lives: MemoryHalfLives, now: int) -> float:
         """Return the confidence of a memory at a moment."""
         return half_lives.decayed_confidence(row, self.accesses.get(row.id), now)
 
-    def rebuilt(self, half_lives: HalfLives = HALF_LIVES) -> MemoryIndexFile:
+    def rebuilt(self, half_lives: MemoryHalfLives = HALF_LIVES) -> MemoryIndexFile:
         """Return an index built from the current state."""
         memories = MemoryIndexFile(None, half_lives)
         wide = {

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kgserve.projections.memory_index.memories import MemoryIndexFile
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord
-from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.filters import MemoryFilter
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.storage.model.change_set import MemoryAccessRecord
+from kgserve.storage.model.node_and_memory_filters import MemoryFilter
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from tests.projections.memory_index.follow import contents
@@ -22,8 +22,8 @@ from tests.stores.writing import batch, forget_close, layout, opened, write
 NOW = 1 << 50
 
 
-def memory(node_id: str, **extras: Any) -> NodePut:
-    return NodePut(0, node_id, "fact", f"about {node_id}", extras=NodeExtrasPut(confidence=0.5, **extras))
+def memory(node_id: str, **extras: Any) -> NodeUpsert:
+    return NodeUpsert(0, node_id, "fact", f"about {node_id}", extras=NodeExtrasUpsert(confidence=0.5, **extras))
 
 
 def remembered(store: OpenStore) -> list[str]:
@@ -45,7 +45,7 @@ def test_a_store_without_memories_and_names_has_no_file(tmp_path: Path) -> None:
     path = layout(tmp_path).memories
     with opened(tmp_path) as store:
         write(store, batch(*"abc", edges=[("a", "b", "is_about")]))
-        write(store, WriteBatch(nodes=[NodePut(0, "a", extras=NodeExtrasPut(summary="A", tags=("x",)))]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "a", extras=NodeExtrasUpsert(summary="A", tags=("x",)))]))
         assert remembered(store) == []
         assert not path.exists()
         write(store, WriteBatch(nodes=[memory("a")]))
@@ -70,8 +70,11 @@ def test_the_index_follows_every_commit_and_reopens(tmp_path: Path) -> None:
 def test_an_invalid_index_is_rebuilt(tmp_path: Path, how: str) -> None:
     path = layout(tmp_path).memories
     with opened(tmp_path) as store:
-        write(store, WriteBatch(nodes=[memory("a", name="A"), memory("b"), NodePut(0, "e", "t")]))
-        write(store, WriteBatch(edges=[EdgePut(0, ("a", "e", "is_about"))], accesses=[AccessRecord("a", 3, NOW, 0.75)]))
+        write(store, WriteBatch(nodes=[memory("a", name="A"), memory("b"), NodeUpsert(0, "e", "t")]))
+        write(
+            store,
+            WriteBatch(edges=[EdgeUpsert(0, ("a", "e", "is_about"))], accesses=[MemoryAccessRecord("a", 3, NOW, 0.75)]),
+        )
         found = whole(store)
     if how == "missing":
         path.unlink()
@@ -100,13 +103,13 @@ def test_damage_in_the_middle_is_detected_and_repaired(tmp_path: Path) -> None:
 def test_accesses_are_rebuilt_from_snapshot_and_journal(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[memory("a"), memory("b")]))
-        write(store, WriteBatch(accesses=[AccessRecord("a", 1, NOW, 0.6), AccessRecord("b", 1, NOW, 0.6)]))
+        write(store, WriteBatch(accesses=[MemoryAccessRecord("a", 1, NOW, 0.6), MemoryAccessRecord("b", 1, NOW, 0.6)]))
         store.compactor.run()
-        write(store, WriteBatch(accesses=[AccessRecord("a", 2, NOW + 1, 0.7)]))
+        write(store, WriteBatch(accesses=[MemoryAccessRecord("a", 2, NOW + 1, 0.7)]))
         found = whole(store)
         assert store.accesses.of(["a", "b"]) == {
-            "a": AccessRecord("a", 2, NOW + 1, 0.7),
-            "b": AccessRecord("b", 1, NOW, 0.6),
+            "a": MemoryAccessRecord("a", 2, NOW + 1, 0.7),
+            "b": MemoryAccessRecord("b", 1, NOW, 0.6),
         }
     layout(tmp_path).memories.unlink()
     forget_close(tmp_path)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from kgserve.server.bolt.chunks import frame_message
+from kgserve.server.bolt.chunks import frame_bolt_message
 from kgserve.server.bolt.handshake import MAGIC
-from kgserve.server.bolt.packstream import PackedStructure, PackStreamDecoder, PackStreamEncoder
+from kgserve.server.bolt.packstream import PackStreamDecoder, PackStreamEncoder, PackStreamStructure
 from tests.server.bolt.scripted_backend import PASSWORD
 
 HELLO, GOODBYE, RESET, RUN, BEGIN, COMMIT, ROLLBACK = 0x01, 0x02, 0x0F, 0x10, 0x11, 0x12, 0x13
@@ -22,7 +22,7 @@ _ENCODER = PackStreamEncoder({})
 
 def encode(tag: int, *fields: Any) -> bytes:
     """Return a framed message."""
-    return frame_message(_ENCODER.encode(PackedStructure(tag, fields)))
+    return frame_bolt_message(_ENCODER.encode(PackStreamStructure(tag, fields)))
 
 
 class RawClient:

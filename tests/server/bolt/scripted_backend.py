@@ -24,26 +24,26 @@ from typing_extensions import override
 
 import kgserve.errors
 from kgserve.cypher.interpreter.empty_graph import EmptyGraph
-from kgserve.cypher.interpreter.graph_view import ExecutionLimits
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, Unauthenticated
-from kgserve.graph.cypher.interpreted_statements import describe_plan, prepare_interpreted
+from kgserve.graph.cypher.interpreted_statements import describe_plan, prepare_interpreted_statement
 from kgserve.server.bolt.backend import (
+    AuthenticatedBoltClient,
     AuthenticationRequest,
     BoltBackend,
-    BoltCaller,
     BoltResult,
+    BoltRoutingTable,
     BoltTransaction,
-    DatabaseEntry,
-    ExecutionPlan,
+    ExecutionPlanOperator,
     ExplainedStatement,
-    ServerAddresses,
+    ShowDatabasesRow,
     StatementNotification,
     StatementRequest,
     StatementSummary,
     TransactionRequest,
 )
+from kgserve.server.bolt.execution_plans import build_bolt_plan_tree, classify_statement_access
 from kgserve.server.bolt.failures import InvalidBookmark
-from kgserve.server.bolt.statement_plans import build_execution_plan, find_statement_type
 
 PASSWORD = "correct horse"
 WARNING = StatementNotification(
@@ -69,26 +69,26 @@ class ScriptedBackend(BoltBackend):
         return self.counts["opened"] - self.counts["closed"]
 
     @override
-    def authenticate(self, request: AuthenticationRequest) -> BoltCaller:
+    def authenticate(self, request: AuthenticationRequest) -> AuthenticatedBoltClient:
         if request.scheme == "bearer" and request.credentials == PASSWORD:
-            return BoltCaller(name="bearer")
+            return AuthenticatedBoltClient(name="bearer")
         if request.scheme == "basic" and request.credentials == PASSWORD:
-            return BoltCaller(name=request.principal, roles=("admin",))
+            return AuthenticatedBoltClient(name=request.principal, roles=("admin",))
         raise Unauthenticated("the name or the password is wrong")
 
     @override
-    def home_database(self, caller: BoltCaller) -> str:
+    def home_database(self, caller: AuthenticatedBoltClient) -> str:
         return "home"
 
     @override
-    def databases(self, caller: BoltCaller) -> Sequence[DatabaseEntry]:
-        return [DatabaseEntry(name="home"), DatabaseEntry(name="other", is_writable=False)]
+    def databases(self, caller: AuthenticatedBoltClient) -> Sequence[ShowDatabasesRow]:
+        return [ShowDatabasesRow(name="home"), ShowDatabasesRow(name="other", is_writable=False)]
 
     @override
-    def route(self, caller: BoltCaller, database: str, address: str) -> ServerAddresses:
+    def route(self, caller: AuthenticatedBoltClient, database: str, address: str) -> BoltRoutingTable:
         if database == "missing":
             raise NoStore(database)
-        return ServerAddresses(readers=(address,), writers=(address,), routers=(address,))
+        return BoltRoutingTable(readers=(address,), writers=(address,), routers=(address,))
 
     @override
     def run(self, request: StatementRequest) -> BoltResult:
@@ -97,10 +97,12 @@ class ScriptedBackend(BoltBackend):
 
     @override
     def explain(self, request: StatementRequest) -> ExplainedStatement:
-        statement = prepare_interpreted(request.statement, request.parameters, request.plan)
+        statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
         limits = ExecutionLimits(request.interruption.check)
-        plan = build_execution_plan(describe_plan(statement, EmptyGraph(), limits))
-        return ExplainedStatement(columns=statement.info.columns, type=find_statement_type(statement.info), plan=plan)
+        plan = build_bolt_plan_tree(describe_plan(statement, EmptyGraph(), limits))
+        return ExplainedStatement(
+            columns=statement.info.columns, type=classify_statement_access(statement.info), plan=plan
+        )
 
     @override
     def begin(self, request: TransactionRequest) -> BoltTransaction:
@@ -203,7 +205,7 @@ class ScriptedResult(BoltResult):
 
     @override
     def summary(self) -> StatementSummary:
-        plan = ExecutionPlan(operator="Command", children=(ExecutionPlan(operator="Child"),))
+        plan = ExecutionPlanOperator(operator="Command", children=(ExecutionPlanOperator(operator="Child"),))
         return StatementSummary(
             type="w" if self.is_write else "r",
             counters={"nodes-created": 1} if self.is_write else {},

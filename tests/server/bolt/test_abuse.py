@@ -10,12 +10,12 @@ import pytest
 from neo4j import Driver, GraphDatabase, Query
 from neo4j.exceptions import ClientError, CypherSyntaxError, Neo4jError, TransientError
 
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import Authenticator, Keyring
+from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator
 from kgserve.server.admission import ActiveCallers
 from kgserve.server.bolt import store_backend
-from kgserve.server.bolt.store_backend import StoreBackend
+from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.stores.pool import StorePool
 from tests.server.bolt.running import running
@@ -34,8 +34,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 @pytest.fixture(scope="module")
 def served(pool: StorePool) -> Iterator[Driver]:
     audit = AuditLog(pool.data_dir)
-    authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
-    backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+    authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+    backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
     with running(backend) as server, GraphDatabase.driver(server.url, max_transaction_retry_time=0) as driver:
         driver.execute_query("CREATE (:t {id: 'a'})-[:R]->(:t {id: 'b'})", database_=STORE)
         yield driver
@@ -211,8 +211,8 @@ def test_odd_names_come_back_exactly(served: Driver, text: str) -> None:
 def test_too_many_requests_are_refused_for_now(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_backend, "is_local", lambda _: False)
     audit = AuditLog(pool.data_dir)
-    authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
-    backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(1), ActiveCallers())
+    authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+    backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(1), ActiveCallers())
     with running(backend) as server, GraphDatabase.driver(server.url, max_transaction_retry_time=0) as driver:
         refused = 0
         for _ in range(20):

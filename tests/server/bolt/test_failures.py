@@ -4,7 +4,7 @@ import pytest
 
 from kgserve import errors
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.server.bolt.failures import INTERNAL_MESSAGE, describe_failure, find_status
+from kgserve.server.bolt.failures import INTERNAL_MESSAGE, build_failure_message_fields, map_error_to_failure_status
 from kgserve.server.bolt.packstream import ProtocolViolation
 
 
@@ -27,7 +27,9 @@ from kgserve.server.bolt.packstream import ProtocolViolation
     ],
 )
 def test_messages_about_statements_have_a_status(message: str, is_executing: bool, title: str) -> None:
-    assert find_status(InvalidInput(message), is_executing=is_executing).code == f"Neo.ClientError.{title}"
+    assert (
+        map_error_to_failure_status(InvalidInput(message), is_executing=is_executing).code == f"Neo.ClientError.{title}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,9 +56,9 @@ def test_messages_about_statements_have_a_status(message: str, is_executing: boo
     ],
 )
 def test_every_error_has_a_status(error: Exception, code: str) -> None:
-    assert find_status(error).code == code
-    assert describe_failure(error, (5, 6))["code"] == code
-    described = describe_failure(error, (5, 7))
+    assert map_error_to_failure_status(error).code == code
+    assert build_failure_message_fields(error, (5, 6))["code"] == code
+    described = build_failure_message_fields(error, (5, 7))
     assert described["neo4j_code"] == code
     assert len(described["gql_status"]) == 5
     assert described["description"].startswith("error: ")
@@ -70,10 +72,10 @@ def test_all_codes_are_known() -> None:
         if kind.__module__ == "kgserve.errors" and kind.code not in {"internal", "invalid"}:
             error = kind.__new__(kind)
             KgserveError.__init__(error, "x")
-            assert "UnknownError" not in find_status(error).code, kind
+            assert "UnknownError" not in map_error_to_failure_status(error).code, kind
 
 
 @pytest.mark.parametrize("error", [errors.Internal("/secret/path"), RuntimeError("/secret/path")])
 def test_defects_have_no_details(error: Exception) -> None:
-    assert describe_failure(error, (5, 8))["message"] == INTERNAL_MESSAGE
-    assert "secret" not in str(describe_failure(error, (5, 8)))
+    assert build_failure_message_fields(error, (5, 8))["message"] == INTERNAL_MESSAGE
+    assert "secret" not in str(build_failure_message_fields(error, (5, 8)))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import Authenticator, Keyring
+from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator
 from kgserve.server.admission import ActiveCallers
-from kgserve.server.bolt.store_backend import StoreBackend
+from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.stores.pool import StorePool
 from tests.server.bolt.running import running
@@ -53,8 +53,8 @@ def test_the_cells_show_what_the_notebook_shows(tmp_path: Path, monkeypatch: pyt
     names: dict[str, Any] = {}
     with StorePool(settings(tmp_path / "data")) as pool:
         audit = AuditLog(pool.data_dir)
-        authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
-        backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+        authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+        backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
         with running(backend) as served:
             monkeypatch.setenv("NEO4J_URI", served.url)
             cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.server.bolt.messages import decode_message
+from kgserve.server.bolt.messages import decode_bolt_request
 from kgserve.server.bolt.packstream import (
     MAX_DEPTH,
-    PackedStructure,
     PackStreamDecoder,
     PackStreamEncoder,
+    PackStreamStructure,
     ProtocolViolation,
 )
-from kgserve.server.bolt.value_codec import ValueCodec
+from kgserve.server.bolt.value_codec import BoltValueCodec
 
 ENCODER = PackStreamEncoder({})
-CODEC = ValueCodec((5, 8))
+CODEC = BoltValueCodec((5, 8))
 
 EXAMPLES: list[tuple[Any, str]] = [
     (None, "c0"),
@@ -56,7 +56,7 @@ EXAMPLES: list[tuple[Any, str]] = [
     ({}, "a0"),
     ({"a": {"b": [1]}}, "a1 8161 a1 8162 91 01"),
     ({f"{number:x}": 1 for number in range(16)}, "d8 10" + "".join(f"81{ord(f'{n:x}'):02x}01" for n in range(16))),
-    (PackedStructure(0x44, (1, 2)), "b2 44 01 02"),
+    (PackStreamStructure(0x44, (1, 2)), "b2 44 01 02"),
 ]
 
 
@@ -160,7 +160,7 @@ def test_many_containers_are_refused() -> None:
 )
 def test_malformed_messages_are_refused(data: str, message: str) -> None:
     with pytest.raises(ProtocolViolation, match=message):
-        decode_message(bytes.fromhex(data))
+        decode_bolt_request(bytes.fromhex(data))
 
 
 def random_value(random_: random.Random, depth: int = 0) -> Any:
@@ -187,7 +187,7 @@ def test_random_values_survive() -> None:
 def test_damaged_messages_never_raise_other_errors() -> None:
     random_ = random.Random(11)
     for _ in range(600):
-        message = bytearray(ENCODER.encode(PackedStructure(0x10, ("RETURN 1", {"x": random_value(random_)}, {}))))
+        message = bytearray(ENCODER.encode(PackStreamStructure(0x10, ("RETURN 1", {"x": random_value(random_)}, {}))))
         for _ in range(random_.randrange(1, 4)):
             match random_.randrange(4):
                 case 0:
@@ -202,7 +202,7 @@ def test_damaged_messages_never_raise_other_errors() -> None:
             if not message:
                 break
         with suppress(ProtocolViolation):
-            decode_message(bytes(message), CODEC.build_structure)
+            decode_bolt_request(bytes(message), CODEC.build_structure)
 
 
 def test_random_bytes_never_raise_other_errors() -> None:
@@ -210,4 +210,4 @@ def test_random_bytes_never_raise_other_errors() -> None:
     for _ in range(600):
         data = bytes((random_.randrange(0xB0, 0xC0), random_.choice((0x01, 0x10, 0x3F)))) + random_.randbytes(40)
         with suppress(ProtocolViolation):
-            decode_message(data, CODEC.build_structure)
+            decode_bolt_request(data, CODEC.build_structure)

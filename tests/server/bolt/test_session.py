@@ -210,9 +210,9 @@ def test_defects_do_not_end_the_connection(client: RawClient, statement: str) ->
 
 
 def test_values_that_are_no_parameters_fail_the_statement(client: RawClient) -> None:
-    from kgserve.server.bolt.packstream import PackedStructure
+    from kgserve.server.bolt.packstream import PackStreamStructure
 
-    tag, answer = client.run("ECHO", {"point": PackedStructure(ord("X"), (7203, 1.0, 2.0))})
+    tag, answer = client.run("ECHO", {"point": PackStreamStructure(ord("X"), (7203, 1.0, 2.0))})
     assert (tag, answer["message"]) == (FAILURE, "points are not supported; pass a map or a list of coordinates")
     assert client.ask(RESET) == (SUCCESS, {})
 

@@ -13,11 +13,11 @@ from neo4j import Bookmarks, GraphDatabase, Query, Session
 from neo4j.exceptions import AuthError, ClientError, DatabaseError, TransientError
 from neo4j.time import Date, Duration
 
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog, read_newest_audit_records
-from kgserve.platform.access.authentication import Authenticator, Keyring, add_key, create_api_key
+from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator, add_api_key, create_api_key
 from kgserve.server.admission import ActiveCallers
-from kgserve.server.bolt.store_backend import StoreBackend
+from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.pool import StorePool
@@ -34,8 +34,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 @pytest.fixture(scope="module")
 def server(pool: StorePool) -> Iterator[RunningServer]:
     audit = AuditLog(pool.data_dir)
-    authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
-    backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+    authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+    backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
     with running(backend) as served:
         yield served
     audit.close()
@@ -186,11 +186,11 @@ def test_keys_decide_what_a_caller_may_do(tmp_path: Path) -> None:
         keys = {}
         for role, stores in (("read", ("open",)), ("write", ("*",))):
             key, text = create_api_key(role, role, stores, time.time_ns() // 1000)  # pyright: ignore[reportArgumentType]
-            add_key(pool.data_dir, key)
+            add_api_key(pool.data_dir, key)
             keys[role] = text
         audit = AuditLog(pool.data_dir)
-        authenticator = Authenticator(pool.settings, Keyring(pool.data_dir))
-        backend = StoreBackend(StoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+        authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+        backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
         with running(backend) as served:
             with GraphDatabase.driver(served.url, auth=("neo4j", keys["write"])) as driver:
                 for database in ("open", "closed"):
@@ -243,8 +243,8 @@ def test_temporal_properties_keep_their_types(session: Session) -> None:
 def test_requests_without_a_database_do_not_list_the_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with StorePool(settings(tmp_path / "data")) as own:
         audit = AuditLog(own.data_dir)
-        authenticator = Authenticator(own.settings, Keyring(own.data_dir))
-        backend = StoreBackend(StoreHandles(own), authenticator, audit, RateLimiter(0), ActiveCallers())
+        authenticator = Authenticator(own.settings, ApiKeyFileCache(own.data_dir))
+        backend = BoltStoreBackend(CallerStoreHandles(own), authenticator, audit, RateLimiter(0), ActiveCallers())
         listings: list[int] = []
         names = own.placement.names
         monkeypatch.setattr(own.placement, "names", lambda: listings.append(1) or names())

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.interpreter.graph_functions import (
+from kgserve.cypher.interpreter.graph_element_functions import (
     format_element_id,
     format_relationship_id,
-    hash_element,
     hash_element_id,
+    hash_graph_element,
 )
-from kgserve.cypher.interpreter.graph_view import NodeReference, PathValue, RelationshipReference
+from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
 from kgserve.cypher.interpreter.temporal_values import (
     CalendarDate,
     DurationValue,
@@ -20,9 +20,9 @@ from kgserve.cypher.interpreter.temporal_values import (
     ZonedDateTime,
 )
 from kgserve.errors import InvalidInput
-from kgserve.server.bolt.graph_structures import GraphStructures
-from kgserve.server.bolt.packstream import PackedStructure, PackStreamDecoder, ProtocolViolation
-from kgserve.server.bolt.value_codec import ValueCodec
+from kgserve.server.bolt.graph_structures import BoltGraphStructures
+from kgserve.server.bolt.packstream import PackStreamDecoder, PackStreamStructure, ProtocolViolation
+from kgserve.server.bolt.value_codec import BoltValueCodec
 from tests.cypher.interpreter.memory_graph import MemoryGraph
 
 GRAPH = (
@@ -38,7 +38,7 @@ KNOWS, LIKES = (RelationshipReference(GRAPH, key) for key in GRAPH.edges)
 
 def fields_of(value: Any, version: tuple[int, int] = (5, 0)) -> tuple[int, tuple[Any, ...]]:
     """Return the structure of a value as a client reads it."""
-    structure = PackStreamDecoder(ValueCodec(version).encoder.encode(value)).read_value()
+    structure = PackStreamDecoder(BoltValueCodec(version).encoder.encode(value)).read_value()
     return structure.tag, structure.fields
 
 
@@ -60,11 +60,11 @@ def test_relationships_have_the_ids_of_their_nodes() -> None:
 
 @pytest.mark.parametrize("element", [A, B, KNOWS, LIKES])
 def test_ids_are_those_of_the_functions(element: NodeReference | RelationshipReference) -> None:
-    structures = GraphStructures((5, 0))
+    structures = BoltGraphStructures((5, 0))
     fields = (
         structures.node(element) if isinstance(element, NodeReference) else structures.relationship(element)
     ).fields
-    assert fields[0] == hash_element(element) < 2**53
+    assert fields[0] == hash_graph_element(element) < 2**53
     assert format_element_id(element) in fields
 
 
@@ -95,24 +95,24 @@ def test_paths_list_each_element_once(
 
 
 DAY = 86_400
-TEMPORAL: list[tuple[Any, PackedStructure]] = [
-    (CalendarDate(-1), PackedStructure(ord("D"), (-1,))),
-    (LocalTime(5), PackedStructure(ord("t"), (5,))),
-    (OffsetTime(5, -3600), PackedStructure(ord("T"), (5, -3600))),
-    (LocalDateTime(1, 2_000_000_003), PackedStructure(ord("d"), (DAY + 2, 3))),
-    (LocalDateTime(-1, 0), PackedStructure(ord("d"), (-DAY, 0))),
-    (DurationValue(1, -2, 3, 4), PackedStructure(ord("E"), (1, -2, 3, 4))),
-    (ZonedDateTime(0, 3_600_000_000_001, 7200), PackedStructure(ord("I"), (-3600, 1, 7200))),
+TEMPORAL: list[tuple[Any, PackStreamStructure]] = [
+    (CalendarDate(-1), PackStreamStructure(ord("D"), (-1,))),
+    (LocalTime(5), PackStreamStructure(ord("t"), (5,))),
+    (OffsetTime(5, -3600), PackStreamStructure(ord("T"), (5, -3600))),
+    (LocalDateTime(1, 2_000_000_003), PackStreamStructure(ord("d"), (DAY + 2, 3))),
+    (LocalDateTime(-1, 0), PackStreamStructure(ord("d"), (-DAY, 0))),
+    (DurationValue(1, -2, 3, 4), PackStreamStructure(ord("E"), (1, -2, 3, 4))),
+    (ZonedDateTime(0, 3_600_000_000_001, 7200), PackStreamStructure(ord("I"), (-3600, 1, 7200))),
     (
         ZonedDateTime(19_700, 0, 3600, "Europe/Stockholm"),
-        PackedStructure(ord("i"), (19_700 * DAY - 3600, 0, "Europe/Stockholm")),
+        PackStreamStructure(ord("i"), (19_700 * DAY - 3600, 0, "Europe/Stockholm")),
     ),
 ]
 
 
 @pytest.mark.parametrize(("value", "structure"), TEMPORAL, ids=lambda value: str(value)[:30])
-def test_temporal_values_survive(value: Any, structure: PackedStructure) -> None:
-    codec = ValueCodec((5, 0))
+def test_temporal_values_survive(value: Any, structure: PackStreamStructure) -> None:
+    codec = BoltValueCodec((5, 0))
     data = codec.encoder.encode(value)
     assert PackStreamDecoder(data).read_value() == structure
     assert PackStreamDecoder(data, codec.build_structure).read_value() == value
@@ -121,11 +121,11 @@ def test_temporal_values_survive(value: Any, structure: PackedStructure) -> None
 @pytest.mark.parametrize(("region", "tag"), [(None, "F"), ("Europe/Stockholm", "f")])
 def test_old_clients_get_local_times_unless_they_ask(region: str | None, tag: str) -> None:
     value = ZonedDateTime(19_700, 0, 3600, region)
-    codec = ValueCodec((4, 4))
+    codec = BoltValueCodec((4, 4))
     data = codec.encoder.encode(value)
-    assert PackStreamDecoder(data).read_value() == PackedStructure(ord(tag), (19_700 * DAY, 0, region or 3600))
+    assert PackStreamDecoder(data).read_value() == PackStreamStructure(ord(tag), (19_700 * DAY, 0, region or 3600))
     assert PackStreamDecoder(data, codec.build_structure).read_value() == value
-    assert ValueCodec((4, 4), is_utc=True).encoder.encode(value) == ValueCodec((5, 0)).encoder.encode(value)
+    assert BoltValueCodec((4, 4), is_utc=True).encoder.encode(value) == BoltValueCodec((5, 0)).encoder.encode(value)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_old_clients_get_local_times_unless_they_ask(region: str | None, tag: st
 )
 def test_structures_that_are_no_parameters_are_refused(tag: str, fields: list[Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        ValueCodec((5, 0)).build_structure(ord(tag), fields)
+        BoltValueCodec((5, 0)).build_structure(ord(tag), fields)
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_structures_that_are_no_parameters_are_refused(tag: str, fields: list[An
 )
 def test_malformed_structures_are_refused(tag: str, fields: list[Any]) -> None:
     with pytest.raises(ProtocolViolation):
-        ValueCodec((5, 0)).build_structure(ord(tag), fields)
+        BoltValueCodec((5, 0)).build_structure(ord(tag), fields)

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from kgserve.admin.composition import make_extractor, make_syncers
+from kgserve.admin.composition_root import create_connector_worker, create_fact_extraction_worker
 from kgserve.embedding.embedder import load_embedder
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.memory.purge import ErasureCompanion
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.memory.erasure import StoreErasureManager
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
@@ -67,11 +67,11 @@ def serving(data: Path, **options: Any) -> Generator[RunningServer]:
         port = listener.getsockname()[1]
         started = threading.Event()
         pool = StorePool(settings)  # The application's lifespan closes it.
-        extractor = make_extractor(settings, indexer)
-        syncers = make_syncers(settings)
+        extractor = create_fact_extraction_worker(settings, indexer)
+        syncers = create_connector_worker(settings)
         others = [each for each in (extractor, syncers) if each]
-        pool.companions += [indexer, historian, *others, ErasureCompanion(indexer, historian)]
-        app = create_app(StoreHandles(pool, indexer, historian, extractor=extractor, syncers=syncers))
+        pool.companions += [indexer, historian, *others, StoreErasureManager(indexer, historian)]
+        app = create_app(CallerStoreHandles(pool, indexer, historian, extractor=extractor, syncers=syncers))
         if syncers is not None:
             syncers.catch_up(pool)
         server = HttpServer(uvicorn_config(app, settings), settings.shutdown_grace, started.set)

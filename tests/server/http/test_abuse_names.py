@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from kgserve.storage.layout import STORE_FOLDER_SUFFIX
+from kgserve.storage.store_folder_layout import STORE_FOLDER_SUFFIX
 from tests.captured_log import capture_log
 from tests.server.http.serving import RunningServer, accepted, exchange, refusal
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.server.http.browser_guard import AllowedOrigins
+from kgserve.server.http.cross_site_guard import AllowedOrigins
 from tests.server.http.serving import PATIENCE, Reply, RunningServer, accepted, exchange, refusal, serving
 
 APP = "https://app.example"

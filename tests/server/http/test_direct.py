@@ -16,8 +16,8 @@ import pytest
 from litestar import Litestar
 
 from kgserve.errors import InvalidInput
-from kgserve.server.http.browser_guard import CrossSiteGuard
-from kgserve.server.http.connection import ensure_task, start_eagerly
+from kgserve.server.http.connection import ensure_running_in_task, start_coroutine_eagerly
+from kgserve.server.http.cross_site_guard import CrossSiteGuard
 from kgserve.server.http.gateway import RouteTable
 from kgserve.server.http.routes import ROUTES
 from tests.server.http.serving import RunningServer, accepted, read_reply, refusal
@@ -177,7 +177,7 @@ async def _begun_and_cancelled() -> None:
         token = name.set("inside")
         try:
             if wait:
-                await ensure_task()
+                await ensure_running_in_task()
                 done.append(asyncio.current_task())
                 await asyncio.sleep(0.001)
                 waiting.set()
@@ -190,7 +190,7 @@ async def _begun_and_cancelled() -> None:
     begun: list[asyncio.Task[None] | None] = []
     loop = asyncio.get_running_loop()
     for wait in (False, True):
-        loop.call_soon(lambda wait=wait: begun.append(start_eagerly(work(wait=wait), loop)))
+        loop.call_soon(lambda wait=wait: begun.append(start_coroutine_eagerly(work(wait=wait), loop)))
     await waiting.wait()
     [none, task] = begun
     assert none is None

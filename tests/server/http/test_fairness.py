@@ -15,8 +15,8 @@ import pytest
 
 from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.text_indexes import TextIndexes
-from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, UsageMonitor
+from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, ActiveRequestCounter
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 from tests.server.http.sockets import eventually
@@ -41,7 +41,7 @@ def http(served: RunningServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def indexes_of(served: RunningServer, name: str) -> TextIndexes:
+def indexes_of(served: RunningServer, name: str) -> CurrentAndPastTextIndexes:
     [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
     with served.pool.lease(name) as store:
         return indexer.of(store)
@@ -169,7 +169,7 @@ def test_indexing_yields_to_several_active_callers(tmp_path: Path) -> None:
 
 def test_long_request_yields_to_other_callers() -> None:
     callers = ActiveCallers()
-    use = UsageMonitor(callers)
+    use = ActiveRequestCounter(callers)
 
     def ask(*askers: str) -> None:
         for each in askers:

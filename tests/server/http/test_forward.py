@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import AuditLog
-from kgserve.platform.access.authentication import Authenticator, Keyring, RequestContext
+from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator, RequestContext
 from kgserve.platform.settings import Settings
+from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.forwarding_middleware import ForwardingMiddleware
-from kgserve.server.proxy import NodeHttpClient
-from kgserve.stores.placement import Placement
+from kgserve.stores.placement import StorePlacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHORT, LONG = 1_000, 1_000_000
 
 
-class _ForeignPlacement(Placement):
+class _ForeignPlacement(StorePlacement):
     """Placement in which another node serves every store."""
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -77,7 +77,7 @@ async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | No
     async def send(message: Message) -> None:
         take(message)
 
-    authenticator = Authenticator(Settings(data_dir=folder), Keyring(folder))
+    authenticator = Authenticator(Settings(data_dir=folder), ApiKeyFileCache(folder))
     context = RequestContext(authenticator, AuditLog(folder), "request", "GET", "127.0.0.1")
     scope: Any = {
         "type": "http",
@@ -89,7 +89,9 @@ async def _passed_on(folder: Path, length: int, take: Callable[[Any], None] | No
         "state": {"request_context": context},
     }
     async with await asyncio.start_server(breaking_off, "127.0.0.1", 0) as server:
-        forwarder = NodeHttpClient(_ForeignPlacement(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        forwarder = ClusterNodeHttpClient(
+            _ForeignPlacement(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        )
         try:
             await asyncio.wait_for(ForwardingMiddleware(app, forwarder)(scope, receive, send), 30)
         finally:

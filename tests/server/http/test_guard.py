@@ -4,7 +4,7 @@ import pytest
 
 from kgserve.errors import Forbidden, KgserveError
 from kgserve.platform.network_addresses import is_loopback
-from kgserve.server.http.browser_guard import AllowedOrigins, CrossSiteGuard
+from kgserve.server.http.cross_site_guard import AllowedOrigins, CrossSiteGuard
 from kgserve.server.http.error_responses import HostNotAllowed
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.platform.access.authentication import KEY_FILE, Role, revoke_key
+from kgserve.platform.access.authentication import KEY_FILE, Role, revoke_api_key
 from kgserve.platform.timestamps import format_time
 from tests.platform.access.keys import audited, bearer, client, given, now
 from tests.server.http.serving import PATIENCE, RunningServer, accepted, exchange, refusal, serving
@@ -29,7 +29,7 @@ def unauthenticated(response: httpx.Response) -> str:
 def test_invalid_keys_get_the_same_refusal(keyed: RunningServer) -> None:
     """ABUSE 20."""
     revoked, expired = given(keyed.data, "read", name="gone"), given(keyed.data, "read", expires_at=now() - SECOND)
-    revoke_key(keyed.data, "gone", now())
+    revoke_api_key(keyed.data, "gone", now())
     unknown = f"kgs_abcdefgh_{'A' * 43}"
     wrong = given(keyed.data, "read")[:-4] + "AAAA"
     answers: list[tuple[int, str, dict[str, str]]] = []
@@ -64,7 +64,7 @@ def test_two_authorization_headers_are_refused(keyed: RunningServer) -> None:
 def test_key_creation_and_revocation_take_effect_immediately(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "read", name="short")) as http:
         assert http.get("/api/memory").status_code == 200
-        revoke_key(keyed.data, "short", now())
+        revoke_api_key(keyed.data, "short", now())
         unauthenticated(http.get("/api/memory"))
 
 
@@ -93,7 +93,7 @@ def test_import_ends_when_its_key_is_revoked(keyed: RunningServer, admin: httpx.
             yield json.dumps(line).encode() + b"\n"
             # More than the sockets buffer: the server has started to read, and has checked the key.
             if number == 120:
-                revoke_key(keyed.data, "importing", now())
+                revoke_api_key(keyed.data, "importing", now())
 
     headers = {"content-type": "application/x-ndjson"}
     with client(keyed.url, text) as http:
@@ -115,7 +115,7 @@ def test_export_ends_when_its_key_is_revoked(keyed: RunningServer, admin: httpx.
     ):
         blocks = answer.iter_raw()
         got = len(next(blocks))
-        revoke_key(keyed.data, "exporting", now())
+        revoke_api_key(keyed.data, "exporting", now())
         with pytest.raises(httpx.RemoteProtocolError):
             got += sum(map(len, blocks))
     assert got < whole
@@ -221,18 +221,18 @@ def test_loopback_requires_a_key_once_one_exists(tmp_path: Path) -> None:
         assert http.get("/api/memory", headers=bearer("nonsense")).status_code == 200
         given(tmp_path, "read", name="only")
         unauthenticated(http.get("/api/memory"))
-        revoke_key(tmp_path, "only", now())
+        revoke_api_key(tmp_path, "only", now())
         unauthenticated(http.get("/api/memory"))
 
 
 def test_event_stream_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.server.http.events.KEY_RECHECK_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.server.http.sse_change_feed.KEY_RECHECK_SECONDS", 0.1)
     text = given(tmp_path, "read", name="listener")
     with serving(tmp_path, event_heartbeat=600) as served, client(served.url, text) as http:
         with http.stream("GET", "/api/events") as stream:
             lines = stream.iter_lines()
             next(lines)
-            revoke_key(tmp_path, "listener", now())
+            revoke_api_key(tmp_path, "listener", now())
             rest = list(lines)
         assert "event: dropped" in rest
         assert any("no longer valid" in line for line in rest)

@@ -19,9 +19,9 @@ from kgserve.platform.settings import Settings
 from kgserve.server.http.connection import (
     MAX_HEADER_LINES,
     MIN_BODY_BYTES_PER_WINDOW,
-    BodyProgress,
     ConnectionLimits,
     HttpConnection,
+    RequestBodyRateMonitor,
 )
 from tests.server.http.serving import PATIENCE, Reply, RunningServer, accepted, read_reply, serving
 from tests.server.http.sockets import (
@@ -218,7 +218,7 @@ def test_abuse_14_slow_and_steady_survives(tmp_path: Path) -> None:
 @pytest.mark.abuse(14)
 def test_abuse_14_body_progress() -> None:
     """ABUSE 14: each time window needs 1 kB; earlier bytes do not count."""
-    progress = BodyProgress()
+    progress = RequestBodyRateMonitor()
     progress.begin(100)
     progress.add(MIN_BODY_BYTES_PER_WINDOW)
     assert not progress.has_stopped(110, 10)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.graph import merge as merging
+from kgserve.graph import node_merge as merging
 from tests.server.http.serving import accepted, refusal
 
 Json = dict[str, Any]

@@ -17,10 +17,10 @@ import yaml
 from litestar import Litestar
 
 from kgserve.admin.backup import back_up_single_store
-from kgserve.admin.metrics import TransportState
+from kgserve.admin.metrics import HttpTransportMetrics
 from kgserve.admin.metrics import render_metrics as collected
-from kgserve.graph.store_handle import StoreHandles
-from kgserve.platform.access.authentication import Caller
+from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.stores.backup.create import BackupOptions
 from kgserve.stores.pool import StorePool
@@ -220,8 +220,8 @@ def test_event_streams_are_counted_without_latency(client: httpx.Client) -> None
 def test_metrics_of_a_restricted_key(client: httpx.Client, watched: RunningServer) -> None:
     for name in ("mine-1", "theirs"):
         accepted(inject(client, name, "a"))
-    seen = Caller("reader", "read", ("mine-*",), "k1")
-    body, _ = collected(StoreHandles(pool_of(watched)), seen, TransportState(1, 0, 64), "")
+    seen = AuthenticatedCaller("reader", "read", ("mine-*",), "k1")
+    body, _ = collected(CallerStoreHandles(pool_of(watched)), seen, HttpTransportMetrics(1, 0, 64), "")
     found = MetricsScrape.read(body.decode())
     assert set(found.by("store", "kgserve_store_sequence")) == {"mine-1"}
     assert "theirs" not in body.decode()

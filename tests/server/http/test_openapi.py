@@ -17,8 +17,8 @@ from typing_extensions import override
 import kgserve.cli.mcp_stdio
 from kgserve.api import examples
 from kgserve.api.operation import ALIAS_OPT_KEY
-from kgserve.graph.request_bodies import EdgeKeyRequest, EdgeLine, InjectRequest, NodeLine, TraverseRequest
-from kgserve.graph.store_handle import StoreHandles
+from kgserve.graph.request_bodies import EdgeKeyRequest, EdgeNdjsonLine, InjectRequest, NodeNdjsonLine, TraverseRequest
+from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.settings import Settings
 from kgserve.server.app import create_app
 from kgserve.server.http.openapi import convert_to_openapi_30
@@ -36,7 +36,7 @@ def document(http: httpx.Client) -> dict[str, Any]:
 @pytest.fixture
 def app(tmp_path: Any) -> Iterator[Litestar]:
     with StorePool(Settings(data_dir=tmp_path)) as pool:
-        yield create_app(StoreHandles(pool))
+        yield create_app(CallerStoreHandles(pool))
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -125,7 +125,7 @@ def test_request_examples_are_valid() -> None:
     msgspec.convert(examples.EDGE_KEY_EXAMPLE, EdgeKeyRequest)
     msgspec.convert(examples.TRAVERSE_REQUEST_EXAMPLE, TraverseRequest)
     for line in examples.NDJSON_LINES_EXAMPLE.splitlines():
-        msgspec.json.decode(line, type=NodeLine | EdgeLine)
+        msgspec.json.decode(line, type=NodeNdjsonLine | EdgeNdjsonLine)
 
 
 class Links(HTMLParser):

@@ -11,15 +11,15 @@ import httpx
 import pytest
 
 from kgserve.errors import InvalidInput, RateLimited
-from kgserve.platform.access.authentication import LOCAL_CALLER, Caller
-from kgserve.platform.network_addresses import client_network
+from kgserve.platform.access.authentication import LOCAL_CALLER, AuthenticatedCaller
+from kgserve.platform.network_addresses import network_counted_as_one_client
 from kgserve.platform.settings import Settings
 from kgserve.server.http.rate_limits import FAILURE_BURST, RateLimiter, TokenBuckets
 from kgserve.server.http.trusted_proxies import TrustedProxies
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
 
-KEYED = Caller("robot", "read", key_id="k1")
+KEYED = AuthenticatedCaller("robot", "read", key_id="k1")
 FAR = "192.0.2.7"
 
 
@@ -33,7 +33,7 @@ class Clock:
         return self.now
 
 
-def admitted(rates: RateLimiter, caller: Caller, address: str, times: int) -> int:
+def admitted(rates: RateLimiter, caller: AuthenticatedCaller, address: str, times: int) -> int:
     """Return how many of ``count`` requests are admitted."""
     count = 0
     for _ in range(times):
@@ -61,7 +61,7 @@ def test_abuse_18_each_caller_has_its_own_rate() -> None:
     rates = RateLimiter(5, Clock())
     assert admitted(rates, KEYED, FAR, 20) == 10
     assert admitted(rates, KEYED, "192.0.2.8", 20) == 0
-    assert admitted(rates, Caller("other", "read", key_id="k2"), FAR, 20) == 10
+    assert admitted(rates, AuthenticatedCaller("other", "read", key_id="k2"), FAR, 20) == 10
     assert admitted(rates, LOCAL_CALLER, FAR, 20) == 10
     assert admitted(rates, LOCAL_CALLER, "192.0.2.8", 20) == 10
 
@@ -80,10 +80,14 @@ def test_abuse_18_memory_is_bounded() -> None:
         assert buckets.take(str(number)) == 0
     assert len(buckets) == 100
     assert buckets.take("999") > 0
-    assert client_network("2001:db8:1:2:3:4:5:6") == client_network("2001:db8:1:2::9") == "2001:db8:1:2::/64"
-    assert client_network("2001:db8:1:3::9") != client_network("2001:db8:1:2::9")
-    assert client_network("::ffff:192.0.2.7") == FAR
-    assert client_network("fe80::1%eth0") == "fe80::/64"
+    assert (
+        network_counted_as_one_client("2001:db8:1:2:3:4:5:6")
+        == network_counted_as_one_client("2001:db8:1:2::9")
+        == "2001:db8:1:2::/64"
+    )
+    assert network_counted_as_one_client("2001:db8:1:3::9") != network_counted_as_one_client("2001:db8:1:2::9")
+    assert network_counted_as_one_client("::ffff:192.0.2.7") == FAR
+    assert network_counted_as_one_client("fe80::1%eth0") == "fe80::/64"
 
 
 @pytest.mark.abuse(20)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from bench.register_clients import StoreUnderTest, initial_inject, make_store_clients
-from kgserve.storage.rows.current_rows import MergeLimits
+from kgserve.storage.rows.current_rows import DeltaMergeLimits
 from tests.server.http.serving import accepted, serving
 
 OPERATIONS = 200
@@ -21,7 +21,7 @@ def test_each_key_is_linearizable_over_all_interfaces(tmp_path: Path) -> None:
             accepted(http.put(f"/api/memory/{site.store}", json={"conflict_policy": "manual"}), 201)
             accepted(http.post(f"/api/memory/{site.store}/inject", content=initial_inject()))
         with served.pool.lease(site.store) as store:
-            store.rows.limits = MergeLimits(rows=20)
+            store.rows.limits = DeltaMergeLimits(rows=20)
             asyncio.run(_visited(site, served.url))
             assert store.rows.folds > 0
     assert site.violations() == []

@@ -13,7 +13,7 @@ from litestar import Litestar
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from kgserve.api.operation import OPERATION_OPT_KEY, Operation
+from kgserve.api.operation import OPERATION_OPT_KEY, ApiOperation
 from kgserve.server.http.openapi import build_openapi_document
 from kgserve.server.http.routes import ROUTES
 from tests.fuzzing import examples, is_thorough
@@ -74,11 +74,11 @@ def test_every_operation_matches_its_openapi_description(
 
 
 @pytest.fixture(scope="module")
-def operations() -> dict[str, Operation]:
+def operations() -> dict[str, ApiOperation]:
     """All operations by id."""
     app = Litestar(ROUTES.routes, openapi_config=None)
     handlers = [handler for route in app.routes for handler in getattr(route, "route_handlers", ())]
-    found: list[Operation] = [
+    found: list[ApiOperation] = [
         handler.opt[OPERATION_OPT_KEY] for handler in handlers if OPERATION_OPT_KEY in handler.opt
     ]
     return {operation.id: operation for operation in found}
@@ -109,7 +109,7 @@ def test_every_operation_enforces_roles(
     case: schemathesis.Case[Any],
     keyed: RunningServer,
     keys: dict[str, dict[str, str]],
-    operations: dict[str, Operation],
+    operations: dict[str, ApiOperation],
     connection: requests.Session,
 ) -> None:
     operation = operations[case.operation.definition.raw["operationId"]]
@@ -122,7 +122,7 @@ def test_every_operation_enforces_roles(
             assert_no_internals(answer.content.decode(errors="replace"), keyed.data)
 
 
-def assert_role(caller: str, operation: Operation, status: int, asked: str, *, of_store: bool) -> None:
+def assert_role(caller: str, operation: ApiOperation, status: int, asked: str, *, of_store: bool) -> None:
     """Assert 401 without a key, 403 for a lesser role, and 404 for inaccessible stores."""
     if status in {405, 414}:  # Another method than the operation's, or a long URL: refused before authorization.
         return

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from mcp import types
 
-from kgserve.server.mcp.input_schema import build_input_schema
+from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.toolsets import TOOLS
 
 
 def listed(tool: str) -> types.Tool:
     """Return the tool as clients get it."""
     return types.Tool(
-        name=tool, description=TOOLS[tool].description, input_schema=deepcopy(build_input_schema(TOOLS[tool].arguments))
+        name=tool,
+        description=TOOLS[tool].description,
+        input_schema=deepcopy(build_tool_input_schema(TOOLS[tool].arguments)),
     )
 
 

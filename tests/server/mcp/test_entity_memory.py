@@ -9,8 +9,8 @@ import pytest
 from mcp import Client
 
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.reply_values import MAX_REPLY_CHARS
-from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, TOOLS, resolve_tool, select_tools
+from kgserve.server.mcp.tool_structured_content import MAX_REPLY_CHARS
+from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, TOOLS, resolve_called_tool, select_tools
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of
 
@@ -98,10 +98,10 @@ def test_tool_names_shared_by_two_toolsets(bare: httpx.Client) -> None:
     assert {"create_entities", "create_relations", "delete_entities", "delete_relations"} == SHARED_TOOL_NAMES
     ours = {tool.name: tool for tool in ENTITY_MEMORY_TOOLS}
     for asked in (SET, "all", f"graph,{SET}"):
-        assert resolve_tool("create_entities", asked) is ours["create_entities"]
+        assert resolve_called_tool("create_entities", asked) is ours["create_entities"]
     for asked in ("", "default", "memory", "graph", "memory-server"):
-        assert resolve_tool("create_entities", asked) is TOOLS["create_entities"]
-        assert resolve_tool("create_entities", asked) not in ours.values()
+        assert resolve_called_tool("create_entities", asked) is TOOLS["create_entities"]
+        assert resolve_called_tool("create_entities", asked) not in ours.values()
     assert [tool for tool in select_tools(SET) if tool.name in SHARED_TOOL_NAMES] == [
         ours[name] for name in ours if name in SHARED_TOOL_NAMES
     ]

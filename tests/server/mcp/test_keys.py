@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.platform.access.authentication import revoke_key
+from kgserve.platform.access.authentication import revoke_api_key
 from kgserve.server.mcp.notifications import MAX_LISTENERS_PER_KEY
 from kgserve.server.mcp.server import MAX_SESSIONS_PER_KEY
 from tests.platform.access.keys import audited, client, given, now
@@ -215,7 +215,7 @@ def test_session_ends_when_its_key_is_revoked(keyed: RunningServer) -> None:
     with client(keyed.url, given(keyed.data, "read", name="brief")) as http:
         session = Session(http)
         session.begin()
-        revoke_key(keyed.data, "brief", now())
+        revoke_api_key(keyed.data, "brief", now())
         assert session.post("tools/list", {}).status_code == 401
 
 
@@ -225,7 +225,7 @@ def test_a_stream_ends_with_its_key(keyed: RunningServer, era: Era, monkeypatch:
     with client(keyed.url, given(keyed.data, "read", name=name)) as http:
         talking = begun(era, http)
         with listening(talking, http) as lines:
-            revoke_key(keyed.data, name, now())
+            revoke_api_key(keyed.data, name, now())
             assert not any("jsonrpc" in line for line in lines), "nothing is said any more"
 
 
@@ -284,7 +284,7 @@ def test_updates_require_access_and_a_valid_key(keyed: RunningServer, admin: htt
             heard: list[str] = []
             thread = threading.Thread(target=collect, args=(lines, heard), daemon=True)
             thread.start()
-            revoke_key(keyed.data, own, now())
+            revoke_api_key(keyed.data, own, now())
             write(own, "third")
             time.sleep(1)
             assert not [line for line in heard if "updated" in line]

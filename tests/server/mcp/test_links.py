@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcp.types import CallToolResult
 
-from kgserve.server.mcp.input_schema import build_input_schema
+from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.toolsets import TOOLS
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import call, refusal, text_of
@@ -121,4 +121,4 @@ def test_retire_and_delete_a_relation_into_another_store(server: ServerProcessHa
 
 @pytest.mark.parametrize("tool", ["inject_knowledge_graph", "put_subgraph", "delete_graph_relation", "retire"])
 def test_list_relations_shows_target_stores(tool: str) -> None:
-    assert "'to_graph': {" in str(build_input_schema(TOOLS[tool].arguments))
+    assert "'to_graph': {" in str(build_tool_input_schema(TOOLS[tool].arguments))

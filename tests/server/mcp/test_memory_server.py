@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.graph.compat.memory_server_tools import MAX_READ_GRAPH_CHARS
+from kgserve.graph.compat.mcp_memory_server_operations import MAX_READ_GRAPH_CHARS
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import MODES, Mode, Stateless, call, refusal, text_of
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from kgserve.memory.reflect import empty_reflection
 from kgserve.memory.reflect_api import ConceptCandidate, ReflectionProposal
 from kgserve.server.mcp.memory_tools import ReflectArguments
-from kgserve.server.mcp.replies import present_answer
-from kgserve.server.mcp.reply_values import MAX_REPLY_CHARS
+from kgserve.server.mcp.tool_replies import build_tool_reply
+from kgserve.server.mcp.tool_structured_content import MAX_REPLY_CHARS
 from kgserve.server.mcp.toolsets import TOOLSET_MEMORY
 from tests.server.mcp.talking import Stateless
 
@@ -164,7 +164,7 @@ def test_reflection_numbers_its_proposals(agent: Agent) -> None:
         ReflectionProposal(number=3, kind="link", ids=["f"], candidates=[ConceptCandidate(id="g", score=0.5)]),
     ]
     found = replace(empty_reflection("run", dry_run=False), proposals=proposals, proposals_count=3, near_checked=True)
-    reply = present_answer(found, ReflectArguments(), "")
+    reply = build_tool_reply(found, ReflectArguments(), "")
     assert reply.text.splitlines()[1:] == [
         "1. [b], [a] contradict each other in numbers",
         "2. a new concept 'trams' above [c], [d], [e] (refused)",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kgserve.platform.idempotency import IdempotencyKey
-from kgserve.server.mcp.calls import MAX_REMEMBERED_CALLS_PER_CALLER, IdempotentCalls, idempotency_key_of
+from kgserve.server.mcp.tool_calls import MAX_REMEMBERED_CALLS_PER_CALLER, IdempotentCallCache, idempotency_key_of
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, serving
 
 PREFIX = "io.modelcontextprotocol"
@@ -97,7 +97,7 @@ def test_idempotency_eviction_is_per_caller() -> None:
         return done[-1]
 
     async def go() -> None:
-        repeats = IdempotentCalls()
+        repeats = IdempotentCallCache()
         assert await repeats.run_once("other", IdempotencyKey("a"), answer) == 0
         for number in range(MAX_REMEMBERED_CALLS_PER_CALLER + 2):
             await repeats.run_once("often", IdempotencyKey(f"{number}"), answer)

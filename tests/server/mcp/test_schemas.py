@@ -9,9 +9,13 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.server.mcp.argument_fields import Arguments, add_fields_of, to_request
-from kgserve.server.mcp.arguments import read_arguments
-from kgserve.server.mcp.input_schema import build_input_schema
+from kgserve.server.mcp.shared_tool_arguments import (
+    StoreToolArguments,
+    append_request_fields,
+    convert_arguments_to_request,
+)
+from kgserve.server.mcp.tool_argument_decoding import decode_tool_arguments
+from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.toolsets import TOOLS
 
 
@@ -26,8 +30,8 @@ class Request(msgspec.Struct, kw_only=True):
     hidden: bool = True
 
 
-@add_fields_of(Request, "hidden")
-class ExampleArguments(Arguments, kw_only=True):
+@append_request_fields(Request, "hidden")
+class ExampleArguments(StoreToolArguments, kw_only=True):
     """Arguments."""
 
     id: Annotated[str, msgspec.Meta(description="In words for agents")]
@@ -35,7 +39,7 @@ class ExampleArguments(Arguments, kw_only=True):
 
 
 def test_fields_without_override_are_those_of_the_request() -> None:
-    made = build_input_schema(ExampleArguments)
+    made = build_tool_input_schema(ExampleArguments)
     assert (made["type"], made["required"]) == ("object", ["id"])
     assert list(made["properties"]) == ["index", "id", "limit", "as_of", "weight", "from", "names"]
     assert made["properties"]["id"]["description"] == "In words for agents"
@@ -52,7 +56,7 @@ KEYWORDS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_input_schema_uses_supported_keywords_only(tool: str) -> None:
-    made = build_input_schema(TOOLS[tool].arguments)
+    made = build_tool_input_schema(TOOLS[tool].arguments)
     for part in parts(made):
         assert part.keys() <= KEYWORDS
         assert part["type"] != "object" or "properties" in part or part["additionalProperties"]
@@ -71,9 +75,9 @@ def parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_request_is_built_from_arguments() -> None:
-    given = read_arguments(
+    given = decode_tool_arguments(
         {"index": "s", "id": "a", "as_of": "", "weight": 0, "from": "b", "limit": 7}, ExampleArguments, []
     )
-    assert to_request(Request, given) == Request(id="a", weight=0, source="b")
+    assert convert_arguments_to_request(Request, given) == Request(id="a", weight=0, source="b")
     with pytest.raises(InvalidInput, match="hidden: unknown field"):
-        read_arguments({"id": "a", "hidden": False}, ExampleArguments, [])
+        decode_tool_arguments({"id": "a", "hidden": False}, ExampleArguments, [])

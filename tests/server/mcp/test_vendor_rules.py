@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from mcp import types
 
-from kgserve.server.mcp.toolsets import TOOLSET_ALL, TOOLSETS, list_tools_result
+from kgserve.server.mcp.toolsets import TOOLSET_ALL, TOOLSETS, build_list_tools_result
 
 OPENAI_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
@@ -46,7 +46,7 @@ MAX_LISTED_BYTES = {"memory": 4_300, "default": 8_500}
 
 
 def tools_of(toolset: str) -> list[types.Tool]:
-    return [*list_tools_result(toolset).tools]
+    return [*build_list_tools_result(toolset).tools]
 
 
 def parts(schema: dict[str, Any], depth: int = 1) -> Iterator[tuple[dict[str, Any], int]]:

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import JournalFrame, encode_frame
-from kgserve.storage.journal.materialize import materialize_rows
-from kgserve.storage.journal.tail import read_latest_access_records
-from kgserve.storage.model.batch import NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.journal.journal import JournalFrame, encode_journal_frame
+from kgserve.storage.journal.journal_reader import read_latest_access_records
+from kgserve.storage.journal.row_materialization import materialize_rows_to_parquet
+from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, NetChange
+from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from tests.fuzzing import examples
 from tests.storage.journal.history import History, journal_of
 
-SOME = [AccessRecord(f"n{number}", number, -number, number / 7) for number in range(25_000)]
+SOME = [MemoryAccessRecord(f"n{number}", number, -number, number / 7) for number in range(25_000)]
 
 
 class OldChangeSet(msgspec.Struct, kw_only=True):
@@ -32,12 +32,12 @@ class OldChangeSet(msgspec.Struct, kw_only=True):
 
 
 def accessed(*ids: str, count: int = 1) -> WriteBatch:
-    return WriteBatch(accesses=[AccessRecord(node_id, count, count, 0.5) for node_id in ids])
+    return WriteBatch(accesses=[MemoryAccessRecord(node_id, count, count, 0.5) for node_id in ids])
 
 
 def test_older_decoders_ignore_access_records() -> None:
     history = History()
-    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")], accesses=[AccessRecord("a", 1, 2, 0.5)]))
+    history.add(WriteBatch(nodes=[NodeUpsert(0, "a", "t")], accesses=[MemoryAccessRecord("a", 1, 2, 0.5)]))
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(history.changes), type=list[OldChangeSet])
     assert [(change.sequence, [row.id for row in change.nodes_created]) for change in read] == [(1, ["a"])]
 
@@ -45,9 +45,11 @@ def test_older_decoders_ignore_access_records() -> None:
 def test_access_record_takes_about_sixty_bytes() -> None:
     history = History()
     ids = [f"01936b2c-7f3a-7abc-8def-{number:012d}" for number in range(1000)]
-    history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in ids]))
-    change = history.add(WriteBatch(accesses=[AccessRecord(node_id, 3, 1_700_000_000_000_000, 0.7) for node_id in ids]))
-    assert len(encode_frame([change])) < 62 * len(ids)
+    history.add(WriteBatch(nodes=[NodeUpsert(0, node_id, "t") for node_id in ids]))
+    change = history.add(
+        WriteBatch(accesses=[MemoryAccessRecord(node_id, 3, 1_700_000_000_000_000, 0.7) for node_id in ids])
+    )
+    assert len(encode_journal_frame([change])) < 62 * len(ids)
 
 
 STEPS = st.lists(
@@ -72,18 +74,18 @@ def test_changed_accesses_equal_net_change_of_change_sets(
 
 def _changes(steps: list[tuple[str, str, int]]) -> list[ChangeSet]:
     history = History()
-    history.add(WriteBatch(nodes=[NodePut(0, node_id, "t") for node_id in "ab"]))
+    history.add(WriteBatch(nodes=[NodeUpsert(0, node_id, "t") for node_id in "ab"]))
     for kind, node_id, count in steps:
-        access = [AccessRecord(node_id, count, 0, 1.0)]
+        access = [MemoryAccessRecord(node_id, count, 0, 1.0)]
         there = node_id in history.workspace.present
         if kind == "put" or not there:
-            history.add(WriteBatch(nodes=[NodePut(0, node_id, "t", f"{count}{history.state.sequence}")]))
+            history.add(WriteBatch(nodes=[NodeUpsert(0, node_id, "t", f"{count}{history.state.sequence}")]))
         elif kind == "delete":
             history.add(WriteBatch(delete_nodes=[node_id]))
         elif kind == "access":
             history.add(WriteBatch(accesses=access))
         else:
-            history.add(WriteBatch(delete_nodes=[node_id], nodes=[NodePut(0, node_id, "t")], accesses=access))
+            history.add(WriteBatch(delete_nodes=[node_id], nodes=[NodeUpsert(0, node_id, "t")], accesses=access))
     return history.changes
 
 
@@ -93,37 +95,37 @@ def _frame(changes: list[ChangeSet]) -> JournalFrame:
 
 def test_frames_returns_frames_after_a_sequence(tmp_path: Path) -> None:
     history = History()
-    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")]))
+    history.add(WriteBatch(nodes=[NodeUpsert(0, "a", "t")]))
     for count in range(1, 8):
         history.add(accessed("a", count=count))
     journal = journal_of(tmp_path, history.changes, per_frame=3)
     assert [frame.first for frame in journal.frames(3)] == [4, 7]
-    assert read_latest_access_records(journal.frames(0), 0, 5) == {"a": AccessRecord("a", 4, 4, 0.5)}
+    assert read_latest_access_records(journal.frames(0), 0, 5) == {"a": MemoryAccessRecord("a", 4, 4, 0.5)}
     journal.close()
 
 
 @pytest.mark.parametrize("accesses", [SOME, []])
-def test_snapshot_has_accesses_file_only_if_accesses_exist(tmp_path: Path, accesses: list[AccessRecord]) -> None:
+def test_snapshot_has_accesses_file_only_if_accesses_exist(tmp_path: Path, accesses: list[MemoryAccessRecord]) -> None:
     path = _snapshot(tmp_path, accesses)
     assert (path / snapshot.ACCESSES_FILE).exists() is bool(accesses)
-    assert [access for some in snapshot.read_accesses(path) for access in some] == accesses
+    assert [access for some in snapshot.read_snapshot_access_records(path) for access in some] == accesses
     assert (snapshot.ACCESSES_FILE in snapshot.verify_snapshot(path).files) is bool(accesses)
 
 
-def _snapshot(folder: Path, accesses: list[AccessRecord]) -> Path:
+def _snapshot(folder: Path, accesses: list[MemoryAccessRecord]) -> Path:
     history = History()
-    history.add(WriteBatch(nodes=[NodePut(0, "a", "t")]))
+    history.add(WriteBatch(nodes=[NodeUpsert(0, "a", "t")]))
     rows = folder / "rows"
     rows.mkdir()
-    state = materialize_rows(None, history.changes, rows).state
-    snapshot.write_accesses((accesses[at : at + 10_000] for at in range(0, len(accesses), 10_000)), rows)
+    state = materialize_rows_to_parquet(None, history.changes, rows).state
+    snapshot.write_snapshot_access_records((accesses[at : at + 10_000] for at in range(0, len(accesses), 10_000)), rows)
     return snapshot.publish_snapshot(rows, folder, state)
 
 
 def test_damaged_accesses_are_reported_without_reading_rows(tmp_path: Path) -> None:
     path = _snapshot(tmp_path, SOME[:3])
     (path / snapshot.NODES_FILE).write_bytes(b"")
-    assert [access for some in snapshot.read_accesses(path) for access in some] == SOME[:3]
+    assert [access for some in snapshot.read_snapshot_access_records(path) for access in some] == SOME[:3]
     (path / snapshot.ACCESSES_FILE).write_bytes(b"")
     with pytest.raises(JournalDamaged, match=snapshot.ACCESSES_FILE):
-        snapshot.optional_file(path, snapshot.ACCESSES_FILE)
+        snapshot.find_optional_snapshot_file(path, snapshot.ACCESSES_FILE)

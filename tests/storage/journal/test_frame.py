@@ -12,39 +12,39 @@ from kgserve.storage.journal.journal import (
     MIN_COMPRESSED_FRAME_ROWS,
     PACKED_FRAME_MAGIC,
     JournalFrameError,
-    encode_compressed_frame,
-    encode_frame,
-    encode_uncompressed,
+    encode_frame_compressed_if_smaller,
+    encode_journal_frame,
+    encode_uncompressed_frame,
+    find_frame_offset_by_sequence,
     find_next_frame,
-    read_frame,
-    skip_frames,
+    read_journal_frame,
 )
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.model.change_set import ChangeSet
 from tests.storage.journal.history import mixed, nodes
 
 CHANGES = mixed().changes
-ONE = encode_frame(CHANGES)
+ONE = encode_journal_frame(CHANGES)
 ALIKE = nodes(MIN_COMPRESSED_FRAME_ROWS, 50)
-PACKED_ONE, SPARED = encode_compressed_frame(ALIKE)
+PACKED_ONE, SPARED = encode_frame_compressed_if_smaller(ALIKE)
 
 
 @pytest.mark.parametrize(("data", "changes"), [(ONE, CHANGES), (PACKED_ONE, ALIKE)])
 def test_frame_roundtrip(data: bytes, changes: list[ChangeSet]) -> None:
-    frame = read_frame(io.BytesIO(data), 0, len(data))
+    frame = read_journal_frame(io.BytesIO(data), 0, len(data))
     assert frame.changes() == changes
     assert (frame.first, frame.last, frame.count) == (1, len(changes), len(changes))
     assert (frame.offset, frame.end) == (0, len(data))
-    assert encode_uncompressed(frame) == encode_frame(changes)
+    assert encode_uncompressed_frame(frame) == encode_journal_frame(changes)
 
 
 def test_only_similar_rows_are_compressed() -> None:
     assert PACKED_ONE.startswith(PACKED_FRAME_MAGIC)
-    assert len(PACKED_ONE) + SPARED == len(encode_frame(ALIKE)) > 3 * len(PACKED_ONE)
-    assert encode_compressed_frame(CHANGES) == (encode_frame(CHANGES), 0)
-    assert encode_compressed_frame(ALIKE[1:]) == (encode_frame(ALIKE[1:]), 0)
+    assert len(PACKED_ONE) + SPARED == len(encode_journal_frame(ALIKE)) > 3 * len(PACKED_ONE)
+    assert encode_frame_compressed_if_smaller(CHANGES) == (encode_journal_frame(CHANGES), 0)
+    assert encode_frame_compressed_if_smaller(ALIKE[1:]) == (encode_journal_frame(ALIKE[1:]), 0)
     letters = random.Random(1)
     unlike = [with_content(change, letters.randbytes(500).hex()) for change in nodes(MIN_COMPRESSED_FRAME_ROWS)]
-    assert encode_compressed_frame(unlike) == (encode_frame(unlike), 0)
+    assert encode_frame_compressed_if_smaller(unlike) == (encode_journal_frame(unlike), 0)
 
 
 def with_content(change: ChangeSet, content: str) -> ChangeSet:
@@ -58,14 +58,14 @@ def test_every_flipped_byte_is_detected(data: bytes) -> None:
         damaged = bytearray(data)
         damaged[offset] ^= 0x01
         with pytest.raises(JournalFrameError):
-            read_frame(io.BytesIO(damaged), 0, len(damaged))
+            read_journal_frame(io.BytesIO(damaged), 0, len(damaged))
 
 
 @pytest.mark.parametrize("data", [ONE, PACKED_ONE])
 def test_every_truncation_is_detected(data: bytes) -> None:
     for end in range(len(data)):
         with pytest.raises(JournalFrameError):
-            read_frame(io.BytesIO(data[:end]), 0, end)
+            read_journal_frame(io.BytesIO(data[:end]), 0, end)
 
 
 @pytest.mark.parametrize("one", [ONE, PACKED_ONE])
@@ -92,13 +92,17 @@ def test_skip_frames_stops_at_requested_sequence(tmp_path: Path) -> None:
     changes = nodes(6)
     [node] = changes[2].nodes_created
     changes[2] = msgspec.structs.replace(changes[2], nodes_created=[node] * MIN_COMPRESSED_FRAME_ROWS)
-    frames = [encode_frame(changes[:1]), encode_compressed_frame(changes[1:4]).data, encode_frame(changes[4:])]
+    frames = [
+        encode_journal_frame(changes[:1]),
+        encode_frame_compressed_if_smaller(changes[1:4]).data,
+        encode_journal_frame(changes[4:]),
+    ]
     assert [frame.startswith(PACKED_FRAME_MAGIC) for frame in frames] == [False, True, False]
     starts = [0, len(frames[0]), len(frames[0] + frames[1])]
     (tmp_path / "segment").write_bytes(b"".join(frames))
     with (tmp_path / "segment").open("rb") as file:
         end = len(b"".join(frames))
-        found = [skip_frames(file, 0, end, sequence) for sequence in range(1, 8)]
+        found = [find_frame_offset_by_sequence(file, 0, end, sequence) for sequence in range(1, 8)]
         assert found == [starts[0], starts[1], starts[1], starts[1], starts[2], starts[2], end]
         with pytest.raises(JournalFrameError):
-            skip_frames(file, 1, end, 6)
+            find_frame_offset_by_sequence(file, 1, end, 6)

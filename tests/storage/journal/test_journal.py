@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import JournalDamaged, StorageFull, Unavailable
-from kgserve.storage.journal.journal import Journal, JournalEnd, encode_frame, list_segments, read_segment, segment_path
-from kgserve.storage.journal.tail import JournalTail
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.journal.journal import (
+    Journal,
+    JournalEnd,
+    encode_journal_frame,
+    journal_segment_path,
+    list_journal_segments,
+    read_journal_segment_frames,
+)
+from kgserve.storage.journal.journal_reader import JournalReader
+from kgserve.storage.model.change_set import ChangeSet
 from tests.storage.journal.history import SEGMENT, journal_of, mixed, nodes
 
 SMALL = 1000
@@ -34,7 +41,7 @@ def test_appended_changes_are_read_back(tmp_path: Path) -> None:
     changes = mixed().changes
     journal = journal_of(tmp_path, changes, per_frame=2)
     assert (journal.last, journal.oldest) == (len(changes), 1)
-    assert journal.bytes == list_segments(tmp_path)[0].size
+    assert journal.bytes == list_journal_segments(tmp_path)[0].size
     for after in range(len(changes) + 1):
         assert list(journal.read(after)) == changes[after:]
     journal.close()
@@ -44,7 +51,7 @@ def test_appended_changes_are_read_back(tmp_path: Path) -> None:
 def test_segments_rotate_and_reads_span_them(tmp_path: Path) -> None:
     changes = nodes(40, 200)
     journal = journal_of(tmp_path, changes, SMALL)
-    segments = list_segments(tmp_path)
+    segments = list_journal_segments(tmp_path)
     assert len(segments) > 5
     assert journal.segments == segments
     for after in (0, 1, 7, 39, 40):
@@ -68,9 +75,9 @@ def test_read_returns_durable_changes_during_appends(tmp_path: Path) -> None:
 def test_torn_tail_is_cut_at_any_length(tmp_path: Path) -> None:
     changes = mixed().changes
     journal_of(tmp_path, changes[:-1]).close()
-    path = list_segments(tmp_path)[0].path
+    path = list_journal_segments(tmp_path)[0].path
     whole = path.read_bytes()
-    last = encode_frame(changes[-1:])
+    last = encode_journal_frame(changes[-1:])
     for length in range(len(last)):
         path.write_bytes(whole + last[:length])
         journal = reopened(tmp_path)
@@ -85,7 +92,7 @@ def test_torn_tail_is_cut_at_any_length(tmp_path: Path) -> None:
 def test_garbage_tail_is_cut(tmp_path: Path, tail: bytes) -> None:
     changes = nodes(4)
     journal_of(tmp_path, changes[:3]).close()
-    path = list_segments(tmp_path)[0].path
+    path = list_journal_segments(tmp_path)[0].path
     with path.open("ab") as file:
         file.write(tail)
     journal = reopened(tmp_path)
@@ -97,8 +104,8 @@ def test_garbage_tail_is_cut(tmp_path: Path, tail: bytes) -> None:
 @pytest.mark.parametrize("where", [0, 3, 4, 12, 20, 40, -1])
 def test_damage_before_a_whole_frame_is_reported(tmp_path: Path, where: int) -> None:
     journal_of(tmp_path, nodes(6)).close()
-    [segment] = list_segments(tmp_path)
-    frame = list(read_segment(segment, 1))[2]
+    [segment] = list_journal_segments(tmp_path)
+    frame = list(read_journal_segment_frames(segment, 1))[2]
     data = bytearray(segment.path.read_bytes())
     data[frame.offset + where if where >= 0 else frame.end - 1] ^= 0x40
     segment.path.write_bytes(data)
@@ -113,7 +120,7 @@ def test_damage_before_a_whole_frame_is_reported(tmp_path: Path, where: int) -> 
 @pytest.mark.parametrize("index", [0, 2, 4])
 def test_truncated_older_segment_is_damage(tmp_path: Path, index: int) -> None:
     journal_of(tmp_path, nodes(40, 200), SMALL).close()
-    segment = list_segments(tmp_path)[index]
+    segment = list_journal_segments(tmp_path)[index]
     with segment.path.open("r+b") as file:
         file.truncate(segment.size - 1)
     with pytest.raises(JournalDamaged) as found:
@@ -124,7 +131,7 @@ def test_truncated_older_segment_is_damage(tmp_path: Path, index: int) -> None:
 def test_missing_segment_is_damage_only_if_needed(tmp_path: Path) -> None:
     changes = nodes(40, 200)
     journal_of(tmp_path, changes, SMALL).close()
-    first, second, third, *_ = list_segments(tmp_path)
+    first, second, third, *_ = list_journal_segments(tmp_path)
     second.path.unlink()
     with pytest.raises(JournalDamaged, match=f"after sequence {second.first - 1} are missing"):
         reopened(tmp_path)
@@ -141,8 +148,8 @@ def test_missing_segment_is_damage_only_if_needed(tmp_path: Path) -> None:
 def test_frame_out_of_order_is_damage(tmp_path: Path) -> None:
     changes = nodes(5)
     journal_of(tmp_path, changes[:2]).close()
-    with list_segments(tmp_path)[0].path.open("ab") as file:
-        file.write(encode_frame(changes[3:]))
+    with list_journal_segments(tmp_path)[0].path.open("ab") as file:
+        file.write(encode_journal_frame(changes[3:]))
     with pytest.raises(JournalDamaged, match="sequence 4 where 3 was due"):
         reopened(tmp_path)
 
@@ -155,7 +162,7 @@ def test_journal_without_segments_is_damage(tmp_path: Path) -> None:
 def test_empty_newest_segment_is_accepted(tmp_path: Path) -> None:
     changes = nodes(4)
     journal_of(tmp_path, changes[:3]).close()
-    segment_path(tmp_path, 4).touch()
+    journal_segment_path(tmp_path, 4).touch()
     journal = reopened(tmp_path)
     journal.append(changes[3:])
     journal.close()
@@ -166,7 +173,7 @@ def test_trusted_end_skips_verification(tmp_path: Path) -> None:
     journal = journal_of(tmp_path, nodes(4))
     end = journal.end
     journal.close()
-    path = list_segments(tmp_path)[0].path
+    path = list_journal_segments(tmp_path)[0].path
     data = bytearray(path.read_bytes())
     data[50] ^= 1
     path.write_bytes(data)
@@ -180,9 +187,9 @@ def test_journal_shorter_than_trusted_end_is_damage(tmp_path: Path) -> None:
     journal = journal_of(tmp_path, changes)
     end = journal.end
     journal.close()
-    path = list_segments(tmp_path)[0].path
+    path = list_journal_segments(tmp_path)[0].path
     data = path.read_bytes()
-    last = len(encode_frame(changes[-1:]))
+    last = len(encode_journal_frame(changes[-1:]))
     for cut in (1, last - 1, last):
         path.write_bytes(data[:-cut])
         with pytest.raises(JournalDamaged):
@@ -212,7 +219,7 @@ def test_drop_before_keeps_needed_segments(tmp_path: Path) -> None:
     assert journal.oldest == middle.first
     assert list(journal.read(middle.first - 1)) == changes[middle.first - 1 :]
     journal.remove_segments_before(40, 0)
-    assert len(list_segments(tmp_path)) == 1
+    assert len(list_journal_segments(tmp_path)) == 1
     journal.close()
     reopened(tmp_path, 40).close()
 
@@ -226,7 +233,7 @@ def test_begin_segment_reuses_an_empty_segment(tmp_path: Path) -> None:
     journal.append(changes[2:3])
     journal.begin_segment()
     journal.append(changes[3:])
-    assert [segment.first for segment in list_segments(tmp_path)] == [1, 3, 4]
+    assert [segment.first for segment in list_journal_segments(tmp_path)] == [1, 3, 4]
     journal.close()
     assert contents(tmp_path) == changes
 
@@ -290,7 +297,7 @@ def test_frames_are_compressed_after_the_callback(tmp_path: Path) -> None:
         journal.close()
         for after in (0, 7, 300, 599):
             assert contents(journal.folder, after) == changes[after:]
-            assert [each.sequence for each in JournalTail(journal.folder).page(after, 600)] == list(
+            assert [each.sequence for each in JournalReader(journal.folder).page(after, 600)] == list(
                 range(after + 1, 601)
             )
 
@@ -311,9 +318,9 @@ def test_truncated_compressed_frame_is_cut(tmp_path: Path) -> None:
     changes = nodes(900, 100)
     journal = journal_of(tmp_path, changes, per_frame=300, before_packing=lambda: None)
     journal.close()
-    [segment] = list_segments(tmp_path)
+    [segment] = list_journal_segments(tmp_path)
     whole = segment.path.read_bytes()
-    ends = [frame.end for frame in read_segment(segment, 1)]
+    ends = [frame.end for frame in read_journal_segment_frames(segment, 1)]
     for size in (ends[1] + 1, ends[1] + 40, (ends[1] + ends[2]) // 2, ends[2] - 1):
         segment.path.write_bytes(whole[:size])
         assert contents(tmp_path) == changes[:600]

@@ -15,12 +15,12 @@ import pytest
 import xxhash
 
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import FRAME_MAGIC, Journal, encode_frame, read_frame
-from kgserve.storage.journal.materialize import materialize_rows
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import ChangeSet
-from kgserve.storage.model.fields import EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.storage.journal.journal import FRAME_MAGIC, Journal, encode_journal_frame, read_journal_frame
+from kgserve.storage.journal.row_materialization import materialize_rows_to_parquet
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_fields import EdgeExtras, EdgeExtrasUpsert, NodeExtras, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.storage.journal.history import SEGMENT, History, mixed
 
 NODE_COLUMNS = ("id", "type", "content", "attributes", "version", "sequence", "created_at", "updated_at")
@@ -28,7 +28,7 @@ EDGE_COLUMNS = ("from", "to", "relation_type", "weight", "attributes", "version"
 # Computed and written by that version for `mixed`.
 DIGEST = 0x71B512932B1DFCF8A2A453B4B979E64A
 FRAME = "27375b3d06a925c58fd84fd7cab9a4f576d3273fa4a768c73a533668966e3b04"
-EXTRAS = NodeExtrasPut("short", ("x", "y"), 0, "ada", -5, 5)
+EXTRAS = NodeExtrasUpsert("short", ("x", "y"), 0, "ada", -5, 5)
 
 
 def old_snapshot(folder: Path, history: History) -> Path:
@@ -69,16 +69,19 @@ def extended(history: History) -> History:
     """Add extras to rows: one node, one edge, and one node that loses them again."""
     history.add(
         WriteBatch(
-            nodes=[NodePut(0, "a", extras=EXTRAS), NodePut(1, "d", extras=EXTRAS)],
-            edges=[EdgePut(0, ("a", "b", "r"), extras=EdgeExtrasPut(0, "", 1, None)), EdgePut(1, ("a", "e", "r"))],
+            nodes=[NodeUpsert(0, "a", extras=EXTRAS), NodeUpsert(1, "d", extras=EXTRAS)],
+            edges=[
+                EdgeUpsert(0, ("a", "b", "r"), extras=EdgeExtrasUpsert(0, "", 1, None)),
+                EdgeUpsert(1, ("a", "e", "r")),
+            ],
         )
     )
-    history.add(WriteBatch(delete_nodes=["d"], nodes=[NodePut(0, "d", "t")]))
+    history.add(WriteBatch(delete_nodes=["d"], nodes=[NodeUpsert(0, "d", "t")]))
     return history
 
 
 def rows_of(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
-    return set(snapshot.read_nodes(folder)), set(snapshot.read_edges(folder))
+    return set(snapshot.read_snapshot_nodes(folder)), set(snapshot.read_snapshot_edges(folder))
 
 
 def rows_planned(history: History) -> tuple[set[NodeRow], set[EdgeRow]]:
@@ -93,9 +96,11 @@ def test_old_snapshot_is_readable_and_matches_digest(tmp_path: Path) -> None:
     history = mixed()
     folder = old_snapshot(tmp_path, history)
     assert snapshot.verify_snapshot(folder).state == history.state
-    assert snapshot.measure_row_files(folder) == (DIGEST, history.state.nodes, history.state.edges)
+    assert snapshot.digest_and_count_row_files(folder) == (DIGEST, history.state.nodes, history.state.edges)
     assert rows_of(folder) == rows_planned(history)
-    assert {row.extras for row in (*snapshot.read_nodes(folder), *snapshot.read_edges(folder))} == {None}
+    assert {row.extras for row in (*snapshot.read_snapshot_nodes(folder), *snapshot.read_snapshot_edges(folder))} == {
+        None
+    }
 
 
 def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
@@ -104,15 +109,19 @@ def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
     extended(history)
     rows = tmp_path / "folded"
     rows.mkdir()
-    folded = materialize_rows(base, history.changes[before:], rows)
+    folded = materialize_rows_to_parquet(base, history.changes[before:], rows)
     assert not folded.is_digest_replaced
     newer = snapshot.publish_snapshot(rows, tmp_path, folded.state)
     assert rows_of(newer) == rows_planned(history)
-    assert snapshot.measure_row_files(newer) == (history.state.digest, history.state.nodes, history.state.edges)
-    extras = {row.id: row.extras for row in snapshot.read_nodes(newer)}
+    assert snapshot.digest_and_count_row_files(newer) == (
+        history.state.digest,
+        history.state.nodes,
+        history.state.edges,
+    )
+    extras = {row.id: row.extras for row in snapshot.read_snapshot_nodes(newer)}
     assert extras["a"] == NodeExtras("short", ("x", "y"), 0, "ada", -5, 5)
     assert (extras["b"], extras["d"]) == (None, None)
-    assert {row.extras for row in snapshot.read_edges(newer)} == {None, EdgeExtras(0, "", 1, None)}
+    assert {row.extras for row in snapshot.read_snapshot_edges(newer)} == {None, EdgeExtras(0, "", 1, None)}
 
 
 @pytest.mark.parametrize("middle", range(9))
@@ -122,9 +131,9 @@ def test_folding_rows_with_extras_matches_plan(tmp_path: Path, middle: int) -> N
     for folder in folders:
         folder.mkdir()
     base = snapshot.publish_snapshot(
-        folders[0], tmp_path, materialize_rows(None, history.changes[:middle], folders[0]).state
+        folders[0], tmp_path, materialize_rows_to_parquet(None, history.changes[:middle], folders[0]).state
     )
-    folded = materialize_rows(base, history.changes[middle:], folders[1])
+    folded = materialize_rows_to_parquet(base, history.changes[middle:], folders[1])
     assert (folded.state, folded.is_digest_replaced) == (history.state, False)
     assert rows_of(folders[1]) == rows_planned(history)
 
@@ -133,8 +142,8 @@ def test_old_frame_is_readable() -> None:
     history = mixed()
     frame = old_frame(history.changes)
     assert hashlib.sha256(frame).hexdigest() == FRAME, "the bytes differ from those of the old version"
-    assert frame != encode_frame(history.changes)
-    assert read_frame(io.BytesIO(frame), 0, len(frame)).changes() == history.changes
+    assert frame != encode_journal_frame(history.changes)
+    assert read_journal_frame(io.BytesIO(frame), 0, len(frame)).changes() == history.changes
 
 
 def test_journal_appends_after_old_frames(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
     DAMAGED_SUFFIX,
     Journal,
-    describe_segment,
-    list_segments,
-    read_segment,
-    salvage_segments,
-    segment_path,
+    describe_journal_segment,
+    journal_segment_path,
+    list_journal_segments,
+    read_journal_segment_frames,
+    truncate_damaged_journal,
 )
-from kgserve.storage.journal.materialize import materialize_rows
-from kgserve.storage.model.change import ChangeSet
+from kgserve.storage.journal.row_materialization import materialize_rows_to_parquet
+from kgserve.storage.model.change_set import ChangeSet
 from tests.storage.journal.history import SEGMENT, journal_of, nodes
 
 CHANGES = nodes(40, 200)
@@ -25,8 +25,8 @@ SMALL = 1000
 
 def damage(folder: Path, sequence: int) -> Path:
     """Flip a bit in the frame of a sequence; return the segment's path."""
-    for segment in list_segments(folder):
-        for frame in read_segment(segment, None):
+    for segment in list_journal_segments(folder):
+        for frame in read_journal_segment_frames(segment, None):
             if frame.first <= sequence <= frame.last:
                 data = bytearray(segment.path.read_bytes())
                 data[frame.end - 1] ^= 1
@@ -38,7 +38,7 @@ def damage(folder: Path, sequence: int) -> Path:
 def take_snapshot(folder: Path, sequence: int) -> None:
     rows = folder / "rows"
     rows.mkdir()
-    snapshot.publish_snapshot(rows, folder, materialize_rows(None, CHANGES[:sequence], rows).state)
+    snapshot.publish_snapshot(rows, folder, materialize_rows_to_parquet(None, CHANGES[:sequence], rows).state)
 
 
 def read_on(folder: Path, after: int) -> list[ChangeSet]:
@@ -55,7 +55,7 @@ def read_on(folder: Path, after: int) -> list[ChangeSet]:
 def test_salvage_leaves_undamaged_journal_unchanged(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert list(salvage_segments(tmp_path)) == []
+    assert list(truncate_damaged_journal(tmp_path)) == []
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -66,7 +66,7 @@ def test_salvage_keeps_everything_before_damage_and_sets_aside_the_rest(tmp_path
     before = path.read_bytes()
     with pytest.raises(JournalDamaged):
         Journal.open(tmp_path, SEGMENT, 0)
-    said = list(salvage_segments(tmp_path))
+    said = list(truncate_damaged_journal(tmp_path))
     assert f"cut after sequence {sequence - 1}" in said[0]
     assert path.with_name(path.name + DAMAGED_SUFFIX).read_bytes() == before
     assert len(said) == len(list(tmp_path.glob(f"*{DAMAGED_SUFFIX}")))
@@ -75,9 +75,9 @@ def test_salvage_keeps_everything_before_damage_and_sets_aside_the_rest(tmp_path
 
 def test_salvage_sets_aside_segments_after_a_gap(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
-    second = list_segments(tmp_path)[1]
+    second = list_journal_segments(tmp_path)[1]
     second.path.unlink()
-    assert list(salvage_segments(tmp_path))
+    assert list(truncate_damaged_journal(tmp_path))
     assert read_on(tmp_path, 0) == CHANGES[: second.first]
 
 
@@ -85,18 +85,18 @@ def test_salvage_loses_nothing_before_a_snapshot(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:39], SMALL).close()
     take_snapshot(tmp_path, 30)
     damage(tmp_path, 3)
-    list(salvage_segments(tmp_path))
+    list(truncate_damaged_journal(tmp_path))
     assert read_on(tmp_path, 30) == CHANGES[30:]
 
 
 def test_salvage_keeps_segments_after_one_ending_at_the_snapshot(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:39], SMALL).close()
-    segments = list_segments(tmp_path)
+    segments = list_journal_segments(tmp_path)
     at = segments[3].first - 1
     take_snapshot(tmp_path, at)
     assert damage(tmp_path, segments[2].first) == segments[2].path
     Journal.open(tmp_path, SEGMENT, at).close()
-    assert [line.split()[0] for line in salvage_segments(tmp_path)] == [segments[2].path.name]
+    assert [line.split()[0] for line in truncate_damaged_journal(tmp_path)] == [segments[2].path.name]
     assert read_on(tmp_path, at) == CHANGES[at:]
 
 
@@ -104,28 +104,28 @@ def test_salvage_continues_after_snapshot_inside_damaged_segment(tmp_path: Path)
     journal_of(tmp_path, CHANGES[:30]).close()
     take_snapshot(tmp_path, 20)
     damage(tmp_path, 5)
-    assert list(salvage_segments(tmp_path))
+    assert list(truncate_damaged_journal(tmp_path))
     assert read_on(tmp_path, 20) == [CHANGES[20]]
 
 
 def test_salvage_starts_a_segment_if_none_is_left(tmp_path: Path) -> None:
-    assert list(salvage_segments(tmp_path)) == ["a new segment was started after sequence 0"]
+    assert list(truncate_damaged_journal(tmp_path)) == ["a new segment was started after sequence 0"]
     assert read_on(tmp_path, 0) == CHANGES[:1]
 
 
 def test_salvage_is_idempotent(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES, SMALL).close()
     damage(tmp_path, 9)
-    assert list(salvage_segments(tmp_path))
-    assert list(salvage_segments(tmp_path)) == []
+    assert list(truncate_damaged_journal(tmp_path))
+    assert list(truncate_damaged_journal(tmp_path)) == []
 
 
 def test_segment_fault_describes_segment(tmp_path: Path) -> None:
     journal_of(tmp_path, CHANGES[:3]).close()
-    [segment] = list_segments(tmp_path)
-    assert describe_segment(segment) == "sequences 1 to 3"
-    segment_path(tmp_path, 4).touch()
-    assert describe_segment(list_segments(tmp_path)[1]) == "empty"
+    [segment] = list_journal_segments(tmp_path)
+    assert describe_journal_segment(segment) == "sequences 1 to 3"
+    journal_segment_path(tmp_path, 4).touch()
+    assert describe_journal_segment(list_journal_segments(tmp_path)[1]) == "empty"
     damage(tmp_path, 2)
     with pytest.raises(JournalDamaged, match=r"at offset \d+; whole up to sequence 1"):
-        describe_segment(segment)
+        describe_journal_segment(segment)

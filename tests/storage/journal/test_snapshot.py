@@ -9,10 +9,10 @@ import pytest
 
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.materialize import materialize_rows
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.storage.journal.row_materialization import materialize_rows_to_parquet
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.storage.journal.history import History, mixed
 
 
@@ -20,13 +20,13 @@ def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None
     """Install and return a snapshot of a history after ``upto`` change sets."""
     rows = tmp_path / f"rows-{upto}-{after}"
     rows.mkdir()
-    state = materialize_rows(base, history.changes[after:upto], rows).state
+    state = materialize_rows_to_parquet(base, history.changes[after:upto], rows).state
     return snapshot.publish_snapshot(rows, tmp_path, state)
 
 
 def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
-    nodes = {NodeRow(*row) for rows in snapshot.read_rows(folder / snapshot.NODES_FILE) for row in rows}
-    edges = {EdgeRow(*row) for rows in snapshot.read_rows(folder / snapshot.EDGES_FILE) for row in rows}
+    nodes = {NodeRow(*row) for rows in snapshot.read_snapshot_row_batches(folder / snapshot.NODES_FILE) for row in rows}
+    edges = {EdgeRow(*row) for rows in snapshot.read_snapshot_row_batches(folder / snapshot.EDGES_FILE) for row in rows}
     return nodes, edges
 
 
@@ -48,24 +48,29 @@ def test_folding_from_snapshot_gives_same_rows(tmp_path: Path, middle: int) -> N
         set(history.workspace.nodes.values()),
         {row for row in history.workspace.edges.values() if row is not None},
     )
-    assert snapshot.measure_row_files(again) == (history.state.digest, history.state.nodes, history.state.edges)
+    assert snapshot.digest_and_count_row_files(again) == (
+        history.state.digest,
+        history.state.nodes,
+        history.state.edges,
+    )
     assert snapshot.verify_snapshot(again).state == history.state
 
 
 def test_folding_more_rows_than_a_batch(tmp_path: Path) -> None:
     history = History()
     count = 2 * snapshot.MAX_SNAPSHOT_BATCH_ROWS + 5
-    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t") for i in range(count)]))
-    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", content="x") for i in range(0, count, 1000)]))
+    history.add(WriteBatch(nodes=[NodeUpsert(i, f"n{i}", "t") for i in range(count)]))
+    history.add(WriteBatch(nodes=[NodeUpsert(i, f"n{i}", content="x") for i in range(0, count, 1000)]))
     base = folded(tmp_path, history, 1)
     assert held(folded(tmp_path, history, 2, base, 1))[0] == set(history.workspace.nodes.values())
 
 
 def test_large_rows_are_read_in_small_batches(tmp_path: Path) -> None:
     history, size = History(), snapshot.MAX_SNAPSHOT_BATCH_BYTES >> 2
-    history.add(WriteBatch(nodes=[NodePut(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
+    history.add(WriteBatch(nodes=[NodeUpsert(i, f"n{i}", "t", f"{i:0{size}}") for i in range(10)]))
     batches = [
-        batch.num_rows for batch in snapshot.read_record_batches(folded(tmp_path, history, 1) / snapshot.NODES_FILE)
+        batch.num_rows
+        for batch in snapshot.read_snapshot_record_batches(folded(tmp_path, history, 1) / snapshot.NODES_FILE)
     ]
     assert sum(batches) == 10
     assert max(batches) <= snapshot.MAX_SNAPSHOT_BATCH_BYTES // size
@@ -73,11 +78,11 @@ def test_large_rows_are_read_in_small_batches(tmp_path: Path) -> None:
 
 def test_rows_with_wrong_digest_are_rebased(tmp_path: Path) -> None:
     history = mixed()
-    assert materialize_rows(None, history.changes[1:], tmp_path).is_digest_replaced
+    assert materialize_rows_to_parquet(None, history.changes[1:], tmp_path).is_digest_replaced
     base = folded(tmp_path, history, 2)
-    wrong = materialize_rows(base, history.changes[3:], tmp_path)
+    wrong = materialize_rows_to_parquet(base, history.changes[3:], tmp_path)
     assert wrong.is_digest_replaced
-    assert snapshot.measure_row_files(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
+    assert snapshot.digest_and_count_row_files(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
 
 
 @pytest.mark.parametrize("name", [snapshot.NODES_FILE, snapshot.EDGES_FILE])
@@ -111,9 +116,9 @@ def test_snapshots_are_listed_newest_first_and_old_ones_are_removed(tmp_path: Pa
     for upto in (2, 6, 4):
         folded(tmp_path, history, upto)
     (tmp_path / "snapshot.7.new").mkdir()
-    assert [snapshot.snapshot_sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
+    assert [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
     assert snapshot.remove_old_snapshots(tmp_path, 2) == 4
-    assert [snapshot.snapshot_sequence_of(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
+    assert [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
 
 
 def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
     first = folded(tmp_path, history, 6)
     again = tmp_path / "again"
     again.mkdir()
-    materialize_rows(None, history.changes, again)
+    materialize_rows_to_parquet(None, history.changes, again)
     assert snapshot.publish_snapshot(again, tmp_path, history.state) == first
     snapshot.verify_snapshot(first)
 
@@ -132,7 +137,7 @@ def test_folding_on_disk_gives_same_rows(tmp_path: Path, middle: int) -> None:
     base = folded(tmp_path, history, middle) if middle else None
     rows = tmp_path / "rows"
     rows.mkdir()
-    done = materialize_rows(base, history.changes[middle:], rows, memory_bytes=1)
+    done = materialize_rows_to_parquet(base, history.changes[middle:], rows, memory_bytes=1)
     assert (done.state, done.is_digest_replaced) == (history.state, False)
     assert held(rows) == (
         set(history.workspace.nodes.values()),
@@ -145,20 +150,23 @@ def test_folding_on_disk_gives_same_rows(tmp_path: Path, middle: int) -> None:
 @pytest.mark.parametrize("middle", [0, 2])
 def test_dangling_edges_can_be_dropped(tmp_path: Path, middle: int, memory_bytes: int) -> None:
     history = History()
-    history.add(WriteBatch(nodes=[NodePut(i, name, "t") for i, name in enumerate("abc")]))
-    history.add(WriteBatch(edges=[EdgePut(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "ca"))]))
+    history.add(WriteBatch(nodes=[NodeUpsert(i, name, "t") for i, name in enumerate("abc")]))
+    history.add(WriteBatch(edges=[EdgeUpsert(i, (x, y, "r")) for i, (x, y) in enumerate(("ab", "bc", "ca"))]))
     forgot = msgspec.structs.replace(history.add(WriteBatch(delete_nodes=["b"])), edges_deleted=[])
     base = folded(tmp_path, history, middle) if middle else None
     changes = [*history.changes[middle:2], forgot]
-    materialize_rows(base, changes, tmp_path, memory_bytes=memory_bytes)
+    materialize_rows_to_parquet(base, changes, tmp_path, memory_bytes=memory_bytes)
     assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ab", "bc", "ca"}
-    assert materialize_rows(base, changes, tmp_path, drop_loose=True, memory_bytes=memory_bytes).state.edges == 1
+    assert (
+        materialize_rows_to_parquet(base, changes, tmp_path, drop_loose=True, memory_bytes=memory_bytes).state.edges
+        == 1
+    )
     assert {edge.source + edge.target for edge in held(tmp_path)[1]} == {"ca"}
 
 
 def test_wrong_rows_are_rebased_on_disk(tmp_path: Path) -> None:
     history = mixed()
     base = folded(tmp_path, history, 2)
-    wrong = materialize_rows(base, history.changes[3:], tmp_path, memory_bytes=1)
+    wrong = materialize_rows_to_parquet(base, history.changes[3:], tmp_path, memory_bytes=1)
     assert wrong.is_digest_replaced
-    assert wrong == materialize_rows(base, history.changes[3:], tmp_path)
+    assert wrong == materialize_rows_to_parquet(base, history.changes[3:], tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgserve.errors import InvalidInput
-from kgserve.storage.model.rows import EdgeKey, edge_id, parse_edge_id
+from kgserve.storage.model.node_edge_rows import EdgeKey, edge_id, parse_edge_id
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 

@@ -8,22 +8,29 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput, KindNotAllowed
-from kgserve.storage.model.batch import (
+from kgserve.storage.model.change_set import StoreState, VersionCoAuthorRecord
+from kgserve.storage.model.node_edge_fields import EDGE as EDGE_FIELDS
+from kgserve.storage.model.node_edge_fields import (
+    NODE,
+    ColumnSet,
+    EdgeExtras,
+    EdgeExtrasUpsert,
+    NodeExtras,
+    NodeExtrasUpsert,
+)
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes, is_valid_at
+from kgserve.storage.model.row_digest import format_digest, row_hash, rows_digest
+from kgserve.storage.model.write_batch import (
     DEFAULT_WRITE_RULES,
-    EdgePut,
-    NodePut,
+    EdgeUpsert,
+    NodeUpsert,
     WriteBatch,
     WriteRules,
-    next_edge_extras,
-    next_node_extras,
-    restore_node_put,
+    apply_edge_extras_upsert,
+    apply_node_extras_upsert,
+    build_node_restore_upsert,
 )
-from kgserve.storage.model.change import CoAuthor, StoreState
-from kgserve.storage.model.digest import format_digest, row_hash, rows_digest
-from kgserve.storage.model.fields import EDGE as EDGE_FIELDS
-from kgserve.storage.model.fields import NODE, ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeRow, NodeRow, encode_edge_attributes, is_valid_at
-from kgserve.storage.plan import PlanningWorkspace, WriteReport, check_batch, plan_batch
+from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 
 NARROW = NodeExtras("short", ("b", "a"), 5, "ada", 10, 20, (3,))
 NARROW_EDGE = EdgeExtras(0, "ada", 10, 20)
@@ -82,25 +89,25 @@ class BatchPlanner:
     """Planner of consecutive batches."""
 
     def __init__(self, rules: WriteRules = DEFAULT_WRITE_RULES) -> None:
-        self.workspace = PlanningWorkspace()
+        self.workspace = WritePlanningWorkspace()
         self.rules = rules
         self.state = StoreState()
-        self.said: list[CoAuthor] = []
+        self.said: list[VersionCoAuthorRecord] = []
 
     def __call__(self, batch: WriteBatch) -> WriteReport:
-        check_batch(batch, self.workspace, self.rules)
-        change, report = plan_batch(batch, self.workspace, self.state, 1_000, self.rules)
+        check_write_batch(batch, self.workspace, self.rules)
+        change, report = plan_write_batch(batch, self.workspace, self.state, 1_000, self.rules)
         self.state = self.state if change is None else change.state
         self.said = [] if change is None else change.said
         return report
 
-    def node(self, extras: NodeExtrasPut | None = None, **fields: object) -> NodeRow:
-        put = msgspec.structs.replace(NodePut(0, "n", extras=extras), **fields)
+    def node(self, extras: NodeExtrasUpsert | None = None, **fields: object) -> NodeRow:
+        put = msgspec.structs.replace(NodeUpsert(0, "n", extras=extras), **fields)
         self(WriteBatch(nodes=[put]))
         return self.workspace.nodes["n"]
 
-    def edge(self, extras: EdgeExtrasPut | None = None, weight: float | None = None) -> EdgeRow:
-        self(WriteBatch(edges=[EdgePut(0, ("n", "n", "r"), weight, extras=extras)], touch=False))
+    def edge(self, extras: EdgeExtrasUpsert | None = None, weight: float | None = None) -> EdgeRow:
+        self(WriteBatch(edges=[EdgeUpsert(0, ("n", "n", "r"), weight, extras=extras)], touch=False))
         row = self.workspace.edges["n", "n", "r"]
         assert row is not None
         return row
@@ -144,50 +151,55 @@ def test_every_extra_changes_the_hash(plain: NodeRow | EdgeRow, full: NodeExtras
 
 
 def test_omitted_extras_are_kept_except_author() -> None:
-    assert next_node_extras(NodeExtrasPut(), FULL) == replace(FULL, created_by="", conflicts=())
-    assert next_node_extras(None, FULL) == replace(FULL, created_by="", conflicts=())
+    assert apply_node_extras_upsert(NodeExtrasUpsert(), FULL) == replace(FULL, created_by="", conflicts=())
+    assert apply_node_extras_upsert(None, FULL) == replace(FULL, created_by="", conflicts=())
     assert (
-        next_edge_extras(EdgeExtrasPut(), FULL_EDGE)
-        == next_edge_extras(None, FULL_EDGE)
+        apply_edge_extras_upsert(EdgeExtrasUpsert(), FULL_EDGE)
+        == apply_edge_extras_upsert(None, FULL_EDGE)
         == replace(FULL_EDGE, created_by="")
     )
 
 
 def test_given_extras_replace_and_none_or_empty_clears() -> None:
     memory = ("Bob", 1.0, 7, 0.0, "mail", "", 0, "", None, None, "")
-    given = NodeExtrasPut("other", ("c",), 6, "bob", 11, 21, *memory)
-    assert next_node_extras(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
-    assert next_node_extras(NodeExtrasPut("", (), None, "", None, None), NARROW) == NodeExtras()
-    assert next_edge_extras(EdgeExtrasPut(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(7, "bob", 0, None)
+    given = NodeExtrasUpsert("other", ("c",), 6, "bob", 11, 21, *memory)
+    assert apply_node_extras_upsert(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
+    assert apply_node_extras_upsert(NodeExtrasUpsert("", (), None, "", None, None), NARROW) == NodeExtras()
+    assert apply_edge_extras_upsert(EdgeExtrasUpsert(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(
+        7, "bob", 0, None
+    )
 
 
 def test_zero_is_not_cleared() -> None:
-    zeros = NodeExtrasPut(freshness_at=0, valid_from=0, valid_to=0)
-    assert next_node_extras(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
-    assert next_edge_extras(EdgeExtrasPut(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
+    zeros = NodeExtrasUpsert(freshness_at=0, valid_from=0, valid_to=0)
+    assert apply_node_extras_upsert(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
+    assert apply_edge_extras_upsert(EdgeExtrasUpsert(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
 
 
 def test_empty_extras_are_kept_only_by_nodes_that_had_some() -> None:
     assert (
-        next_node_extras(None, None)
-        is next_node_extras(NodeExtrasPut(), None)
-        is next_node_extras(CLEARING, None)
+        apply_node_extras_upsert(None, None)
+        is apply_node_extras_upsert(NodeExtrasUpsert(), None)
+        is apply_node_extras_upsert(CLEARING, None)
         is None
     )
-    assert next_node_extras(CLEARING, NARROW) == NodeExtras()
-    assert next_edge_extras(None, None) is next_edge_extras(EdgeExtrasPut(), None) is None
-    assert next_edge_extras(EdgeExtrasPut(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2)) is None
+    assert apply_node_extras_upsert(CLEARING, NARROW) == NodeExtras()
+    assert apply_edge_extras_upsert(None, None) is apply_edge_extras_upsert(EdgeExtrasUpsert(), None) is None
+    assert (
+        apply_edge_extras_upsert(EdgeExtrasUpsert(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2))
+        is None
+    )
 
 
-CLEARING = NodeExtrasPut("", (), None, "", None, None)
+CLEARING = NodeExtrasUpsert("", (), None, "", None, None)
 
 
 def test_two_puts_of_a_node_in_a_batch_are_merged(writing: BatchPlanner) -> None:
     puts = [
-        NodePut(
-            0, "n", content="x", extras=NodeExtrasPut("one", ("a",), 5, "ada", 10, None), based_on=1, resolves=True
+        NodeUpsert(
+            0, "n", content="x", extras=NodeExtrasUpsert("one", ("a",), 5, "ada", 10, None), based_on=1, resolves=True
         ),
-        NodePut(1, "n", extras=NodeExtrasPut(None, None, None, "", UNSET, 30)),
+        NodeUpsert(1, "n", extras=NodeExtrasUpsert(None, None, None, "", UNSET, 30)),
     ]
     assert writing(WriteBatch(nodes=puts)).nodes_updated == 1
     assert writing.workspace.nodes["n"].extras == NodeExtras("one", ("a",), None, "ada", 10, 30)
@@ -196,9 +208,9 @@ def test_two_puts_of_a_node_in_a_batch_are_merged(writing: BatchPlanner) -> None
 def test_two_puts_of_an_edge_in_a_batch_are_merged(writing: BatchPlanner) -> None:
     key = ("n", "n", "r")
     puts = [
-        EdgePut(0, key, extras=EdgeExtrasPut(4, "ada", 10, 20)),
-        EdgePut(1, key, extras=EdgeExtrasPut(UNSET, "", None, UNSET)),
-        EdgePut(2, key, 0.5),
+        EdgeUpsert(0, key, extras=EdgeExtrasUpsert(4, "ada", 10, 20)),
+        EdgeUpsert(1, key, extras=EdgeExtrasUpsert(UNSET, "", None, UNSET)),
+        EdgeUpsert(2, key, 0.5),
     ]
     assert writing(WriteBatch(edges=puts)).edges_created == 1
     row = writing.workspace.edges[key]
@@ -207,31 +219,31 @@ def test_two_puts_of_an_edge_in_a_batch_are_merged(writing: BatchPlanner) -> Non
 
 
 def test_same_content_by_another_author_makes_no_version(writing: BatchPlanner) -> None:
-    first, edge = writing.node(NodeExtrasPut("s", created_by="ada")), writing.edge(EdgeExtrasPut(1, "ada"))
-    assert writing.node(NodeExtrasPut("s", created_by="bob")) is first
-    assert writing.edge(EdgeExtrasPut(1, "bob")) is edge
-    assert writing.node(NodeExtrasPut(created_by="bob"), content="new").extras == NodeExtras("s", created_by="bob")
-    assert writing.edge(EdgeExtrasPut(UNSET, "bob"), 0.5).extras == EdgeExtras(1, "bob")
+    first, edge = writing.node(NodeExtrasUpsert("s", created_by="ada")), writing.edge(EdgeExtrasUpsert(1, "ada"))
+    assert writing.node(NodeExtrasUpsert("s", created_by="bob")) is first
+    assert writing.edge(EdgeExtrasUpsert(1, "bob")) is edge
+    assert writing.node(NodeExtrasUpsert(created_by="bob"), content="new").extras == NodeExtras("s", created_by="bob")
+    assert writing.edge(EdgeExtrasUpsert(UNSET, "bob"), 0.5).extras == EdgeExtras(1, "bob")
 
 
 def test_second_author_of_same_content_is_recorded_once() -> None:
     writing = begun(WriteRules(keeps_history=True))
-    writing.node(NodeExtrasPut("s", created_by="ada"))
+    writing.node(NodeExtrasUpsert("s", created_by="ada"))
     # As in another request: an equal text that is not the same object.
     again = "".join("ada")
-    for author, said in ((again, []), ("bob", [CoAuthor("n", 2, "bob")]), (again, [])):
-        assert writing.node(NodeExtrasPut("s", created_by=author), resolves=True).version == 2
+    for author, said in ((again, []), ("bob", [VersionCoAuthorRecord("n", 2, "bob")]), (again, [])):
+        assert writing.node(NodeExtrasUpsert("s", created_by=author), resolves=True).version == 2
         assert writing.said == said
 
 
 def test_order_of_tags_makes_a_version(writing: BatchPlanner) -> None:
-    assert writing.node(NodeExtrasPut(tags=("a", "b"))).version == 2
-    assert writing.node(NodeExtrasPut(tags=("b", "a"))).version == 3
+    assert writing.node(NodeExtrasUpsert(tags=("a", "b"))).version == 2
+    assert writing.node(NodeExtrasUpsert(tags=("b", "a"))).version == 3
 
 
 def test_touch_keeps_author_of_edge(writing: BatchPlanner) -> None:
-    row = writing.edge(EdgeExtrasPut(1, "ada"))
-    batch = WriteBatch(edges=[EdgePut(0, row.key, extras=EdgeExtrasPut(1, "bob"))], touch=True)
+    row = writing.edge(EdgeExtrasUpsert(1, "ada"))
+    batch = WriteBatch(edges=[EdgeUpsert(0, row.key, extras=EdgeExtrasUpsert(1, "bob"))], touch=True)
     assert writing(batch).edges_unchanged == 1
     touched = writing.workspace.edges[row.key]
     assert touched is not None
@@ -240,9 +252,9 @@ def test_touch_keeps_author_of_edge(writing: BatchPlanner) -> None:
 
 
 def test_recreated_node_inherits_no_extras(writing: BatchPlanner) -> None:
-    writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20))
+    writing.node(NodeExtrasUpsert("s", ("a",), 5, "ada", 10, 20))
     writing.workspace.incident = {"n": set()}
-    writing(WriteBatch(delete_nodes=["n"], nodes=[NodePut(0, "n", "t")]))
+    writing(WriteBatch(delete_nodes=["n"], nodes=[NodeUpsert(0, "n", "t")]))
     assert (writing.workspace.nodes["n"].extras, writing.workspace.nodes["n"].version) == (None, 3)
 
 
@@ -264,12 +276,12 @@ def test_missing_bounds_are_unlimited() -> None:
 
 
 def test_valid_to_before_stored_valid_from_is_rejected(writing: BatchPlanner) -> None:
-    writing.node(NodeExtrasPut(valid_from=10))
-    writing.edge(EdgeExtrasPut(valid_to=10))
+    writing.node(NodeExtrasUpsert(valid_from=10))
+    writing.edge(EdgeExtrasUpsert(valid_to=10))
     key = ("n", "n", "r")
     for wrong, path in (
-        (WriteBatch(nodes=[NodePut(4, "n", extras=NodeExtrasPut(valid_to=9))]), "nodes[4].valid_to"),
-        (WriteBatch(edges=[EdgePut(5, key, extras=EdgeExtrasPut(valid_from=11))]), "edges[5].valid_to"),
+        (WriteBatch(nodes=[NodeUpsert(4, "n", extras=NodeExtrasUpsert(valid_to=9))]), "nodes[4].valid_to"),
+        (WriteBatch(edges=[EdgeUpsert(5, key, extras=EdgeExtrasUpsert(valid_from=11))]), "edges[5].valid_to"),
     ):
         with pytest.raises(InvalidInput) as refused:
             writing(wrong)
@@ -277,7 +289,7 @@ def test_valid_to_before_stored_valid_from_is_rejected(writing: BatchPlanner) ->
         assert not isinstance(refused.value, KindNotAllowed)
         report = writing(replace(wrong, partial=True))
         assert (report.rejected_count, report.nodes_updated, report.edges_updated) == (1, 0, 0)
-    assert writing.node(NodeExtrasPut(valid_to=10)).version == 3
+    assert writing.node(NodeExtrasUpsert(valid_to=10)).version == 3
 
 
 def test_types_outside_whitelist_are_rejected() -> None:
@@ -285,7 +297,9 @@ def test_types_outside_whitelist_are_rejected() -> None:
     with pytest.raises(KindNotAllowed, match="t, u"):
         writing.node(type="x")
     assert writing.node(type="u").type == "u"
-    assert writing(WriteBatch(nodes=[NodePut(0, "m", "x"), NodePut(1, "o", "t")], partial=True)).rejected_count == 1
+    assert (
+        writing(WriteBatch(nodes=[NodeUpsert(0, "m", "x"), NodeUpsert(1, "o", "t")], partial=True)).rejected_count == 1
+    )
     assert writing.workspace.present == {"n", "o"}
 
 
@@ -315,7 +329,7 @@ def test_partial_update_keeps_conflicts() -> None:
     for content in ("2", "3"):
         writing.node(content=content, based_on=1)
     assert writing.node(content="4").extras == NodeExtras(conflicts=(2,))
-    assert writing.node(NodeExtrasPut(valid_to=9)).extras == NodeExtras(valid_to=9, conflicts=(2,))
+    assert writing.node(NodeExtrasUpsert(valid_to=9)).extras == NodeExtras(valid_to=9, conflicts=(2,))
 
 
 def test_resolving_put_merges_heads_without_other_changes() -> None:
@@ -329,17 +343,17 @@ def test_resolving_put_merges_heads_without_other_changes() -> None:
 
 
 def test_put_again_restores_extras(writing: BatchPlanner) -> None:
-    first = writing.node(NodeExtrasPut("s", ("a",), 5, "ada", 10, 20), content="x")
-    writing.node(NodeExtrasPut("other", (), None, "bob", None, 5), content="y")
-    writing(WriteBatch(nodes=[restore_node_put(first)]))
+    first = writing.node(NodeExtrasUpsert("s", ("a",), 5, "ada", 10, 20), content="x")
+    writing.node(NodeExtrasUpsert("other", (), None, "bob", None, 5), content="y")
+    writing(WriteBatch(nodes=[build_node_restore_upsert(first)]))
     again = writing.workspace.nodes["n"]
     assert again.extras == NodeExtras("s", ("a",), 5, "", 10, 20)
     assert (again.content, again.version) == ("x", 4)
 
 
 def test_recreated_edge_inherits_no_extras(writing: BatchPlanner) -> None:
-    row = writing.edge(EdgeExtrasPut(valid_from=10))
-    again = EdgePut(0, row.key, extras=EdgeExtrasPut(valid_to=9))
+    row = writing.edge(EdgeExtrasUpsert(valid_from=10))
+    again = EdgeUpsert(0, row.key, extras=EdgeExtrasUpsert(valid_to=9))
     assert writing(WriteBatch(delete_edges=[row.key], edges=[again])).edges_created == 1
     made = writing.workspace.edges[row.key]
     assert made is not None

@@ -8,9 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.storage.model.entity_names import MAX_ALIASES, list_entity_names, normalize_name, parse_aliases
-from kgserve.storage.model.fields import NodeExtras
-from kgserve.storage.model.rows import NodeRow
+from kgserve.storage.model.entity_names import (
+    MAX_ALIASES,
+    list_entity_names,
+    normalize_entity_name,
+    parse_entity_aliases,
+)
+from kgserve.storage.model.node_edge_fields import NodeExtras
+from kgserve.storage.model.node_edge_rows import NodeRow
 
 
 @pytest.mark.parametrize(
@@ -26,13 +31,13 @@ from kgserve.storage.model.rows import NodeRow
     ],
 )
 def test_names_are_equal_despite_case_whitespace_and_compatibility_forms(one: str, other: str) -> None:
-    assert normalize_name(one) == normalize_name(other)
-    assert normalize_name(normalize_name(one)) == normalize_name(one)
+    assert normalize_entity_name(one) == normalize_entity_name(other)
+    assert normalize_entity_name(normalize_entity_name(one)) == normalize_entity_name(one)
 
 
 @pytest.mark.parametrize(("one", "other"), [("a b", "ab"), ("résumé", "resume"), ("A-1", "A 1")])
 def test_names_with_other_letters_differ(one: str, other: str) -> None:
-    assert normalize_name(one) != normalize_name(other)
+    assert normalize_entity_name(one) != normalize_entity_name(other)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_names_with_other_letters_differ(one: str, other: str) -> None:
 )
 def test_aliases_are_strings_of_a_list(attributes: dict[str, Any], aliases: list[str]) -> None:
     text = json.dumps(attributes)
-    assert parse_aliases(text) == aliases
+    assert parse_entity_aliases(text) == aliases
     row = NodeRow("n", "person", "", text, 1, 1, 1, 1)
     assert list_entity_names(row) == list_entity_names(msgspec.structs.replace(row, extras=NodeExtras())) == []
     assert list_entity_names(msgspec.structs.replace(row, extras=NodeExtras(name="Ada"))) == ["Ada", *aliases]

@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord, ChangeSet, NetChange, StoreState
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.plan import PlanningWorkspace, plan_batch
+from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, NetChange, StoreState
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.write_planner import WritePlanningWorkspace, plan_write_batch
 from tests.fuzzing import examples
 
 IDS = st.sampled_from("abcd")
 KEYS = st.tuples(IDS, IDS, st.sampled_from("rs"))
 BATCHES = st.builds(
     lambda nodes, edges, gone, cut, read, touch: WriteBatch(
-        nodes=[NodePut(i, node_id, "t", text) for i, (node_id, text) in enumerate(nodes)],
-        edges=[EdgePut(i, key, weight) for i, (key, weight) in enumerate(edges)],
+        nodes=[NodeUpsert(i, node_id, "t", text) for i, (node_id, text) in enumerate(nodes)],
+        edges=[EdgeUpsert(i, key, weight) for i, (key, weight) in enumerate(edges)],
         delete_nodes=gone,
         delete_edges=cut,
-        accesses=[AccessRecord(node_id, count, 0, 1.0) for node_id, count in read],
+        accesses=[MemoryAccessRecord(node_id, count, 0, 1.0) for node_id, count in read],
         touch=touch,
     ),
     st.lists(st.tuples(IDS, st.sampled_from("xyz")), max_size=4),
@@ -34,10 +34,10 @@ Rows = tuple[dict[str, NodeRow], dict[EdgeKey, EdgeRow]]
 
 
 def planned(batches: list[WriteBatch]) -> list[ChangeSet]:
-    workspace, state, changes = PlanningWorkspace(), StoreState(), list[ChangeSet]()
+    workspace, state, changes = WritePlanningWorkspace(), StoreState(), list[ChangeSet]()
     workspace.incident = {node_id: set() for node_id in "abcd"}
     for batch in batches:
-        change, _ = plan_batch(batch, workspace, state, 1)
+        change, _ = plan_write_batch(batch, workspace, state, 1)
         if change is not None:
             changes.append(change)
             state = change.state
@@ -57,12 +57,12 @@ def one_by_one(rows: Rows, change: ChangeSet) -> Rows:
     return nodes, edges
 
 
-def accesses_one_by_one(accesses: dict[str, AccessRecord], change: ChangeSet) -> dict[str, AccessRecord]:
+def accesses_one_by_one(accesses: dict[str, MemoryAccessRecord], change: ChangeSet) -> dict[str, MemoryAccessRecord]:
     kept = {node_id: access for node_id, access in accesses.items() if node_id not in change.nodes_deleted}
     return kept | {access.id: access for access in change.accessed}
 
 
-def accesses_at_once(accesses: dict[str, AccessRecord], net: NetChange) -> dict[str, AccessRecord]:
+def accesses_at_once(accesses: dict[str, MemoryAccessRecord], net: NetChange) -> dict[str, MemoryAccessRecord]:
     return {node_id: access for node_id, access in accesses.items() if node_id not in net.reset_accesses} | net.accessed
 
 
@@ -99,7 +99,7 @@ def test_net_change_equals_consecutive_change_sets(batches: list[WriteBatch], st
     for change in changes[start:]:
         added.add(change)
     assert at_once(before, added) == after
-    known: dict[str, AccessRecord] = {}
+    known: dict[str, MemoryAccessRecord] = {}
     for change in changes[:start]:
         known = accesses_one_by_one(known, change)
     expected = known

@@ -9,14 +9,20 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import AccessRecord, ChangeSet, StoreState
-from kgserve.storage.model.digest import rows_digest
-from kgserve.storage.model.fields import NodeExtrasPut
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, StoreState
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.row_digest import rows_digest
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
-from kgserve.storage.plan import MAX_REPORTED_ROWS, PlanningWorkspace, WriteReport, check_batch, plan_batch
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.write_planner import (
+    MAX_REPORTED_ROWS,
+    WritePlanningWorkspace,
+    WriteReport,
+    check_write_batch,
+    plan_write_batch,
+)
 
 AB = ("a", "b", "r")
 
@@ -25,7 +31,7 @@ class Planner:
     """Planner of consecutive batches, one second apart."""
 
     def __init__(self, *batches: WriteBatch) -> None:
-        self.workspace = PlanningWorkspace()
+        self.workspace = WritePlanningWorkspace()
         self.workspace.incident = {node_id: set() for node_id in "abc"}
         self.state = StoreState()
         self.now = 0
@@ -35,8 +41,8 @@ class Planner:
 
     def write(self, batch: WriteBatch) -> WriteReport:
         self.now += 1_000_000
-        check_batch(batch, self.workspace)
-        self.change, report = plan_batch(batch, self.workspace, self.state, self.now)
+        check_write_batch(batch, self.workspace)
+        self.change, report = plan_write_batch(batch, self.workspace, self.state, self.now)
         self.state = self.change.state if self.change else self.state
         rows = [*self.workspace.nodes.values(), *(edge for edge in self.workspace.edges.values() if edge)]
         assert self.state.digest == rows_digest([msgspec.structs.astuple(row) for row in rows])
@@ -44,10 +50,10 @@ class Planner:
         return report
 
     def node(self, **fields: Any) -> WriteReport:
-        return self.write(WriteBatch(nodes=[NodePut(0, fields.pop("id", "a"), **fields)]))
+        return self.write(WriteBatch(nodes=[NodeUpsert(0, fields.pop("id", "a"), **fields)]))
 
     def edge(self, *, touch: bool = True, **fields: Any) -> WriteReport:
-        return self.write(WriteBatch(edges=[EdgePut(0, fields.pop("key", AB), **fields)], touch=touch))
+        return self.write(WriteBatch(edges=[EdgeUpsert(0, fields.pop("key", AB), **fields)], touch=touch))
 
     @property
     def a(self) -> NodeRow:
@@ -60,7 +66,7 @@ class Planner:
         return found
 
 
-NODES = WriteBatch(nodes=[NodePut(0, "a", "t", "text", '{"k":1}'), NodePut(1, "b", "t")])
+NODES = WriteBatch(nodes=[NodeUpsert(0, "a", "t", "text", '{"k":1}'), NodeUpsert(1, "b", "t")])
 
 
 @pytest.fixture
@@ -99,20 +105,20 @@ def test_noop_is_not_a_write(nodes: Planner) -> None:
 
 def test_new_node_requires_type(nodes: Planner) -> None:
     with pytest.raises(InvalidInput) as refused:
-        nodes.write(WriteBatch(nodes=[NodePut(4, "x", "t"), NodePut(7, "y")]))
+        nodes.write(WriteBatch(nodes=[NodeUpsert(4, "x", "t"), NodeUpsert(7, "y")]))
     assert [error.path for error in refused.value.errors] == ["nodes[7].type"]
     assert nodes.state.sequence == 1
-    report = nodes.write(WriteBatch(nodes=[NodePut(4, "x", "t"), NodePut(7, "y")], partial=True))
+    report = nodes.write(WriteBatch(nodes=[NodeUpsert(4, "x", "t"), NodeUpsert(7, "y")], partial=True))
     assert (report.nodes_created, report.rejected_count, report.rejected[0].index) == (1, 1, 7)
 
 
 def test_recreating_without_type_in_one_batch_is_rejected(nodes: Planner) -> None:
     with pytest.raises(InvalidInput):
-        nodes.write(WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", content="x")]))
+        nodes.write(WriteBatch(delete_nodes=["a"], nodes=[NodeUpsert(0, "a", content="x")]))
 
 
 def test_last_put_of_a_node_wins_by_field(nodes: Planner) -> None:
-    puts = [NodePut(0, "c", "t", "first", '{"k":1}'), NodePut(1, "c", content="last"), NodePut(2, "c", "u")]
+    puts = [NodeUpsert(0, "c", "t", "first", '{"k":1}'), NodeUpsert(1, "c", content="last"), NodeUpsert(2, "c", "u")]
     report = nodes.write(WriteBatch(nodes=puts))
     assert report.nodes_created == 1
     assert nodes.workspace.nodes["c"] == NodeRow("c", "u", "last", '{"k":1}', 1, 2, 2_000_000, 2_000_000)
@@ -163,7 +169,12 @@ def test_caller_times_take_precedence(nodes: Planner) -> None:
 
 
 def test_edge_without_endpoints_is_skipped_and_reported(nodes: Planner) -> None:
-    edges = [EdgePut(0, ("a", "x", "r")), EdgePut(1, ("y", "z", "r")), EdgePut(2, ("x", "x", "r")), EdgePut(3, AB)]
+    edges = [
+        EdgeUpsert(0, ("a", "x", "r")),
+        EdgeUpsert(1, ("y", "z", "r")),
+        EdgeUpsert(2, ("x", "x", "r")),
+        EdgeUpsert(3, AB),
+    ]
     report = nodes.write(WriteBatch(edges=edges))
     assert (report.edges_created, report.skipped_count) == (1, 3)
     assert [(row.index, row.reason) for row in report.skipped] == [
@@ -174,13 +185,13 @@ def test_edge_without_endpoints_is_skipped_and_reported(nodes: Planner) -> None:
 
 
 def test_report_limits_listed_skipped_edges(nodes: Planner) -> None:
-    report = nodes.write(WriteBatch(edges=[EdgePut(i, ("a", f"x{i}", "r")) for i in range(MAX_REPORTED_ROWS + 20)]))
+    report = nodes.write(WriteBatch(edges=[EdgeUpsert(i, ("a", f"x{i}", "r")) for i in range(MAX_REPORTED_ROWS + 20)]))
     assert (len(report.skipped), report.skipped_count) == (MAX_REPORTED_ROWS, MAX_REPORTED_ROWS + 20)
     assert nodes.change is None
 
 
 def test_nodes_are_applied_before_edges(nodes: Planner) -> None:
-    report = nodes.write(WriteBatch(edges=[EdgePut(0, ("b", "c", "r"))], nodes=[NodePut(0, "c", "t")]))
+    report = nodes.write(WriteBatch(edges=[EdgeUpsert(0, ("b", "c", "r"))], nodes=[NodeUpsert(0, "c", "t")]))
     assert (report.nodes_created, report.edges_created) == (1, 1)
 
 
@@ -210,7 +221,7 @@ def test_duplicate_delete_counts_once(edge: Planner) -> None:
 
 
 def test_recreated_node_in_one_batch_continues_version_number(edge: Planner) -> None:
-    again = WriteBatch(delete_nodes=["a"], nodes=[NodePut(0, "a", "t")], edges=[EdgePut(0, AB)])
+    again = WriteBatch(delete_nodes=["a"], nodes=[NodeUpsert(0, "a", "t")], edges=[EdgeUpsert(0, AB)])
     report = edge.write(again)
     assert (report.nodes_deleted, report.nodes_created, report.edges_deleted, report.edges_created) == (1, 1, 1, 1)
     assert (edge.a.version, edge.ab.version, edge.ab.weight) == (2, 1, 1.0)
@@ -227,7 +238,9 @@ def test_imported_versions_and_times_never_decrease(nodes: Planner) -> None:
 
 def test_commit_times_increase_with_a_stopped_clock(nodes: Planner) -> None:
     for number in range(3):
-        change, _ = plan_batch(WriteBatch(nodes=[NodePut(0, f"n{number}", "t")]), nodes.workspace, nodes.state, 0)
+        change, _ = plan_write_batch(
+            WriteBatch(nodes=[NodeUpsert(0, f"n{number}", "t")]), nodes.workspace, nodes.state, 0
+        )
         assert change is not None
         assert change.time == nodes.state.time + 1
         nodes.state = change.state
@@ -238,10 +251,10 @@ def test_batch_sees_earlier_batches_of_its_group() -> None:
     reports = [
         planner.write(batch)
         for batch in (
-            WriteBatch(nodes=[NodePut(0, "a", "t"), NodePut(1, "b", "t")], edges=[EdgePut(0, AB)]),
+            WriteBatch(nodes=[NodeUpsert(0, "a", "t"), NodeUpsert(1, "b", "t")], edges=[EdgeUpsert(0, AB)]),
             WriteBatch(delete_nodes=["a"]),
-            WriteBatch(edges=[EdgePut(0, AB)]),
-            WriteBatch(nodes=[NodePut(0, "a", "t")], edges=[EdgePut(0, AB)]),
+            WriteBatch(edges=[EdgeUpsert(0, AB)]),
+            WriteBatch(nodes=[NodeUpsert(0, "a", "t")], edges=[EdgeUpsert(0, AB)]),
             WriteBatch(delete_edges=[AB]),
         )
     ]
@@ -258,10 +271,16 @@ def test_batch_sees_earlier_batches_of_its_group() -> None:
 def test_accesses_alone_make_a_commit_without_rows(nodes: Planner) -> None:
     before = nodes.state
     report = nodes.write(
-        WriteBatch(accesses=[AccessRecord("a", 1, 5, 0.5), AccessRecord("b", 1, 5, 0.5), AccessRecord("a", 2, 6, 0.6)])
+        WriteBatch(
+            accesses=[
+                MemoryAccessRecord("a", 1, 5, 0.5),
+                MemoryAccessRecord("b", 1, 5, 0.5),
+                MemoryAccessRecord("a", 2, 6, 0.6),
+            ]
+        )
     )
     assert nodes.change is not None
-    assert nodes.change.accessed == [AccessRecord("a", 2, 6, 0.6), AccessRecord("b", 1, 5, 0.5)]
+    assert nodes.change.accessed == [MemoryAccessRecord("a", 2, 6, 0.6), MemoryAccessRecord("b", 1, 5, 0.5)]
     assert (nodes.change.size, nodes.state.digest, nodes.state.sequence) == (0, before.digest, before.sequence + 1)
     assert report == WriteReport(sequence=before.sequence + 1)
 
@@ -271,16 +290,16 @@ def test_access_of_missing_node_is_dropped(nodes: Planner) -> None:
         nodes.write(batch)
         return nodes.change and [access.id for access in nodes.change.accessed]
 
-    some = [AccessRecord(node_id, 1, 5, 0.5) for node_id in ("a", "b", "c")]
+    some = [MemoryAccessRecord(node_id, 1, 5, 0.5) for node_id in ("a", "b", "c")]
     assert accessed(WriteBatch(accesses=some[2:])) is None
     assert nodes.state.sequence == 1
     assert accessed(WriteBatch(delete_nodes=["a"], accesses=some)) == ["b"]
-    assert accessed(WriteBatch(nodes=[NodePut(0, "c", "t")], accesses=some)) == ["b", "c"]
+    assert accessed(WriteBatch(nodes=[NodeUpsert(0, "c", "t")], accesses=some)) == ["b", "c"]
 
 
 def merged(into: str) -> Planner:
     """Return a planner with the nodes a to d, of which b was merged into ``into``."""
-    planner = Planner(WriteBatch(nodes=[NodePut(at, node_id, "t") for at, node_id in enumerate("abcd")]))
+    planner = Planner(WriteBatch(nodes=[NodeUpsert(at, node_id, "t") for at, node_id in enumerate("abcd")]))
     planner.edge(key=("b", into, MERGED_INTO_RELATION))
     planner.workspace.merged["b"] = into
     return planner
@@ -289,7 +308,7 @@ def merged(into: str) -> Planner:
 @pytest.mark.parametrize("into", ["a", "c"])
 def test_edges_of_merged_node_are_redirected(into: str) -> None:
     planner = merged(into)
-    edges = [EdgePut(0, ("b", "d", "r")), EdgePut(1, ("d", "b", "r")), EdgePut(2, ("b", into, "r"))]
+    edges = [EdgeUpsert(0, ("b", "d", "r")), EdgeUpsert(1, ("d", "b", "r")), EdgeUpsert(2, ("b", into, "r"))]
     report = planner.write(WriteBatch(edges=edges))
     assert planner.change is not None
     assert [row.key for row in planner.change.edges_created] == [(into, "d", "r"), ("d", into, "r")]
@@ -299,7 +318,7 @@ def test_edges_of_merged_node_are_redirected(into: str) -> None:
 
 def test_unmerge_applies_to_later_batches_of_the_group() -> None:
     planner = merged("a")
-    planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO_RELATION)], edges=[EdgePut(0, ("b", "d", "r"))]))
+    planner.write(WriteBatch(delete_edges=[("b", "a", MERGED_INTO_RELATION)], edges=[EdgeUpsert(0, ("b", "d", "r"))]))
     report = planner.edge(key=("d", "b", "r"))
     assert (report.edges_created, report.redirected) == (1, {})
     assert {key for key, row in planner.workspace.edges.items() if row} == {("b", "d", "r"), ("d", "b", "r")}
@@ -311,7 +330,7 @@ def test_merged_node_rejects_writes_until_unmerge() -> None:
     with pytest.raises(Conflict):
         planner.node(id="b", content="new")
     assert planner.node(id="a", content="new").nodes_updated == 1
-    new = WriteBatch(nodes=[NodePut(0, "b", content="new")], delete_edges=[("b", "a", MERGED_INTO_RELATION)])
+    new = WriteBatch(nodes=[NodeUpsert(0, "b", content="new")], delete_edges=[("b", "a", MERGED_INTO_RELATION)])
     assert planner.write(new).nodes_updated == 1
 
 
@@ -319,11 +338,11 @@ def test_merged_node_rejects_writes_until_unmerge() -> None:
 def test_delete_memory_deletes_former_versions_except_those_put(*, again: bool) -> None:
     belonging = {"a": "", "v1": "a", "v2": "a", "other": "b"}
     puts = [
-        NodePut(at, node_id, "fact", extras=NodeExtrasPut(confidence=0.5, belongs_to=to))
+        NodeUpsert(at, node_id, "fact", extras=NodeExtrasUpsert(confidence=0.5, belongs_to=to))
         for at, (node_id, to) in enumerate(belonging.items())
     ]
     planner = Planner(WriteBatch(nodes=puts))
-    planner.write(WriteBatch(edges=[EdgePut(0, (each, "a", VERSION_OF_RELATION)) for each in ("v1", "v2", "other")]))
+    planner.write(WriteBatch(edges=[EdgeUpsert(0, (each, "a", VERSION_OF_RELATION)) for each in ("v1", "v2", "other")]))
     report = planner.write(WriteBatch(delete_nodes=["a"], nodes=puts[1:2] if again else []))
     assert planner.change is not None
     assert planner.change.nodes_deleted == (["a", "v2"] if again else ["a", "v1", "v2"])

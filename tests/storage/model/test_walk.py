@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kgserve.storage.model.rows import EdgeRow
-from kgserve.storage.model.traversal import TraversalLevels, TraversalRequest, traverse_by_level
+from kgserve.storage.model.breadth_first_traversal import (
+    TraversalDepthsAndEdges,
+    TraversalRequest,
+    traverse_breadth_first,
+)
+from kgserve.storage.model.node_edge_rows import EdgeRow
 
 TREE = {"a": "bc", "b": "de", "c": "fg", "d": "a"}
 """Two levels below a, and one cycle."""
@@ -15,11 +19,11 @@ def edges_of(ids: Collection[str]) -> list[EdgeRow]:
     return [EdgeRow(one, other, "r", 1.0, "{}", 1, 1) for one in ids for other in TREE.get(one, "")]
 
 
-def walked(depth: int, most: int) -> TraversalLevels:
-    return traverse_by_level(TraversalRequest("a", depth, "outgoing", None, None, most), "a", edges_of)
+def walked(depth: int, most: int) -> TraversalDepthsAndEdges:
+    return traverse_breadth_first(TraversalRequest("a", depth, "outgoing", None, None, most), "a", edges_of)
 
 
-def ends(found: TraversalLevels) -> set[str]:
+def ends(found: TraversalDepthsAndEdges) -> set[str]:
     return {edge.source + edge.target for edge in found.edges}
 
 

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.model.fields import EdgeExtras
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.model.change_set import ChangeSet, StoreState
+from kgserve.storage.model.node_edge_fields import EdgeExtras
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.encoding import decode_edge
-from kgserve.storage.rows.node_edge_pages import encode_page_of_edges, filter_by_type, filter_valid_edges, select_ranks
+from kgserve.storage.rows.node_edge_pages import (
+    encode_page_of_edges,
+    filter_edges_by_type,
+    filter_valid_edges,
+    partially_sort_rank_range,
+)
+from kgserve.storage.rows.row_json_encoding import decode_edge_row_from_json
 
 LEAVES = [f"n{number:02}" for number in range(10)]
 BEFORE = [f"a{number:03}" for number in range(300)]
@@ -81,12 +86,14 @@ def test_pagination_of_edges_matches_full_sort(tmp_path: Path, seed: int) -> Non
         own = [row for row in own if (not kinds or row.relation_type in kinds) and (moment is None or held(row))]
         own.sort(key=expected_place)
         with view.reading() as rows:
-            found = filter_by_type(rows, rows.edges_around(np.array([rows.number("hub")]), outgoing=outgoing), kinds)
+            found = filter_edges_by_type(
+                rows, rows.edges_around(np.array([rows.number("hub")]), outgoing=outgoing), kinds
+            )
             found = found if moment is None else filter_valid_edges(rows, found, moment, outgoing=outgoing)
             for start, limit in product((0, 1, 7, len(own) - 1, len(own), 99), (1, 5, 99)):
                 page, more = encode_page_of_edges(rows, found, max(start, 0), limit)
                 there = own[max(start, 0) :][:limit]
-                assert [decode_edge(text, 0).key for text in page] == [row.key for row in there]
+                assert [decode_edge_row_from_json(text, 0).key for text in page] == [row.key for row in there]
                 assert more == (max(start, 0) + limit < len(own))
 
 
@@ -95,5 +102,5 @@ def test_ranked_sorts_only_the_requested_range() -> None:
     one, other = choice.integers(0, 3, 500), choice.integers(0, 50, 500)
     order = np.lexsort((np.arange(500), other, one))
     for start, end in ((0, 10), (150, 170), (480, 500), (0, 500), (499, 600), (500, 510), (20, 20)):
-        found = select_ranks((one.__getitem__, other.__getitem__), np.arange(500), start, end)
+        found = partially_sort_rank_range((one.__getitem__, other.__getitem__), np.arange(500), start, end)
         assert found.tolist() == order[start:end].tolist()

@@ -13,25 +13,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgserve.storage.model.change import ChangeSet, StoreState
-from kgserve.storage.model.fields import EdgeExtras, NodeExtras
-from kgserve.storage.model.redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
-from kgserve.storage.rows.base_merge import build_base, merge_changes
-from kgserve.storage.rows.base_segment import BaseSegment, concatenate_ranges
-from kgserve.storage.rows.current_rows import UNSYNCED_MARK, CurrentRowsProjection, MergeLimits, changes_since_base
-from kgserve.storage.rows.delta import RowDelta
-from kgserve.storage.rows.encoding import RowsDamaged
-from kgserve.storage.rows.format import ROWS_MAGIC
+from kgserve.storage.model.change_set import ChangeSet, StoreState
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
+from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
+from kgserve.storage.rows.base_segment import MappedBaseSegment, concatenate_ranges
+from kgserve.storage.rows.base_segment_file_format import ROWS_MAGIC
+from kgserve.storage.rows.base_segment_merge import build_base_segment_from_rows, merge_into_base_segment
+from kgserve.storage.rows.current_rows import (
+    UNSYNCED_MARK,
+    CurrentRowsProjection,
+    DeltaMergeLimits,
+    collect_row_changes_since_base,
+)
+from kgserve.storage.rows.graph_drawing_samples import count_degrees
+from kgserve.storage.rows.row_delta import RowDelta
+from kgserve.storage.rows.row_json_encoding import RowsDamaged
 from kgserve.storage.rows.rows_snapshot import MAX_SINGLE_READS, RowsSnapshot
-from kgserve.storage.rows.sampling import count_degrees
 from tests.captured_log import capture_log
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
 TIMES = [None, -62_135_596_800_000_000, 0, 1_700_000_000_123_456]
 MOMENTS = [-1, 0, 1, 1_700_000_000_123_456]
 STAMP = "2025-07-15T12:00:00.000000Z"
-AT_ONCE = MergeLimits(rows=40)
+AT_ONCE = DeltaMergeLimits(rows=40)
 """Limits with which every commit of a model becomes a base."""
 ABSENT = [f"absent{number}" for number in range(1_000)]
 
@@ -129,7 +134,7 @@ def test_rows_survive_merges_and_reopening(tmp_path: Path, seed: int) -> None:
     model, view, journal = Model(seed), CurrentRowsProjection(tmp_path), list[ChangeSet]()
     held: list[tuple[RowsSnapshot, dict[str, NodeRow], dict[EdgeKey, EdgeRow]]] = []
     for number in range(30):
-        view.limits = model.source.choice((MergeLimits(), AT_ONCE))
+        view.limits = model.source.choice((DeltaMergeLimits(), AT_ONCE))
         journal.append(model.next())
         view.apply(journal[-1:])
         with view.reading() as rows:
@@ -160,7 +165,7 @@ def test_reader_sees_one_commit_during_writes_and_merges(tmp_path: Path) -> None
         while not stop.is_set() and model.at < 400:
             group = [model.next() for _ in range(model.source.randint(1, 3))]
             states[model.at] = dict(model.nodes), dict(model.edges)
-            view.limits = model.source.choice((MergeLimits(), AT_ONCE))
+            view.limits = model.source.choice((DeltaMergeLimits(), AT_ONCE))
             view.apply(group)
 
     def fold() -> None:
@@ -193,15 +198,15 @@ def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
         for offset in range(0, len(whole), max(len(whole) // 150, 1)):
             path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
             with pytest.raises(RowsDamaged):
-                BaseSegment(rows).check()
+                MappedBaseSegment(rows).check()
         for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:size])
             with pytest.raises(RowsDamaged):
-                BaseSegment(rows).check()
+                MappedBaseSegment(rows).check()
         path.write_bytes(whole)
     texts.unlink()
     with pytest.raises(RowsDamaged):
-        BaseSegment(rows)
+        MappedBaseSegment(rows)
 
 
 def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
@@ -215,7 +220,7 @@ def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
     for place in (first, first + len(content) // 2, first + len(content) - 1):
         texts.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
         with pytest.raises(RowsDamaged):
-            BaseSegment(rows).node(0)
+            MappedBaseSegment(rows).node(0)
 
 
 @pytest.mark.parametrize("others", ["", "a", "z", "az"])
@@ -299,18 +304,18 @@ def test_failed_merge_restores_text_file(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
     with view.reading() as rows, pytest.raises(OSError, match="taken"):
-        merge_changes(rows.base, changes_since_base(rows), view.state, taken)
+        merge_into_base_segment(rows.base, collect_row_changes_since_base(rows), view.state, taken)
     taken.rmdir()
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
 def test_base_of_all_rows_is_built_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.storage.rows.base_merge.BASE_BUILD_BATCH_ROWS", 7)
+    monkeypatch.setattr("kgserve.storage.rows.base_segment_merge.BASE_BUILD_BATCH_ROWS", 7)
     model = Model(4)
     for _ in range(5):
         model.next()
     state = StoreState(model.at, model.at, 1, len(model.nodes), len(model.edges))
-    base = build_base(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
+    base = build_base_segment_from_rows(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
     assert base.state == state
     check(RowsSnapshot(base, RowDelta(base), state), model.nodes, model.edges)
 

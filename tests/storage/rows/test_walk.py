@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.traversal import TraversalDirection, TraversalRequest, clamp_depth
-from kgserve.storage.rows.traversal import load_traversal_result, traverse_rows
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest, clamp_depth
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.rows.breadth_first_row_traversal import load_traversal_result, traverse_rows
 from kgserve.stores.open_store import OpenStore
 from tests.property.graph import Graph
 from tests.stores.writing import opened, write
@@ -20,8 +20,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OpenStore
     source, graph = random.Random(3), Graph()
     names = [f"n{number}" for number in range(120)]
     keys = [(source.choice(names), source.choice(names), source.choice("ab")) for _ in range(400)]
-    edges = [EdgePut(index, key, source.random()) for index, key in enumerate(keys)]
-    batch = WriteBatch(nodes=[NodePut(i, name, "t") for i, name in enumerate(names)], edges=edges)
+    edges = [EdgeUpsert(index, key, source.random()) for index, key in enumerate(keys)]
+    batch = WriteBatch(nodes=[NodeUpsert(i, name, "t") for i, name in enumerate(names)], edges=edges)
     with opened(tmp_path_factory.mktemp("walks")) as store:
         write(store, batch)
         graph.write(batch, store.state.time)

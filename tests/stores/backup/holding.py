@@ -44,7 +44,7 @@ def files(folder: Path) -> list[Path]:
 
 def restored(pool: StorePool, folder: Path, until: str | None = None, into: str = "again") -> OpenStore:
     """Restore a store from a backup, and return it open; the pool closes it."""
-    ops.restore_stores(pool, folder, [ops.RestoreSource(NAME, into, until)])
+    ops.restore_stores(pool, folder, [ops.StoreRestoreSpec(NAME, into, until)])
     return pool.acquire(into)
 
 

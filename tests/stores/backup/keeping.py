@@ -10,9 +10,9 @@ import msgspec
 
 from kgserve.admin import backup as ops
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.history.history import HistoryFile
+from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.storage.model.digest import format_digest
+from kgserve.storage.model.row_digest import format_digest
 from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
@@ -75,7 +75,7 @@ class KeepingDriver(PastDriver):
         historian = HistoryWorker()
         with StorePool(settings(data, journal_segment_mb=1)) as pool:
             pool.companions.append(historian)
-            done = ops.restore_stores(pool, self.backups, [ops.RestoreSource(NAME, RESTORED, until)]).stores[0]
+            done = ops.restore_stores(pool, self.backups, [ops.StoreRestoreSpec(NAME, RESTORED, until)]).stores[0]
             assert done.sequence == sequence, until
             with pool.lease(RESTORED) as store:
                 self._compare_with(store, self.past[sequence])

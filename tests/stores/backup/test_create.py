@@ -13,9 +13,9 @@ import pytest
 from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
 from kgserve.platform.timestamps import format_time, parse_time
-from kgserve.storage.journal.journal import list_segments, segment_path
-from kgserve.storage.layout import STORE_FORMAT, StoreLayout
-from kgserve.storage.plan import MAX_CLOCK_DRIFT_MICROSECONDS
+from kgserve.storage.journal.journal import journal_segment_path, list_journal_segments
+from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout
+from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.create import BackupOptions, BackupSource
 from kgserve.stores.backup.create import back_up_all as stores_back_up
 from kgserve.stores.backup.folder import BackupFolder
@@ -77,7 +77,7 @@ def test_journal_segments_continue_across_runs(pool: StorePool, folder: Path) ->
         put(pool, *(f"{turn}-{n}" for n in range(6)), content=LONG * 30)
         back_up(pool, folder)
     with pool.lease(NAME) as store:
-        assert len(list_segments(store.layout.journal)) > 2
+        assert len(list_journal_segments(store.layout.journal)) > 2
         assert ids(restored(pool, folder)) == ids(store)
     assert ids(restored(pool, folder, "12", "earlier")) == sorted(f"{t}-{n}" for t in range(2) for n in range(6))
 
@@ -89,7 +89,7 @@ def test_a_gap_in_the_journal_starts_a_new_base(pool: StorePool, folder: Path) -
         for turn in range(3):
             write(store, *(batch(f"{turn}-{n}", content=LONG * 40) for n in range(7)))
             store.compactor.run()
-        assert list_segments(store.layout.journal)[0].first > 2, "nothing was dropped"
+        assert list_journal_segments(store.layout.journal)[0].first > 2, "nothing was dropped"
     made = back_up(pool, folder, live=False)
     assert made.new_base == "the journal no longer reaches back to the previous backup"
     assert made.bases == 2
@@ -104,7 +104,7 @@ def test_a_restored_store_starts_a_new_base(pool: StorePool, folder: Path) -> No
     put(pool, "a", "b", "c")
     back_up(pool, folder)
     pool.drop(NAME)
-    ops.restore_stores(pool, folder, [ops.RestoreSource(NAME, NAME, "2")])
+    ops.restore_stores(pool, folder, [ops.StoreRestoreSpec(NAME, NAME, "2")])
     put(pool, "other", "another")
     made = back_up(pool, folder)
     assert "changed before the end" in made.new_base
@@ -195,14 +195,14 @@ def test_a_missing_file_of_the_previous_backup_is_reported(pool: StorePool, fold
 def test_several_stores_in_one_folder(pool: StorePool, folder: Path) -> None:
     for name in ("a", "b", "c"):
         pool.create(name)
-    done = ops.back_up_stores(pool, folder, ["a", "gone", "c"], BackupOptions(live=True))
+    done = ops.back_up_stores_to_folder(pool, folder, ["a", "gone", "c"], BackupOptions(live=True))
     assert [each.store for each in done.stores] == ["a", "c"]
     assert [(each.store, each.error) for each in done.failed] == [("gone", "there is no store 'gone'")]
     assert BackupFolder(folder).names() == ["a", "c"]
     with pytest.raises(NotFound, match="stores in it: a, c"):
-        ops.restore_stores(pool, folder, [ops.RestoreSource("b", "x")])
+        ops.restore_stores(pool, folder, [ops.StoreRestoreSpec("b", "x")])
     with pytest.raises(InvalidInput, match="holds 2 stores"):
-        ops.list_restore_sources(folder, None, "x", None)
+        ops.select_backup_stores_to_restore(folder, None, "x", None)
 
 
 def test_a_folder_with_other_files_is_rejected(pool: StorePool, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_base_without_journal_continues_only_with_its_own_store(pool: StorePoo
         put(again, "goes on")
         assert back_up(again, folder, live=False).new_base == ""
         again.drop(NAME)
-        ops.restore_stores(again, before, [ops.RestoreSource(NAME, NAME, None)])
+        ops.restore_stores(again, before, [ops.StoreRestoreSpec(NAME, NAME, None)])
         put(again, "x", "y", "z")
         assert "no journal in common" in back_up(again, other, live=False).new_base
         assert ids(restored(again, other)) == ["a0", "a1", "a2", "x", "y", "z"]
@@ -265,9 +265,9 @@ def test_a_base_without_journal_continues_only_with_its_own_store(pool: StorePoo
 
 def _forget_journal(layout: StoreLayout, last: int) -> None:
     """Reduce a store to a snapshot, as after a restore from nothing else."""
-    for segment in list_segments(layout.journal):
+    for segment in list_journal_segments(layout.journal):
         segment.path.unlink()
-    segment_path(layout.journal, last + 1).touch()
+    journal_segment_path(layout.journal, last + 1).touch()
     (layout.root / "closed.json").unlink()
 
 
@@ -301,7 +301,7 @@ def test_an_obstacle_at_a_backup_path_is_reported(pool: StorePool, folder: Path)
 
 
 def test_an_empty_backup_copied_without_folders_is_intact(pool: StorePool, folder: Path) -> None:
-    ops.back_up_stores(pool, folder, [], BackupOptions(live=True))
+    ops.back_up_stores_to_folder(pool, folder, [], BackupOptions(live=True))
     (folder / "stores").rmdir()
     assert faults(folder) == []
 
@@ -357,10 +357,10 @@ def test_foreign_folders_named_like_runs(pool: StorePool, folder: Path) -> None:
 def test_restore_fails_as_a_whole_if_one_store_exists(pool: StorePool, folder: Path) -> None:
     pool.create("a")
     pool.create("b")
-    ops.back_up_stores(pool, folder, ["a", "b"], BackupOptions(live=True))
+    ops.back_up_stores_to_folder(pool, folder, ["a", "b"], BackupOptions(live=True))
     pool.drop("a")
     with pytest.raises(Conflict, match="'b' exists already"):
-        ops.restore_stores(pool, folder, ops.list_restore_sources(folder, None, None, None))
+        ops.restore_stores(pool, folder, ops.select_backup_stores_to_restore(folder, None, None, None))
     assert pool.names() == ["b"]
 
 
@@ -428,7 +428,7 @@ def test_damage_before_a_snapshot_only_shortens_the_covered_range(tmp_path: Path
     with StorePool(settings(data, journal_segment_mb=1)) as pool, pool.lease(NAME, create=True) as store:
         write(store, *(batch(f"n{n}", content=LONG * 40) for n in range(9)))
         store.compactor.run()
-        segments = list_segments(store.layout.journal)
+        segments = list_journal_segments(store.layout.journal)
         assert len(segments) > 1
         flip(segments[0].path, 100)
         write(store, batch("last"))

@@ -107,7 +107,7 @@ def test_the_first_damaged_frame_of_a_journal_is_named(copy: Path) -> None:
 def _restore(folder: Path) -> list[str]:
     with StorePool(settings(folder.parent / "data")) as pool:
         try:
-            ops.restore_stores(pool, folder, [ops.RestoreSource(NAME, "again")])
+            ops.restore_stores(pool, folder, [ops.StoreRestoreSpec(NAME, "again")])
         finally:
             assert pool.names() == []
             assert [path.name for path in pool.data_dir.iterdir()] == []

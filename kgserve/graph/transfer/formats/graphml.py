@@ -25,23 +25,23 @@ from defusedxml.sax import make_parser
 from typing_extensions import override
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.exchange_lines import EDGE_FILE_FIELDS as EXCHANGED
-from kgserve.graph.transfer.formats.exchange_lines import (
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import EDGE_FILE_FIELDS as EXCHANGED
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     MAX_LINE_BYTES,
-    EdgeRecord,
-    ExportedRecords,
+    ExportedEdgeLine,
+    ExportedNodeLine,
+    ExportNodeEdgeSplitter,
     ImportRecord,
     InvalidCell,
-    NodeRecord,
-    RowFault,
-    edge_record,
+    RejectedImportRow,
+    encode_edge_ndjson_line,
+    encode_node_ndjson_line,
     encode_tags_cell,
-    node_record,
     parse_json_cell,
     record_values,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.storage.model.fields import DOUBLE_TYPE, INT64_TYPE, LINK_STORE_FIELD, NODE, RowField
+from kgserve.storage.model.node_edge_fields import DOUBLE_TYPE, INT64_TYPE, LINK_STORE_FIELD, NODE, RowField
 
 _FORBIDDEN_CHARACTER = re.compile("_(?=x[0-9A-Fa-f]{4})|[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _ESCAPED_CHARACTER = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -110,8 +110,8 @@ class GraphMLKey(NamedTuple):
 
 
 def write_graphml(blocks: Iterable[bytes], file: BinaryIO, scratch: Path | None = None) -> int:
-    """Write an export, and return the number of its lines. The temporary file is created in ``scratch``."""
-    lines = ExportedRecords(blocks)
+    """Write an export as GraphML, and return the number of its lines; the temporary file is in ``scratch``."""
+    lines = ExportNodeEdgeSplitter(blocks)
     keys = _KeyTable()
     with tempfile.TemporaryFile(dir=scratch) as body:
         for nodes in lines.nodes():
@@ -132,7 +132,7 @@ class _LinkTargets:
     def __init__(self) -> None:
         self._written: set[int] = set()
 
-    def before(self, edge: EdgeRecord) -> str:
+    def before(self, edge: ExportedEdgeLine) -> str:
         """Return the node that an edge needs, or an empty text."""
         name = _target(edge)
         # Stores hashes, because links may have many targets.
@@ -142,7 +142,7 @@ class _LinkTargets:
         return f'<node id="{escape_xml(name)}">{_data(f"node.{LINK_STORE_FIELD}", edge.to_graph)}</node>\n'
 
 
-def _target(edge: EdgeRecord) -> str:
+def _target(edge: ExportedEdgeLine) -> str:
     """Return the target of an edge; store names contain no slash."""
     return edge.target if edge.to_graph is None else f"{edge.to_graph}/{edge.target}"
 
@@ -179,14 +179,14 @@ def _key_declaration(name: str, key: GraphMLKey, content: str = "") -> str:
     )
 
 
-def _node(node: NodeRecord, keys: _KeyTable) -> str:
+def _node(node: ExportedNodeLine, keys: _KeyTable) -> str:
     parts = [f'<node id="{escape_xml(node.id)}">', _data("node.content", node.content)]
     parts += _fields(_NODE_KEYS, record_values(node))
     parts += _attribute_data("node", node.attributes, GRAPHML_NODE_FIELDS, keys)
     return "".join([*parts, "</node>\n"])
 
 
-def _edge(edge: EdgeRecord, keys: _KeyTable) -> str:
+def _edge(edge: ExportedEdgeLine, keys: _KeyTable) -> str:
     parts = [f'<edge source="{escape_xml(edge.source)}" target="{escape_xml(_target(edge))}">']
     parts += _fields(_EDGE_KEYS, record_values(edge))
     parts += _attribute_data("edge", edge.attributes, GRAPHML_EDGE_FIELDS, keys)
@@ -274,27 +274,27 @@ _NON_TEXT_KEY_TYPES = _INTEGER_KEY_TYPES | _REAL_KEY_TYPES | {"boolean"}
 _OWN_EXTRA_FIELDS = frozenset({"created_by", "valid_from", "valid_to", "summary"})
 
 
-def read_kgserve_element(element: GraphMLElement) -> dict[str, Any]:
+def convert_kgserve_graphml_element(element: GraphMLElement) -> dict[str, Any]:
     """Convert an element written by `write_graphml`."""
     fields = _ends(element, unescape_xml)
     attributes: dict[str, Any] = {}
     known = GRAPHML_EDGE_FIELDS if element.edge else GRAPHML_NODE_FIELDS
     for key, text in element.data:
         if key.name not in known:
-            attributes[unescape_xml(key.name)] = parse_typed_text(key, unescape_xml(text))
+            attributes[unescape_xml(key.name)] = parse_graphml_typed_value(key, unescape_xml(text))
         elif key.name == "attributes":
             attributes |= parse_json_cell("attributes", unescape_xml(text), dict)
         elif key.name == "tags":
             fields["tags"] = parse_json_cell("tags", unescape_xml(text), list)
         else:
-            fields[key.name] = parse_typed_text(key, unescape_xml(text))
+            fields[key.name] = parse_graphml_typed_value(key, unescape_xml(text))
     fields["attributes"] = attributes
     if element.edge and (store := fields.get(LINK_STORE_FIELD)):
         fields["to"] = fields["to"].removeprefix(f"{store}/")
     return fields
 
 
-def read_foreign_element(element: GraphMLElement) -> dict[str, Any]:
+def convert_foreign_graphml_element(element: GraphMLElement) -> dict[str, Any]:
     """Convert an element of another program; unknown data become attributes of the key's type."""
     fields = _ends(element, str)
     # Some programs write an absent number or flag as an empty element.
@@ -331,7 +331,7 @@ def _by_name(data: Iterable[tuple[GraphMLKey, str]]) -> dict[str, tuple[GraphMLK
     return named
 
 
-def parse_typed_text(key: GraphMLKey, text: str) -> Any:
+def parse_graphml_typed_value(key: GraphMLKey, text: str) -> Any:
     """Return a text as a value of its key's type. Raises InvalidCell; numbers that JSON cannot represent stay text."""
     try:
         if key.type in _INTEGER_KEY_TYPES:
@@ -389,7 +389,7 @@ def _take_type(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any],
 def _take_weight(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]) -> None:
     for name in ("weight", "Weight"):
         if name in named:
-            weight = parse_typed_text(named[name][0]._replace(type="double"), named[name][1])
+            weight = parse_graphml_typed_value(named[name][0]._replace(type="double"), named[name][1])
             if isinstance(weight, float):
                 fields["weight"] = weight
                 del named[name]
@@ -403,7 +403,7 @@ def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]
         if name in _OWN_EXTRA_FIELDS and text:
             fields[name] = text
             continue
-        value = parse_typed_text(key, text)
+        value = parse_graphml_typed_value(key, text)
         try:
             if name == "tags" and isinstance(value, str):
                 fields["tags"] = parse_json_cell(name, value, list)
@@ -468,7 +468,7 @@ class _GraphMLHandler(ContentHandler):
         self.is_graphml = False
         self._keys: dict[str, GraphMLKey] = {}
         self._defaults: dict[GraphMLKey, str] = {}
-        self._flavour: ElementDialect = read_foreign_element
+        self._flavour: ElementDialect = convert_foreign_graphml_element
         self._depth = 0
         self._open: list[GraphMLElement] = []
         self._key: GraphMLKey | None = None
@@ -509,7 +509,9 @@ class _GraphMLHandler(ContentHandler):
             case "node" | "edge":
                 self._begin(local, dict(attrs))
             case "hyperedge":
-                self._done.append(RowFault(self.line(), "a hyperedge joins more than two nodes; it was skipped"))
+                self._done.append(
+                    RejectedImportRow(self.line(), "a hyperedge joins more than two nodes; it was skipped")
+                )
             case "data":
                 self._data(attrs.get("key", ""))
             case _:
@@ -551,7 +553,7 @@ class _GraphMLHandler(ContentHandler):
         key = GraphMLKey(attributes.get("for", "all"), name, kind)
         self._keys[attributes.get("id", "")] = self._key_declaration = key
         if attributes.get("id") == GRAPHML_FORMAT_KEY:
-            self._flavour = read_kgserve_element
+            self._flavour = convert_kgserve_graphml_element
 
     def _begin(self, kind: str, attributes: dict[str, str]) -> None:
         parent = self._open[-1].attributes.get("id") if self._open and not self._open[-1].edge else None
@@ -590,7 +592,7 @@ class _GraphMLHandler(ContentHandler):
     def _record(self, element: GraphMLElement) -> ImportRecord | None:
         """Return the record of an element; None for a node that exists only as the target of a link."""
         if element.fault:
-            return RowFault(element.line, element.fault)
+            return RejectedImportRow(element.line, element.fault)
         of = "edge" if element.edge else "node"
         for key, text in self._defaults.items():
             if key.of in {of, "all"} and all(known != key for known, _ in element.data):
@@ -598,7 +600,11 @@ class _GraphMLHandler(ContentHandler):
         try:
             values = self._flavour(element)
         except ValueError as error:
-            return RowFault(element.line, str(error))
+            return RejectedImportRow(element.line, str(error))
         if not element.edge and LINK_STORE_FIELD in values:
             return None
-        return edge_record(element.line, values) if element.edge else node_record(element.line, values)
+        return (
+            encode_edge_ndjson_line(element.line, values)
+            if element.edge
+            else encode_node_ndjson_line(element.line, values)
+        )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.memory.extraction.llm.chat import ChatQuestion, NoUsableAnswer
+from kgserve.memory.extraction.llm.chat_completions_client import ChatQuestion, NoUsableAnswer
 from kgserve.platform.codecs import decode_json
 
 Item = TypeVar("Item")
@@ -34,7 +34,7 @@ def list_schema(kind: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": kind}
 
 
-def split_lists(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec.Raw]], int]:
+def extract_llm_answer_lists(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec.Raw]], int]:
     """Return the known lists of an answer, undecoded, and the number of other keys. Raises NoUsableAnswer."""
     try:
         found = decode_json(extract_json_object(text), dict[str, msgspec.Raw])
@@ -46,7 +46,7 @@ def split_lists(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec
     return {name: lists.get(name) or [] for name in known}, len(found.keys() - set(known))
 
 
-def decode_items(raw: Sequence[msgspec.Raw], kind: type[Item], most: int) -> tuple[list[Item], int]:
+def decode_valid_llm_items(raw: Sequence[msgspec.Raw], kind: type[Item], most: int) -> tuple[list[Item], int]:
     """Return the valid ones of the first items, and the number of all others."""
     found: list[Item] = []
     for each in raw[:most]:
@@ -128,18 +128,18 @@ def build_advice_question(concepts: dict[str, list[str]], contradictions: dict[s
 
 def parse_advice(text: str) -> list[ProposalAdvice]:
     """Return the advice in an answer. Raises NoUsableAnswer if it is malformed."""
-    lists, _ = split_lists(text, ("advice",))
-    return decode_items(lists["advice"], ProposalAdvice, MAX_ADVICE_PROPOSALS)[0]
+    lists, _ = extract_llm_answer_lists(text, ("advice",))
+    return decode_valid_llm_items(lists["advice"], ProposalAdvice, MAX_ADVICE_PROPOSALS)[0]
 
 
-def build_answer_question(asked: str, memories: dict[str, dict[str, str]]) -> ChatQuestion:
-    """Return a question with memories by label."""
+def build_question_over_memories(asked: str, memories: dict[str, dict[str, str]]) -> ChatQuestion:
+    """Return the question that a model answers from the given memories, by label."""
     material = msgspec.json.encode({"question": asked, "memories": memories})
     return ChatQuestion(_ANSWER_PROMPT, material, "answer", _ANSWER_SCHEMA)
 
 
-def parse_answer(text: str) -> LlmAnswerWithCitations:
-    """Return the decoded answer to a question. Raises NoUsableAnswer if it is malformed or empty."""
+def parse_llm_answer_with_citations(text: str) -> LlmAnswerWithCitations:
+    """Return the answer and its citations. Raises NoUsableAnswer if it is malformed or empty."""
     try:
         found = decode_json(extract_json_object(text), LlmAnswerWithCitations)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -193,8 +193,8 @@ class ProposedRelation(msgspec.Struct, frozen=True):
     relation_type: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
-class ExtractionProposal(NamedTuple):
-    """The valid items of an answer; `dropped` counts the others."""
+class LlmExtractionAnswer(NamedTuple):
+    """Facts, entities and relations that a model extracted from a text; `dropped` counts its invalid items."""
 
     facts: Sequence[ProposedFact]
     entities: Sequence[ProposedEntity]
@@ -256,10 +256,10 @@ def build_extraction_question(material: ExtractionMaterial) -> ChatQuestion:
     return ChatQuestion(_EXTRACTION_PROMPT, msgspec.json.encode(material), "notes", _EXTRACTION_SCHEMA)
 
 
-def parse_extraction(text: str) -> ExtractionProposal:
-    """Return the valid items of an answer. Raises NoUsableAnswer if it is malformed."""
-    lists, dropped = split_lists(text, ("facts", "entities", "relations"))
-    facts, bad_facts = decode_items(lists["facts"], ProposedFact, MAX_PROPOSED_FACTS)
-    entities, bad_entities = decode_items(lists["entities"], ProposedEntity, MAX_PROPOSED_ENTITIES)
-    relations, bad_relations = decode_items(lists["relations"], ProposedRelation, MAX_PROPOSED_RELATIONS)
-    return ExtractionProposal(facts, entities, relations, dropped + bad_facts + bad_entities + bad_relations)
+def parse_llm_extraction_answer(text: str) -> LlmExtractionAnswer:
+    """Return the facts, entities and relations in a model's answer. Raises NoUsableAnswer if it is malformed."""
+    lists, dropped = extract_llm_answer_lists(text, ("facts", "entities", "relations"))
+    facts, bad_facts = decode_valid_llm_items(lists["facts"], ProposedFact, MAX_PROPOSED_FACTS)
+    entities, bad_entities = decode_valid_llm_items(lists["entities"], ProposedEntity, MAX_PROPOSED_ENTITIES)
+    relations, bad_relations = decode_valid_llm_items(lists["relations"], ProposedRelation, MAX_PROPOSED_RELATIONS)
+    return LlmExtractionAnswer(facts, entities, relations, dropped + bad_facts + bad_entities + bad_relations)

@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kgserve.platform.allocator import limit_malloc_arenas, release_free_memory
-from kgserve.platform.import_environment import prepare_imports
-from kgserve.projections.cypher_engine.driver import selection
+from kgserve.platform.malloc_control import limit_malloc_arenas, release_free_memory
+from kgserve.platform.startup_imports import configure_startup_imports
+from kgserve.projections.cypher_engine.driver import engine_selection
 from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST
 
 if TYPE_CHECKING:
@@ -34,21 +34,21 @@ MALLOC_ARENAS = 2
 """Number of malloc arenas; each reserves 64 MiB of the process's address space."""
 
 
-def main(engine: str, number: str, seconds: str, log_format: str, log_level: str) -> None:
-    """Fork on request until the server closes the socket or is idle for ``seconds``; 0 disables the idle timeout."""
+def serve_fork_requests(engine: str, number: str, seconds: str, log_format: str, log_level: str) -> None:
+    """Fork engine processes on request until the socket closes or is idle for ``seconds`` (0: no idle timeout)."""
     # The server stops its processes itself; Ctrl+C in a terminal reaches the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     limit_malloc_arenas(MALLOC_ARENAS)
     _lower_priority()
-    prepare_imports()
+    configure_startup_imports()
     import_module("kgserve.platform.structured_log").configure_logging(
         cast("LogFormat", log_format), cast("LogLevel", log_level)
     )
-    selection.selected_engine = cast("EngineName", engine)
-    serving = import_module("kgserve.projections.cypher_engine.driver.server")
+    engine_selection.selected_engine = cast("EngineName", engine)
+    serving = import_module("kgserve.projections.cypher_engine.driver.engine_process_server")
     import_module("pyarrow")
-    import_module("kgserve.projections.cypher_engine.driver.database").warm_up_engine()
+    import_module("kgserve.projections.cypher_engine.driver.engine_database_files").warm_up_engine()
     _freeze_heap()
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)
@@ -86,4 +86,4 @@ def _freeze_heap() -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve_fork_requests(*sys.argv[1:])

@@ -16,11 +16,10 @@ import msgspec
 
 from kgserve.errors import EngineFailed
 from kgserve.platform.lazy_pyarrow import pa
-from kgserve.projections.cypher_engine.driver.columns import to_arrow_column, to_engine_time
-from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.digest import format_digest
-from kgserve.storage.model.fields import (
+from kgserve.projections.cypher_engine.driver.engine_column_values import microseconds_to_naive_utc, to_arrow_column
+from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.storage.model.change_set import NetChange, StoreState
+from kgserve.storage.model.node_edge_fields import (
     EDGE,
     EDGE_ENDPOINTS,
     INTEGER_LIST_TYPE,
@@ -33,16 +32,17 @@ from kgserve.storage.model.fields import (
     RowFields,
     field_names_of,
 )
-from kgserve.storage.model.rows import (
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
     EdgeKey,
     EdgeRow,
-    LinkKey,
-    LinkRow,
     NodeRow,
-    column_set_of,
     edge_column_values,
+    find_required_column_set,
     node_column_values,
 )
+from kgserve.storage.model.row_digest import format_digest
 
 # A scan keeps its rows in the page cache until commit: 364,000 edges overflow 256 MiB.
 SCAN_BATCH_ROWS = 50_000
@@ -78,7 +78,7 @@ class _RowChange:
         for name in self._converted:
             value = parameters[name]
             if value is not None:
-                parameters[name] = to_engine_time(value) if isinstance(value, int) else list(value)
+                parameters[name] = microseconds_to_naive_utc(value) if isinstance(value, int) else list(value)
         return parameters
 
     def table(self, items: list[Any]) -> pa.Table:
@@ -175,7 +175,7 @@ RETURN count(*)
 """
 
 
-def apply_net_change(session: DriverSession, net: NetChange, state: StoreState | None) -> None:
+def apply_net_change_to_engine(session: PreparedStatementSession, net: NetChange, state: StoreState | None) -> None:
     """Apply a net change and record ``state``, unless it is None, in one transaction.
 
     Raises an error from `kgserve.errors`. The caller must then discard the database: rollback is not relied on.
@@ -191,15 +191,15 @@ def apply_net_change(session: DriverSession, net: NetChange, state: StoreState |
     _create_edges(session, (*net.edges_created.values(), *net.edges_updated.values()))
     _create_links(session, (*net.links_created.values(), *net.links_updated.values()))
     if state is not None:
-        record_store_state(session, state)
+        record_engine_commit_state(session, state)
     session.run("COMMIT")
 
 
-def _create_nodes(session: DriverSession, rows: Iterable[NodeRow]) -> None:
-    _by_width(session, ((column_set_of(row.extras), row) for row in rows), _CREATE_NODES)
+def _create_nodes(session: PreparedStatementSession, rows: Iterable[NodeRow]) -> None:
+    _by_width(session, ((find_required_column_set(row.extras), row) for row in rows), _CREATE_NODES)
 
 
-def _update_nodes(session: DriverSession, net: NetChange) -> None:
+def _update_nodes(session: PreparedStatementSession, net: NetChange) -> None:
     # A node that lost some extras still has others, or is listed in `net.remade`.
     def width(row: NodeRow) -> ColumnSet:
         return ColumnSet.PLAIN if row.extras is None and row.id not in net.remade else session.width
@@ -207,11 +207,11 @@ def _update_nodes(session: DriverSession, net: NetChange) -> None:
     _by_width(session, ((width(row), row) for row in net.nodes_updated.values()), _UPDATE_NODES)
 
 
-def _create_edges(session: DriverSession, rows: Iterable[EdgeRow]) -> None:
-    _by_width(session, ((column_set_of(row.extras), row) for row in rows), _CREATE_EDGES)
+def _create_edges(session: PreparedStatementSession, rows: Iterable[EdgeRow]) -> None:
+    _by_width(session, ((find_required_column_set(row.extras), row) for row in rows), _CREATE_EDGES)
 
 
-def _delete_links(session: DriverSession, net: NetChange) -> None:
+def _delete_links(session: PreparedStatementSession, net: NetChange) -> None:
     """Delete links, and `Elsewhere` nodes without any remaining link."""
     keys = (*net.links_deleted, *net.links_updated)
     _change(session, map(_as_edge, keys), _DELETE_LINKS)
@@ -221,25 +221,27 @@ def _delete_links(session: DriverSession, net: NetChange) -> None:
         session.rows(_DELETE_UNLINKED_TARGET, {"key_": key})
 
 
-def _create_links(session: DriverSession, rows: Sequence[LinkRow]) -> None:
+def _create_links(session: PreparedStatementSession, rows: Sequence[CrossStoreLinkRow]) -> None:
     ends = {_link_target_key(row.key): (row.store, row.edge.target) for row in rows}
     _change(session, ((key, *end) for key, end in ends.items()), _MERGE_LINK_TARGETS)
     edges = [msgspec.structs.replace(row.edge, target=_link_target_key(row.key)) for row in rows]
     _change(session, edges, _CREATE_LINKS)
 
 
-def _link_target_key(key: LinkKey) -> str:
+def _link_target_key(key: CrossStoreLinkKey) -> str:
     """Return the key of a node in another store; store names contain no slash."""
     return f"{key.store}/{key.edge[1]}"
 
 
-def _as_edge(key: LinkKey) -> EdgeKey:
+def _as_edge(key: CrossStoreLinkKey) -> EdgeKey:
     source, _, relation_type = key.edge
     return source, _link_target_key(key), relation_type
 
 
 def _by_width(
-    session: DriverSession, rows: Iterable[tuple[ColumnSet, NodeRow | EdgeRow]], changes: Sequence[_RowChange]
+    session: PreparedStatementSession,
+    rows: Iterable[tuple[ColumnSet, NodeRow | EdgeRow]],
+    changes: Sequence[_RowChange],
 ) -> None:
     """Apply a change to rows grouped by the columns they need; most rows have no extras and writing columns is slow."""
     parts: list[list[NodeRow | EdgeRow]] = [[] for _ in changes]
@@ -249,13 +251,13 @@ def _by_width(
         _change(session, part, change)
 
 
-def record_store_state(session: DriverSession, state: StoreState) -> None:
+def record_engine_commit_state(session: PreparedStatementSession, state: StoreState) -> None:
     """Record the state in the StoreCommit table, within the caller's transaction."""
     values = {"sequence": state.sequence, "time": state.time, "digest": format_digest(state.digest)}
     _expect(1, session.rows(CREATE_STORE_COMMIT, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 
-def _change(session: DriverSession, items: Iterable[Any], change: _RowChange) -> None:
+def _change(session: PreparedStatementSession, items: Iterable[Any], change: _RowChange) -> None:
     for part in _parts(items):
         if len(part) <= change.threshold:
             changed_rows = sum(session.rows(change.one, change.parameters(item))[0][0] for item in part)

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import LiteralString, cast
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.allocator import release_free_memory
 from kgserve.platform.lazy_pyarrow import pa, pq
-from kgserve.projections.cypher_engine.driver.columns import build_edge_query, build_node_query
-from kgserve.projections.cypher_engine.driver.session import DriverSession
-from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, read_column_set
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.digest import SerializedStoreState
-from kgserve.storage.model.fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, field_names_of
+from kgserve.platform.malloc_control import release_free_memory
+from kgserve.projections.cypher_engine.driver.engine_column_values import (
+    build_edge_fields_query_variants,
+    build_node_fields_query_variants,
+)
+from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, read_snapshot_column_set
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, field_names_of
+from kgserve.storage.model.row_digest import SerializedStoreState
 
 
 def build_copy_statement(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:
@@ -47,12 +50,14 @@ _EDGE_FACTOR = 8
 _EDGE_BYTES = 600
 
 
-def load_tables(session: DriverSession, folder: Path, state: StoreState, group_bytes: int) -> None:
+def load_engine_tables_from_parquet(
+    session: PreparedStatementSession, folder: Path, state: StoreState, group_bytes: int
+) -> None:
     """Fill the tables of a new engine file from nodes.parquet and edges.parquet. Not for a file in service.
 
     Each node group holds at most about ``group_bytes`` of rows.
     """
-    width = read_column_set(folder)
+    width = read_snapshot_column_set(folder)
     # An empty COPY still adds 2 MB to the file.
     if state.nodes:
         fields = f"({', '.join(field_names_of(NODE.columns(width)))})" if width < session.width else ""
@@ -71,7 +76,7 @@ def estimate_edge_cache_bytes(folder: Path) -> int:
         )
 
 
-def _load_nodes(session: DriverSession, folder: Path, statement: str, group_bytes: int) -> None:
+def _load_nodes(session: PreparedStatementSession, folder: Path, statement: str, group_bytes: int) -> None:
     rows, spread = folder / "nodes.parquet", folder / _PADDED_FILE
     try:
         if _pad_groups(rows, spread, group_bytes):
@@ -142,9 +147,11 @@ def _null_rows(schema: pa.Schema, rows: int) -> pa.RecordBatch:
 _JOINED_ROWS = 2_000
 _SORTED_ROW_OVERHEAD_BYTES = 128
 _SEQUENCE_HISTOGRAM_PARTS = 4096
-_MATCH_COPIED_NODES = build_node_query("MATCH (e:Entity) RETURN")
-_MATCH_COPIED_EDGES = build_edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
-_MATCH_COPIED_LINKS = build_edge_query("MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,")
+_MATCH_COPIED_NODES = build_node_fields_query_variants("MATCH (e:Entity) RETURN")
+_MATCH_COPIED_EDGES = build_edge_fields_query_variants("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_MATCH_COPIED_LINKS = build_edge_fields_query_variants(
+    "MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,"
+)
 _MATCH_NODE_WITHOUT_SEQUENCE = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
 _MATCH_LAST_NODE_SEQUENCE = "MATCH (e:Entity) RETURN max(e.sequence)"
 _MATCH_STORE_COMMIT = """
@@ -157,19 +164,19 @@ RETURN part, many, bytes ORDER BY part
 """
 
 
-def read_store_state(session: DriverSession) -> StoreState:
+def read_engine_commit_state(session: PreparedStatementSession) -> StoreState:
     """Return the state of the last commit recorded in the engine. Scans all StoreCommit rows."""
     rows = session.rows(_MATCH_STORE_COMMIT)
     return SerializedStoreState(*rows[0]).state if rows else StoreState()
 
 
-def dump_tables(session: DriverSession, folder: Path) -> StoreState:
+def dump_engine_tables_to_parquet(session: PreparedStatementSession, folder: Path) -> StoreState:
     """Write all rows to nodes.parquet and edges.parquet from one snapshot, and return its state.
 
     Links go to links.parquet if the file has tables for them.
     """
     session.run("BEGIN TRANSACTION READ ONLY")
-    found = read_store_state(session)
+    found = read_engine_commit_state(session)
     export_nodes(session, folder)
     export_edges(session, folder)
     if session.width is ColumnSet.LINKS:
@@ -178,12 +185,12 @@ def dump_tables(session: DriverSession, folder: Path) -> StoreState:
     return found
 
 
-def export_edges(session: DriverSession, folder: Path) -> None:
+def export_edges(session: PreparedStatementSession, folder: Path) -> None:
     """Write all edges to edges.parquet, within the caller's transaction if one is open."""
     session.run(build_copy_statement(f"COPY ({_MATCH_COPIED_EDGES.text(session)})", folder / "edges.parquet"))
 
 
-def export_nodes(session: DriverSession, folder: Path) -> None:
+def export_nodes(session: PreparedStatementSession, folder: Path) -> None:
     """Write all nodes to nodes.parquet, within the caller's transaction if one is open."""
     target = folder / "nodes.parquet"
     bounds = _bounds(session)
@@ -198,7 +205,7 @@ def export_nodes(session: DriverSession, folder: Path) -> None:
     _join(parts, target)
 
 
-def _slices(session: DriverSession, bounds: Iterable[int]) -> Iterator[LiteralString]:
+def _slices(session: PreparedStatementSession, bounds: Iterable[int]) -> Iterator[LiteralString]:
     """Yield the conditions of the slices; together they cover every node, including nodes without a sequence.
 
     COPY takes no parameters, so the numbers are inlined.
@@ -212,7 +219,7 @@ def _slices(session: DriverSession, bounds: Iterable[int]) -> Iterator[LiteralSt
         yield "e.sequence IS NULL"
 
 
-def _bounds(session: DriverSession) -> list[int]:
+def _bounds(session: PreparedStatementSession) -> list[int]:
     """Return the sequences at which the slices end."""
     step = max(session.rows(_MATCH_LAST_NODE_SEQUENCE)[0][0] or 0, 0) // _SEQUENCE_HISTOGRAM_PARTS + 1
     bounds: list[int] = []

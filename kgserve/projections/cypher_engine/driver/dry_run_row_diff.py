@@ -15,20 +15,24 @@ from typing import Any, LiteralString, TypeAlias
 import msgspec
 import numpy as np
 
-from kgserve.cypher.write_analysis import WriteScope
+from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.platform.lazy_pyarrow import pa, pc
 from kgserve.projections.cypher_engine.driver import bulk_copy
-from kgserve.projections.cypher_engine.driver.columns import ColumnSetQueries, build_edge_query, build_node_query
-from kgserve.projections.cypher_engine.driver.session import DriverSession
+from kgserve.projections.cypher_engine.driver.engine_column_values import (
+    QueryVariantsByColumnSet,
+    build_edge_fields_query_variants,
+    build_node_fields_query_variants,
+)
+from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.projections.cypher_engine.engine.protocol import (
     ChangedRow,
-    CompareRowsReply,
-    CompareRowsRequest,
+    CompareDryRunRowsRequest,
+    DryRunChangesReply,
     RowChanges,
     ScratchCopyUnreliable,
 )
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.fields import (
+from kgserve.storage.model.node_edge_fields import (
     EDGE,
     EDGE_ENDPOINTS,
     INTEGER_LIST_TYPE,
@@ -38,16 +42,16 @@ from kgserve.storage.model.fields import (
     RowField,
     field_names_of,
 )
-from kgserve.storage.model.rows import EdgeKey
+from kgserve.storage.model.node_edge_rows import EdgeKey
 
 
-class TableQueries(msgspec.Struct, frozen=True):
+class RowDiffQueries(msgspec.Struct, frozen=True):
     """Queries for one table: fingerprints of all rows, rows by offset, rows without a version."""
 
     look: LiteralString
     columns: Mapping[str, LiteralString]
-    at: ColumnSetQueries
-    new: ColumnSetQueries
+    at: QueryVariantsByColumnSet
+    new: QueryVariantsByColumnSet
 
 
 def _columns(row: LiteralString, fields: tuple[RowField, ...]) -> dict[str, LiteralString]:
@@ -63,17 +67,21 @@ def _fingerprint_expression(value: LiteralString, field: RowField) -> LiteralStr
     return f"hash({value})" if field.type is STRING_TYPE else value
 
 
-NODE_LOOKUP = TableQueries(
+NODE_LOOKUP = RowDiffQueries(
     "MATCH (e:Entity) RETURN offset(id(e)), e.version",
     _columns("e", NODE.whole[1:]),
-    build_node_query("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
-    build_node_query("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
+    build_node_fields_query_variants("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
+    build_node_fields_query_variants("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
 )
-EDGE_LOOKUP = TableQueries(
+EDGE_LOOKUP = RowDiffQueries(
     "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
     _columns("k", EDGE.whole[EDGE_ENDPOINTS:]),
-    build_edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"),
-    build_edge_query("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"),
+    build_edge_fields_query_variants(
+        "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"
+    ),
+    build_edge_fields_query_variants(
+        "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"
+    ),
 )
 _MATCH_TRIAL_NODE_COUNT = "MATCH (e:Entity) RETURN count(*)"
 _MATCH_EDGES_BACKWARDS = "MATCH (x:Entity)<-[k:RELATES_TO]-(y:Entity) RETURN offset(id(k))"
@@ -98,7 +106,9 @@ class ChangedRowOffsets(msgspec.Struct, frozen=True):
     now: list[int]
 
 
-def read_fingerprints(session: DriverSession, kind: TableQueries, columns: Collection[str]) -> RowFingerprints:
+def read_row_fingerprints(
+    session: PreparedStatementSession, kind: RowDiffQueries, columns: Collection[str]
+) -> RowFingerprints:
     """Return the versions and the fingerprints of the given columns of all rows."""
     wanted: list[LiteralString] = [kind.look, *(text for name, text in kind.columns.items() if name in columns)]
     query: LiteralString = ", ".join(wanted)
@@ -108,7 +118,7 @@ def read_fingerprints(session: DriverSession, kind: TableQueries, columns: Colle
     return RowFingerprints(places[order], table.take(pa.array(order)).remove_column(0))
 
 
-def find_changed_offsets(before: RowFingerprints, now: RowFingerprints) -> ChangedRowOffsets:
+def find_changed_row_offsets(before: RowFingerprints, now: RowFingerprints) -> ChangedRowOffsets:
     """Return the table offsets at which two fingerprints of the same columns differ."""
     stays, stayed = np.isin(before.places, now.places), np.isin(now.places, before.places)
     was, is_now = before.table.filter(pa.array(stays)), now.table.filter(pa.array(stayed))
@@ -128,23 +138,23 @@ def compare_columns(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedA
     return pc.or_(one_missing, pc.fill_null(pc.not_equal(one, other), fill_value=False))
 
 
-def count_nodes(session: DriverSession) -> int:
+def count_nodes(session: PreparedStatementSession) -> int:
     """Return the number of nodes."""
     return session.rows(_MATCH_TRIAL_NODE_COUNT)[0][0]
 
 
-def read_rows_at(session: DriverSession, kind: TableQueries, places: Sequence[int]) -> pa.Table:
+def read_rows_at_offsets(session: PreparedStatementSession, kind: RowDiffQueries, places: Sequence[int]) -> pa.Table:
     """Return the rows at the given table offsets, at least one, with all columns. Time grows with their number."""
     return session.arrow(kind.at.text(session), {"offsets": places})
 
 
-def read_rows_without_version(session: DriverSession, kind: TableQueries) -> pa.Table:
+def read_new_unversioned_rows(session: PreparedStatementSession, kind: RowDiffQueries) -> pa.Table:
     """Return the rows created by a statement without a version."""
     return session.arrow(kind.new.text(session))
 
 
-def are_edges_consistent(session: DriverSession, edges: RowFingerprints) -> bool:
-    """Return whether edges read from their targets equal those read from their sources.
+def are_edges_equal_in_both_directions(session: PreparedStatementSession, edges: RowFingerprints) -> bool:
+    """Return whether edges scanned backward, from targets, equal those scanned forward, from sources.
 
     A DETACH may leave some behind.
     """
@@ -162,16 +172,18 @@ _NODE_COLUMN_NAMES = field_names_of(NODE.whole)
 _EDGE_COLUMN_NAMES = field_names_of(EDGE.whole)
 
 
-class RowComparison:
+class DryRunRowComparison:
     """Comparison of a session's uncommitted rows with an earlier read transaction."""
 
-    def __init__(self, session: DriverSession, before: DriverSession, asked: CompareRowsRequest) -> None:
+    def __init__(
+        self, session: PreparedStatementSession, before: PreparedStatementSession, asked: CompareDryRunRowsRequest
+    ) -> None:
         self._session = session
         self._before = before
         self._asked = asked
         self._is_sound = True
 
-    def find_row_changes(self) -> CompareRowsReply:
+    def find_row_changes(self) -> DryRunChangesReply:
         """Return the changes. Raises ScratchCopyUnreliable if the file is unreliable, which a new file never is."""
         reach = self._asked.reach
         nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)
@@ -184,15 +196,15 @@ class RowComparison:
             edges_gone=[(key[0], key[1], key[2]) for key in edges_gone],
             doubled=_duplicate_edge_keys(now),
         )
-        return CompareRowsReply(found, self._is_sound)
+        return DryRunChangesReply(found, self._is_sound)
 
-    def _tables(self, kind: TableQueries, reach: WriteScope, count: int) -> _Tables:
+    def _tables(self, kind: RowDiffQueries, reach: StatementWriteBounds, count: int) -> _Tables:
         """Return rows before and after the statement, including at least all that differ."""
         names_version = reach.may_name("version")
         if kind is EDGE_LOOKUP and not reach.relations:
             return _empty_tables(kind)
         if reach.creates and names_version:
-            if not self._agrees(kind, reach, read_fingerprints(self._session, kind, ())):
+            if not self._agrees(kind, reach, read_row_fingerprints(self._session, kind, ())):
                 self._mark_unsound()
             return self._full_tables(kind)
         columns = {name for name in kind.columns if reach.may_set(name)}
@@ -204,12 +216,17 @@ class RowComparison:
             is_same = kind is NODE_LOOKUP and not reach.creates and count_nodes(self._session) == count
             return _empty_tables(kind) if is_same else self._changed_tables(kind, columns, reach, count)
         if reach.creates:
-            new = _comparable(read_rows_without_version(self._session, kind), kind)
+            new = _comparable(read_new_unversioned_rows(self._session, kind), kind)
             return new.slice(0, 0), new
         return _empty_tables(kind)
 
-    def _changed_tables(self, kind: TableQueries, columns: set[str], reach: WriteScope, count: int) -> _Tables:
-        before, now = read_fingerprints(self._before, kind, columns), read_fingerprints(self._session, kind, columns)
+    def _changed_tables(
+        self, kind: RowDiffQueries, columns: set[str], reach: StatementWriteBounds, count: int
+    ) -> _Tables:
+        before, now = (
+            read_row_fingerprints(self._before, kind, columns),
+            read_row_fingerprints(self._session, kind, columns),
+        )
         if not (
             before.has_no_duplicates
             and now.has_no_duplicates
@@ -218,29 +235,31 @@ class RowComparison:
         ):
             self._mark_unsound()
             return self._full_tables(kind)
-        found = find_changed_offsets(before, now)
+        found = find_changed_row_offsets(before, now)
         most = max(len(found.before), len(found.now))
         if most > MAX_FETCHED_ROWS or most * count > MAX_COMPARED_PAIRS:
             return self._full_tables(kind)
         return self._fetch(kind, found) if most else _empty_tables(kind)
 
-    def _agrees(self, kind: TableQueries, reach: WriteScope, now: RowFingerprints) -> bool:
-        return kind is NODE_LOOKUP or not reach.deletes or are_edges_consistent(self._session, now)
+    def _agrees(self, kind: RowDiffQueries, reach: StatementWriteBounds, now: RowFingerprints) -> bool:
+        return kind is NODE_LOOKUP or not reach.deletes or are_edges_equal_in_both_directions(self._session, now)
 
     def _mark_unsound(self) -> None:
         if not self._asked.new:
             raise ScratchCopyUnreliable
         self._is_sound = False
 
-    def _fetch(self, kind: TableQueries, found: ChangedRowOffsets) -> _Tables:
+    def _fetch(self, kind: RowDiffQueries, found: ChangedRowOffsets) -> _Tables:
         if not found.before:
-            new = _comparable(read_rows_at(self._session, kind, found.now), kind)
+            new = _comparable(read_rows_at_offsets(self._session, kind, found.now), kind)
             return new.slice(0, 0), new
-        before = _comparable(read_rows_at(self._before, kind, found.before), kind)
-        now = _comparable(read_rows_at(self._session, kind, found.now), kind) if found.now else before.slice(0, 0)
+        before = _comparable(read_rows_at_offsets(self._before, kind, found.before), kind)
+        now = (
+            _comparable(read_rows_at_offsets(self._session, kind, found.now), kind) if found.now else before.slice(0, 0)
+        )
         return before, now
 
-    def _full_tables(self, kind: TableQueries) -> _Tables:
+    def _full_tables(self, kind: RowDiffQueries) -> _Tables:
         write = bulk_copy.export_nodes if kind is NODE_LOOKUP else bulk_copy.export_edges
         name = snapshot.NODES_FILE if kind is NODE_LOOKUP else snapshot.EDGES_FILE
         tables: list[pa.Table] = []
@@ -261,11 +280,11 @@ def _empty_folder(folder: Path) -> Path:
     return folder
 
 
-def _fields(kind: TableQueries) -> tuple[str, ...]:
+def _fields(kind: RowDiffQueries) -> tuple[str, ...]:
     return _NODE_COLUMN_NAMES if kind is NODE_LOOKUP else _EDGE_COLUMN_NAMES
 
 
-def _comparable(rows: pa.Table, kind: TableQueries) -> pa.Table:
+def _comparable(rows: pa.Table, kind: RowDiffQueries) -> pa.Table:
     """Convert times to integers, because some have no Python value, and lists to JSON, which joins require."""
     table = rows.rename_columns(_fields(kind))
     for place, column in enumerate(table.columns):
@@ -305,7 +324,7 @@ def _changed(row: dict[str, Any], fields: list[str], key: tuple[str, ...]) -> Ch
     return ChangedRow(now, {name: row[name + _BEFORE] for name in fields} if was_there else None)
 
 
-def _empty_tables(kind: TableQueries) -> _Tables:
+def _empty_tables(kind: RowDiffQueries) -> _Tables:
     none = pa.table({name: pa.array([], pa.string()) for name in _fields(kind)})
     return none, none
 

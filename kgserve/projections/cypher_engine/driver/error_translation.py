@@ -6,7 +6,7 @@ import re
 
 import structlog
 
-from kgserve.cypher.guard import GuardedStatement
+from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import (
     EngineFailed,
     FieldError,
@@ -17,7 +17,7 @@ from kgserve.errors import (
     TimedOut,
     Unavailable,
 )
-from kgserve.storage.model.fields import EDGE, NODE
+from kgserve.storage.model.node_edge_fields import EDGE, NODE
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ OUT_OF_MEMORY_MESSAGE = (
 STATEMENT_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, OverflowError, SystemError, MemoryError)
 
 
-def translate_statement_error(error: Exception, statement: GuardedStatement) -> KgserveError:
+def translate_statement_error(error: Exception, statement: GuardedCypherStatement) -> KgserveError:
     """Return the kgserve error for a caller's statement, with what is wrong and its position."""
     error_text = str(error)
     if isinstance(error, MemoryError) or "Buffer manager exception" in error_text or "bad_alloc" in error_text:
@@ -81,7 +81,7 @@ def translate_statement_error(error: Exception, statement: GuardedStatement) -> 
     else:
         offset = _offset_of_name(message, statement.text)
     where = "" if offset is None else ", at line {}, column {}".format(*statement.place(offset))
-    message = message.rstrip(".") + where + suggest_schema_names(message, statement.text)
+    message = message.rstrip(".") + where + hint_for_unknown_schema_names(message, statement.text)
     return InvalidInput(f"query: {message}", (FieldError("query", message),))
 
 
@@ -139,7 +139,7 @@ _PROPERTY_SUGGESTIONS = {
 }
 
 
-def suggest_schema_names(message: str, statement: str) -> str:
+def hint_for_unknown_schema_names(message: str, statement: str) -> str:
     """Return a hint for unknown tables or properties in the statement; an empty string for other errors.
 
     The engine reports only the first unknown name; the hint covers all of them.

@@ -1,0 +1,1 @@
+"""Server side of the Cypher engine: handles, sessions, engine processes and their protocol."""

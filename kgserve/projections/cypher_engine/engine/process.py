@@ -22,7 +22,7 @@ from typing import Any, TypeVar, get_args
 
 import structlog
 
-from kgserve.cypher.guard import GuardedStatement
+from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import InvalidInput, TimedOut, Unavailable, error_class_named
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.settings import EngineName
@@ -202,7 +202,7 @@ class RequestChannel:
         self.connection = connection
         self._place = place
         self._requests = 0
-        self.statement: GuardedStatement | None = None
+        self.statement: GuardedCypherStatement | None = None
         """Caller's statement in progress."""
 
     def ask(

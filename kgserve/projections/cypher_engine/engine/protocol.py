@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import GuardedStatement
-from kgserve.cypher.write_analysis import WriteScope
+from kgserve.cypher.guard import GuardedCypherStatement
+from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.errors import FieldError
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.storage.model.change import NetChange, StoreState
-from kgserve.storage.model.digest import SerializedStoreState
-from kgserve.storage.model.fields import ColumnSet
-from kgserve.storage.model.rows import EdgeKey, EdgeRow, LinkKey, LinkRow, NodeRow
+from kgserve.storage.model.change_set import NetChange, StoreState
+from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.row_digest import SerializedStoreState
 
 FORK_REQUEST = b"fork"
 """Message to the fork server, sent with the channels' file descriptors; the reply is the new process id."""
@@ -67,9 +67,9 @@ class ApplyChangeRequest(msgspec.Struct, frozen=True, tag=True):
     edges_created: list[EdgeRow]
     edges_updated: list[EdgeRow]
     edges_deleted: list[EdgeKey]
-    links_created: list[LinkRow] = []
-    links_updated: list[LinkRow] = []
-    links_deleted: list[LinkKey] = []
+    links_created: list[CrossStoreLinkRow] = []
+    links_updated: list[CrossStoreLinkRow] = []
+    links_deleted: list[CrossStoreLinkKey] = []
 
     @classmethod
     def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> ApplyChangeRequest:
@@ -139,7 +139,7 @@ class RunStatementRequest(msgspec.Struct, frozen=True, tag=True):
     With ``writes`` it may change the process's file, within a dry run.
     """
 
-    statement: GuardedStatement
+    statement: GuardedCypherStatement
     seconds: float
     most: int | None
     writes: bool = False
@@ -183,14 +183,14 @@ class BeginDryRun(msgspec.Struct, frozen=True, tag=True):
     """Begin a dry run by opening a snapshot of the file before a statement changes it."""
 
 
-class CompareRowsRequest(msgspec.Struct, frozen=True, tag=True):
+class CompareDryRunRowsRequest(msgspec.Struct, frozen=True, tag=True):
     """Compare the file with the snapshot of the dry run, within the scope of the statement.
 
     ``nodes`` and ``edges`` are the counts before the statement. ``folder`` is for temporary rows. A ``new`` file is
     never doubtful.
     """
 
-    reach: WriteScope
+    reach: StatementWriteBounds
     nodes: int
     edges: int
     folder: str
@@ -232,8 +232,8 @@ class ScratchCopyUnreliable(Exception):
     """Raised when a reused scratch copy does not hold the expected rows; the caller retries on a new copy."""
 
 
-class CompareRowsReply(msgspec.Struct, frozen=True):
-    """Changes made by a statement. Not ``sound`` if the engine returned rows twice; the changes are still correct."""
+class DryRunChangesReply(msgspec.Struct, frozen=True):
+    """Row changes made by a dry-run statement; not ``sound`` if the engine returned rows twice."""
 
     difference: RowChanges
     sound: bool
@@ -270,7 +270,7 @@ _StatementRequest = (
     | NextChunkRequest
     | CloseResultRequest
     | BeginDryRun
-    | CompareRowsRequest
+    | CompareDryRunRowsRequest
     | EndDryRun
     | InterruptRequest
     | PingRequest

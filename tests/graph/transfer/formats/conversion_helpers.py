@@ -10,10 +10,15 @@ from typing import Any, BinaryIO
 import msgspec
 from hypothesis import strategies as st
 
-from kgserve.client.lines import write_atomically
-from kgserve.graph.transfer.formats.exchange_lines import ImportConversion, InputPart
-from kgserve.graph.transfer.formats.files import import_format, open_parts, pair_paths, write_pair
+from kgserve.client.json_lines_streaming import write_atomically
 from kgserve.graph.transfer.formats.graphml import write_graphml
+from kgserve.graph.transfer.formats.import_export_files import (
+    detect_import_format,
+    node_and_edge_file_paths,
+    open_import_tables,
+    write_node_and_edge_files,
+)
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FORMATS = ("csv", "parquet", "graphml")
@@ -61,12 +66,12 @@ def write(kind: str, lines: Iterable[bytes], folder: Path) -> Path:
             write_graphml(lines, file)
         return path
     with ExitStack() as stack:
-        nodes, edges = pair_paths(path, kind)
+        nodes, edges = node_and_edge_file_paths(path, kind)
         opened: dict[str, BinaryIO] = {
             "nodes": stack.enter_context(write_atomically(nodes)),
             "edges": stack.enter_context(write_atomically(edges)),
         }
-        write_pair(kind, lines, lambda part: _NonClosingFile(opened[part]))
+        write_node_and_edge_files(kind, lines, lambda part: _NonClosingFile(opened[part]))
     return path
 
 
@@ -86,11 +91,11 @@ class _NonClosingFile:
 def read(*paths: Path, kind: str | None = None, mapping: Path | None = None) -> tuple[list[Row], list[str]]:
     """Return the rows of an import, and its faults with their places."""
     with ExitStack() as stack:
-        return collect_rows(open_parts(kind or import_format(paths), paths, stack, mapping))
+        return collect_rows(open_import_tables(kind or detect_import_format(paths), paths, stack, mapping))
 
 
-def collect_rows(parts: Iterable[InputPart]) -> tuple[list[Row], list[str]]:
-    conversion = ImportConversion(parts)
+def collect_rows(parts: Iterable[ImportSourceTable]) -> tuple[list[Row], list[str]]:
+    conversion = ImportLinesWithSourceMap(parts)
     rows = [row(line) for block in conversion.blocks() for line in block.split(b"\n") if line]
     return rows, [fault.message for fault in conversion.faults]
 

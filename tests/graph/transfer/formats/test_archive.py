@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.files import extract_archive
+from kgserve.graph.transfer.formats.import_export_files import extract_import_zip
 
 NODES = "id,type\na,t\n"
 
@@ -27,23 +27,23 @@ def packed(*members: tuple[str, str], method: int = zipfile.ZIP_DEFLATED) -> Byt
 
 @pytest.mark.parametrize("name", ["nodes.csv", "a/b/nodes.csv", "work.nodes.csv", "../../nodes.csv", "/etc/nodes.csv"])
 def test_archive_member_names_cannot_escape_folder(name: str, tmp_path: Path) -> None:
-    kind, paths = extract_archive(packed((name, NODES)), tmp_path)
+    kind, paths = extract_import_zip(packed((name, NODES)), tmp_path)
     assert (kind, paths) == ("csv", [tmp_path / "nodes.csv"])
     assert [path.name for path in tmp_path.iterdir()] == ["nodes.csv"]
     assert paths[0].read_text() == NODES
 
 
 def test_archive_ignores_macos_metadata(tmp_path: Path) -> None:
-    _, paths = extract_archive(packed(("__MACOSX/._nodes.csv", "junk"), ("nodes.csv", NODES)), tmp_path)
+    _, paths = extract_import_zip(packed(("__MACOSX/._nodes.csv", "junk"), ("nodes.csv", NODES)), tmp_path)
     assert paths[0].read_text() == NODES
 
 
 def test_invalid_archives_are_rejected(tmp_path: Path) -> None:
     for members in ((), (("x.txt", ""),), (("nodes.csv", NODES), ("edges.parquet", ""))):
         with pytest.raises(InvalidInput, match="the archive must contain"):
-            extract_archive(packed(*members), tmp_path)
+            extract_import_zip(packed(*members), tmp_path)
     with pytest.raises(InvalidInput, match="use deflate"):
-        extract_archive(packed(("nodes.csv", NODES), method=zipfile.ZIP_LZMA), tmp_path)
+        extract_import_zip(packed(("nodes.csv", NODES), method=zipfile.ZIP_LZMA), tmp_path)
 
 
 def test_corrupt_archive_is_rejected_with_message(tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_corrupt_archive_is_rejected_with_message(tmp_path: Path) -> None:
         for _ in range(source.randint(1, 3)):
             text[source.randrange(len(text))] = source.randrange(256)
         with suppress(InvalidInput):
-            extract_archive(BytesIO(text), tmp_path)
+            extract_import_zip(BytesIO(text), tmp_path)

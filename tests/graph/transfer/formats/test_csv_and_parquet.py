@@ -138,8 +138,8 @@ MEASURING = """
 import sys, tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
-from kgserve.graph.transfer.formats.files import open_parts
-from kgserve.graph.transfer.formats.exchange_lines import ExchangeLine
+from kgserve.graph.transfer.formats.import_export_files import open_parts
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import ExchangeLine
 
 def sizes(path, stack):
     for part in open_parts("parquet", [path], stack):

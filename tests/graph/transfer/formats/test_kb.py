@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.files import import_format
+from kgserve.graph.transfer.formats.import_export_files import detect_import_format
 from tests.cli.running import kgserve
 from tests.graph.transfer.formats.conversion_helpers import Row, read
 
@@ -110,7 +110,7 @@ def test_notes_in_write_ahead_log_are_read_from_copy(tmp_path: Path) -> None:
         connection.execute("UPDATE notes SET body = 'in the log'")
         connection.commit()
         before = {each.name: each.read_bytes() for each in path.parent.iterdir() if not each.name.endswith("-shm")}
-        assert import_format([folder]) == "kb"
+        assert detect_import_format([folder]) == "kb"
         assert [row["content"] for row in read(folder)[0]] == ["in the log"]
         assert before == {each.name: each.read_bytes() for each in path.parent.iterdir() if each.name in before}
 

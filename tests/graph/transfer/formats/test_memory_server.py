@@ -7,7 +7,10 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.graph.transfer.formats.memory_server_file import is_memory_line, write_memory_server
+from kgserve.graph.transfer.formats.mcp_memory_server_file import (
+    is_mcp_memory_server_line,
+    write_mcp_memory_server_file,
+)
 from tests.graph.transfer.formats.conversion_helpers import FIXTURES, blocks
 from tests.server.http.serving import accepted
 
@@ -128,7 +131,7 @@ def test_faulty_memory_server_lines_are_reported(http: httpx.Client, api: str) -
     ],
 )
 def test_memory_server_lines_are_detected(line: str, is_theirs: bool) -> None:
-    assert is_memory_line(line.encode()) == is_theirs
+    assert is_mcp_memory_server_line(line.encode()) == is_theirs
 
 
 def test_foreign_content_exports_lines_as_observations() -> None:
@@ -137,7 +140,7 @@ def test_foreign_content_exports_lines_as_observations() -> None:
         {"kind": "edge", "from": "a", "to": "a", "relation_type": "R", "weight": 2},
     ]
     file = io.BytesIO()
-    assert write_memory_server(blocks(rows), file) == 2
+    assert write_mcp_memory_server_file(blocks(rows), file) == 2
     assert list(map(msgspec.json.decode, file.getvalue().splitlines())) == [
         {"type": "entity", "name": "a", "entityType": "t", "observations": ["one", "two"]},
         {"type": "relation", "from": "a", "to": "a", "relationType": "R"},

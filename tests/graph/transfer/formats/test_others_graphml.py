@@ -7,14 +7,14 @@ import networkx as nx
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.transfer.formats.files import stream_part
+from kgserve.graph.transfer.formats.import_export_files import read_stream_as_import_table
 from tests.graph.transfer.formats.conversion_helpers import FIXTURES, Row, collect_rows, read
 
 HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><key id="k" for="node" attr.name="n" attr.type="int"/>\n'
 
 
 def graphml(text: str) -> tuple[list[Row], list[str]]:
-    return collect_rows([stream_part("graphml", io.BytesIO(text.encode()), "x.graphml")])
+    return collect_rows([read_stream_as_import_table("graphml", io.BytesIO(text.encode()), "x.graphml")])
 
 
 def node(**fields: object) -> Row:

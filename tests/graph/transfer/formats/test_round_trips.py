@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from kgserve.graph.transfer.formats import parquet_pair
+from kgserve.graph.transfer.formats import nodes_and_edges_parquet
 from tests.fuzzing import examples
 from tests.graph.transfer.formats.conversion_helpers import (
     ADVERSARIAL_TEXTS,
@@ -126,7 +126,7 @@ def test_parquet_types_and_row_group_size(tmp_path: Path) -> None:
         assert file.schema_arrow.field("created_at").type == pa.timestamp("us", tz="UTC")
         assert file.num_row_groups > 1
         assert all(
-            file.metadata.row_group(number).total_byte_size < 2 * parquet_pair.ROW_GROUP_BYTES
+            file.metadata.row_group(number).total_byte_size < 2 * nodes_and_edges_parquet.ROW_GROUP_BYTES
             for number in range(file.num_row_groups)
         )
 

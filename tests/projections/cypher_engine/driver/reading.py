@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.projections.cypher_engine.engine.engine import EngineSession
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineProcessSession
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.change import StoreState
-from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 
 _INCOMING = """
 MATCH (y:Entity)<-[k:RELATES_TO]-(x:Entity)
@@ -31,10 +31,10 @@ class Contents(msgspec.Struct):
         return next(row for row in self.nodes if row.id == node_id)
 
 
-def contents(session: EngineSession) -> Contents:
+def contents(session: EngineProcessSession) -> Contents:
     """Return all rows of the engine; no write may be in progress."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = session.dump(folder)
-        nodes, edges = list(snapshot.read_nodes(folder)), list(snapshot.read_edges(folder))
+        nodes, edges = list(snapshot.read_snapshot_nodes(folder)), list(snapshot.read_snapshot_edges(folder))
     return Contents(state, nodes, edges, [EdgeRow(*values) for values in session.rows(_INCOMING)])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import GuardedStatement
-from kgserve.projections.cypher_engine.driver import statement
-from kgserve.projections.cypher_engine.driver.database import create_tables
-from kgserve.projections.cypher_engine.driver.engine_classes import Database  # noqa: TID251
-from kgserve.projections.cypher_engine.driver.session import DriverSession
+from kgserve.cypher.guard import GuardedCypherStatement
+from kgserve.projections.cypher_engine.driver import cypher_statement_execution
+from kgserve.projections.cypher_engine.driver.engine_database_files import create_tables
+from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.selected_engine_classes import Database  # noqa: TID251
 
 CREATE = """
 CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}',
@@ -22,9 +22,9 @@ CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}'
 
 
 @pytest.fixture(scope="module")
-def session() -> Generator[DriverSession]:
+def session() -> Generator[PreparedStatementSession]:
     database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
-    session = DriverSession(database)
+    session = PreparedStatementSession(database)
     create_tables(session)
     session.run(CREATE)
     yield session
@@ -32,9 +32,13 @@ def session() -> Generator[DriverSession]:
     database.close()
 
 
-def rows(session: DriverSession, text: str, *, through_arrow: bool) -> list[list[Any]]:
-    way = statement.open_write_result if through_arrow else statement.open_read_result
-    with way(session, GuardedStatement(text, updates=False, explains=False, parameters={})) as cursor:
+def rows(session: PreparedStatementSession, text: str, *, through_arrow: bool) -> list[list[Any]]:
+    way = (
+        cypher_statement_execution.open_write_statement_result
+        if through_arrow
+        else cypher_statement_execution.open_read_statement_result
+    )
+    with way(session, GuardedCypherStatement(text, updates=False, explains=False, parameters={})) as cursor:
         return cursor.take(1000)
 
 
@@ -55,7 +59,7 @@ def rows(session: DriverSession, text: str, *, through_arrow: bool) -> list[list
         "UNWIND [1, 2, 3, 4] AS i RETURN i, CASE WHEN i % 2 = 0 THEN {a: i, b: {c: [i]}} ELSE NULL END AS s",
     ],
 )
-def test_arrow_and_direct_reads_agree(session: DriverSession, text: str) -> None:
+def test_arrow_and_direct_reads_agree(session: PreparedStatementSession, text: str) -> None:
     assert rows(session, text, through_arrow=True) == rows(session, text, through_arrow=False)
 
 
@@ -74,10 +78,10 @@ def test_arrow_and_direct_reads_agree(session: DriverSession, text: str) -> None
         ("CAST(NULL AS DATE)", None),
     ],
 )
-def test_times_are_text_in_any_year(session: DriverSession, expression: str, value: object) -> None:
+def test_times_are_text_in_any_year(session: PreparedStatementSession, expression: str, value: object) -> None:
     assert rows(session, f"RETURN {expression}", through_arrow=False) == [[value]]
 
 
-def test_nulls_in_lists_of_different_lengths(session: DriverSession) -> None:
+def test_nulls_in_lists_of_different_lengths(session: PreparedStatementSession) -> None:
     text = "UNWIND [[date('2024-01-01')], NULL, [], [date('2024-01-02'), NULL]] AS days RETURN days"
     assert rows(session, text, through_arrow=False) == [[["2024-01-01"]], [None], [[]], [["2024-01-02", None]]]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.materialize import materialize_rows
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change import StoreState
+from kgserve.storage.journal.row_materialization import materialize_rows_to_parquet
+from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from tests.engines import ENGINE
 from tests.storage.journal.history import History
 
@@ -28,13 +28,13 @@ def rows(tmp_path: Path) -> tuple[Path, StoreState]:
     sizes = [*(8_000,) * 4_000, *(1_000_000,) * 8, *(10,) * 2_000]
     for start in range(0, len(sizes), 500):
         puts = [
-            NodePut(index, f"n{start + index}", "t", choice.randbytes(size // 2).hex())
+            NodeUpsert(index, f"n{start + index}", "t", choice.randbytes(size // 2).hex())
             for index, size in enumerate(sizes[start : start + 500])
         ]
-        history.add(WriteBatch(nodes=puts, edges=[EdgePut(0, (puts[0].id, puts[-1].id, "r"))]))
+        history.add(WriteBatch(nodes=puts, edges=[EdgeUpsert(0, (puts[0].id, puts[-1].id, "r"))]))
     folder = tmp_path / "rows"
     folder.mkdir()
-    return folder, materialize_rows(None, history.changes, folder, memory_bytes=CACHE).state
+    return folder, materialize_rows_to_parquet(None, history.changes, folder, memory_bytes=CACHE).state
 
 
 def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
@@ -51,6 +51,6 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
         assert session.rows("MATCH (e:Entity) WHERE e.id IS NULL RETURN count(*)") == [[0]]
         assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]
     engine.retire()
-    assert snapshot.measure_row_files(dumped) == (state.digest, state.nodes, state.edges)
+    assert snapshot.digest_and_count_row_files(dumped) == (state.digest, state.nodes, state.edges)
     assert sorted(found.name for found in dumped.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]
     assert sorted(found.name for found in folder.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from kgserve.projections.cypher_engine.engine.engine import EngineSession
-from kgserve.storage.model.batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.fields import ColumnSet, EdgeExtras, EdgeExtrasPut, NodeExtras, NodeExtrasPut
-from kgserve.storage.model.rows import EdgeRow, NodeRow
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineProcessSession
+from kgserve.storage.model.node_edge_fields import ColumnSet, EdgeExtras, EdgeExtrasUpsert, NodeExtras, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
 from tests.projections.cypher_engine.driver.reading import contents
 from tests.stores.test_compaction import outgrow
@@ -20,10 +20,12 @@ from tests.stores.writing import ask, assert_whole, batch, forget_close, layout,
 
 IDS = [f"n{number}" for number in range(400)]
 EDGES = [(node_id, IDS[(number + 1) % len(IDS)], "r") for number, node_id in enumerate(IDS)]
-EXTRAS = NodeExtrasPut("it's short", ("b", "a,[]", "日本"), 0, "ada", -62_135_596_800_000_000, 253_402_300_799_999_999)
+EXTRAS = NodeExtrasUpsert(
+    "it's short", ("b", "a,[]", "日本"), 0, "ada", -62_135_596_800_000_000, 253_402_300_799_999_999
+)
 HELD = NodeExtras("it's short", ("b", "a,[]", "日本"), 0, "ada", -62_135_596_800_000_000, 253_402_300_799_999_999)
-ON_EDGE, HELD_ON_EDGE = EdgeExtrasPut(0, "", -1, 1), EdgeExtras(0, "", -1, 1)
-CLEARING = NodeExtrasPut("", (), None, "", None, None)
+ON_EDGE, HELD_ON_EDGE = EdgeExtrasUpsert(0, "", -1, 1), EdgeExtras(0, "", -1, 1)
+CLEARING = NodeExtrasUpsert("", (), None, "", None, None)
 
 
 @pytest.fixture
@@ -34,14 +36,14 @@ def store(tmp_path: Path) -> Iterator[OpenStore]:
         yield opened_store
 
 
-def extending(*ids: str, extras: NodeExtrasPut = EXTRAS) -> WriteBatch:
+def extending(*ids: str, extras: NodeExtrasUpsert = EXTRAS) -> WriteBatch:
     """Return an upsert of extras for some nodes and for the edges that start there."""
     ring = dict(zip(IDS, EDGES, strict=True))
-    edges = [EdgePut(index, ring[node_id], extras=ON_EDGE) for index, node_id in enumerate(ids)]
-    return WriteBatch(nodes=[NodePut(i, node_id, extras=extras) for i, node_id in enumerate(ids)], edges=edges)
+    edges = [EdgeUpsert(index, ring[node_id], extras=ON_EDGE) for index, node_id in enumerate(ids)]
+    return WriteBatch(nodes=[NodeUpsert(i, node_id, extras=extras) for i, node_id in enumerate(ids)], edges=edges)
 
 
-def seen(session: EngineSession, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]]:
+def seen(session: EngineProcessSession, ids: list[str]) -> tuple[list[NodeRow], list[EdgeRow]]:
     """Return nodes and the edges that start there, which must be equal from both ends."""
     found = contents(session)
     nodes = sorted((row for row in found.nodes if row.id in ids), key=lambda row: row.id)
@@ -79,7 +81,7 @@ def test_the_first_extras_add_the_columns(store: OpenStore, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 60])
 def test_recreating_a_node_adds_no_columns(store: OpenStore, count: int) -> None:
-    again = [NodePut(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
+    again = [NodeUpsert(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
     write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
     ask(store)
     assert (store.engine.width, store.engine.rebuilds) == (ColumnSet.PLAIN, 0)
@@ -87,7 +89,7 @@ def test_recreating_a_node_adds_no_columns(store: OpenStore, count: int) -> None
 
 
 def test_extras_of_an_edge_add_the_columns(store: OpenStore) -> None:
-    write(store, WriteBatch(edges=[EdgePut(0, EDGES[0], extras=EdgeExtrasPut(7))]))
+    write(store, WriteBatch(edges=[EdgeUpsert(0, EDGES[0], extras=EdgeExtrasUpsert(7))]))
     with store.engine.reading() as session:
         assert seen(session, ["n0", "n1"])[1][0].extras == EdgeExtras(7)
     assert_whole(store)
@@ -103,7 +105,7 @@ def test_columns_can_be_added_before_the_first_row(store: OpenStore) -> None:
 
 def test_the_first_extras_in_an_empty_store(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        write(store, WriteBatch(nodes=[NodePut(0, "n0", "t", extras=EXTRAS), NodePut(1, "n1", "t")]))
+        write(store, WriteBatch(nodes=[NodeUpsert(0, "n0", "t", extras=EXTRAS), NodeUpsert(1, "n1", "t")]))
         with store.engine.reading() as session:
             assert {row.id: row.extras for row in contents(session).nodes} == {"n0": HELD, "n1": None}
         assert_whole(store)
@@ -112,8 +114,8 @@ def test_the_first_extras_in_an_empty_store(tmp_path: Path) -> None:
 def test_cleared_and_recreated_rows_have_no_extras(store: OpenStore) -> None:
     write(store, extending(*IDS[:50]))
     cleared, made_again = IDS[:45], IDS[45:50]
-    clearing = [EdgePut(i, EDGES[i], extras=EdgeExtrasPut(0, "", None, None)) for i in range(45)]
-    nodes = [NodePut(i, node_id, extras=CLEARING) for i, node_id in enumerate(cleared)]
+    clearing = [EdgeUpsert(i, EDGES[i], extras=EdgeExtrasUpsert(0, "", None, None)) for i in range(45)]
+    nodes = [NodeUpsert(i, node_id, extras=CLEARING) for i, node_id in enumerate(cleared)]
     futures = write_together(
         store,
         WriteBatch(nodes=nodes, edges=clearing),
@@ -132,7 +134,7 @@ def test_cleared_and_recreated_rows_have_no_extras(store: OpenStore) -> None:
 
 def test_times_are_stored_and_cleared_individually(store: OpenStore) -> None:
     write(store, extending("n0"))
-    write(store, extending("n0", extras=NodeExtrasPut(freshness_at=None, valid_from=UNSET, valid_to=0)))
+    write(store, extending("n0", extras=NodeExtrasUpsert(freshness_at=None, valid_from=UNSET, valid_to=0)))
     with store.engine.reading() as session:
         ((row,), _) = seen(session, ["n0"])
     assert row.extras == NodeExtras(HELD.summary, HELD.tags, None, "", HELD.valid_from, 0)
@@ -179,7 +181,7 @@ def test_compaction_keeps_the_columns(store: OpenStore, tmp_path: Path) -> None:
     assert len(list(layout(tmp_path).root.glob("graph*.kuzu"))) == 1
 
 
-MEMORY = NodeExtrasPut(
+MEMORY = NodeExtrasUpsert(
     "short", name="Ada", confidence=0.5, confidence_at=7, importance=1.0, source="chat", context="at lunch", layer=3,
     ended="merged", former_from=None, former_to=9, belongs_to="n1",
 )  # fmt: skip
@@ -195,8 +197,11 @@ def test_only_a_memory_or_a_name_adds_memory_columns(store: OpenStore) -> None:
         assert not {"name", "confidence", "layer"} & {
             row[1] for row in session.rows("CALL table_info('Entity') RETURN *")
         }
-    write(store, WriteBatch(nodes=[NodePut(0, "n1", extras=MEMORY), NodePut(0, "n2", extras=NodeExtrasPut(name="B"))]))
-    write(store, WriteBatch(edges=[EdgePut(0, EDGES[5], extras=EdgeExtrasPut(confidence=0.25, context="said"))]))
+    write(
+        store,
+        WriteBatch(nodes=[NodeUpsert(0, "n1", extras=MEMORY), NodeUpsert(0, "n2", extras=NodeExtrasUpsert(name="B"))]),
+    )
+    write(store, WriteBatch(edges=[EdgeUpsert(0, EDGES[5], extras=EdgeExtrasUpsert(confidence=0.25, context="said"))]))
     with store.engine.reading() as session:
         nodes, edges = seen(session, ["n0", "n1", "n2", "n5", "n6"])
         assert session.width is ColumnSet.MEMORY
@@ -207,13 +212,13 @@ def test_only_a_memory_or_a_name_adds_memory_columns(store: OpenStore) -> None:
 
 
 def test_a_former_memory_has_no_values_in_memory_columns(store: OpenStore) -> None:
-    write(store, WriteBatch(nodes=[NodePut(0, node_id, extras=MEMORY) for node_id in IDS[:50]]))
-    gone = NodeExtrasPut(
+    write(store, WriteBatch(nodes=[NodeUpsert(0, node_id, extras=MEMORY) for node_id in IDS[:50]]))
+    gone = NodeExtrasUpsert(
         "", **dict.fromkeys(("confidence", "confidence_at", "importance", "layer", "former_to")), **NO_TEXT
     )
     futures = write_together(
         store,
-        WriteBatch(nodes=[NodePut(0, node_id, extras=gone) for node_id in IDS[:45]]),
+        WriteBatch(nodes=[NodeUpsert(0, node_id, extras=gone) for node_id in IDS[:45]]),
         WriteBatch(delete_nodes=IDS[45:50]),
         batch(*IDS[45:50]),
     )

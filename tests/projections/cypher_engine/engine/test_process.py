@@ -29,7 +29,7 @@ from kgserve.errors import (
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.projections.cypher_engine.engine import process as engine_process
-from kgserve.projections.cypher_engine.engine.engine import EngineOptions, build_engine_file
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.process import (
     ENGINE_IDLE_TIMEOUT_SECONDS,
     EngineProcess,
@@ -42,7 +42,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     EngineFileOptions,
     InternalQueryRequest,
 )
-from kgserve.storage.model.change import StoreState
+from kgserve.storage.model.change_set import StoreState
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
@@ -405,7 +405,12 @@ def test_processes_end_with_the_server() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["kgserve.server.app", "kgserve.client.embedded", "kgserve.graph.cypher.write_transaction", "kgserve.stores.pool"],
+    [
+        "kgserve.server.app",
+        "kgserve.client.embedded",
+        "kgserve.graph.cypher.engine_write_statements",
+        "kgserve.stores.pool",
+    ],
 )
 def test_the_server_does_not_import_the_engine(module: str) -> None:
     script = f"import sys, {module}; print([name for name in sys.modules if name.split('.')[0] in ('kuzu', 'ladybug')])"

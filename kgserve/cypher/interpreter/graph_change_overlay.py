@@ -1,0 +1,593 @@
+"""Changes of a statement as an overlay over a graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from typing_extensions import override
+
+from kgserve.cypher.interpreter.graph_view_interface import (
+    NO_LABEL,
+    RelationshipKey,
+    StatementGraphView,
+    WritableGraphView,
+)
+from kgserve.cypher.interpreter.marker_labels import is_marker_label
+from kgserve.cypher.interpreter.property_values import (
+    check_label_property,
+    check_property_value,
+    resolve_new_node_label,
+)
+from kgserve.cypher.interpreter.stored_temporal_values import encode_property_as_json
+from kgserve.cypher.interpreter.temporary_property_indexes import TemporaryPropertyIndexes
+from kgserve.cypher.interpreter.value_comparison import describe_value, value_equivalence_key
+from kgserve.errors import InvalidInput
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+GENERATED_ID_PREFIX = "_:"
+"""Begins the ids of nodes that were created without one; such an id is no property of its node."""
+NODE_COLUMNS = frozenset({"content", "summary", "tags"})
+"""Properties of a node that its row has in columns of their own."""
+RELATIONSHIP_COLUMNS = frozenset({"weight"})
+"""Properties of a relationship that its row has in columns of their own."""
+
+
+class NodeDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference of a node before and after a statement; a label is None where the node does not exist.
+
+    ``properties`` lack null values, the label and the id.
+    """
+
+    id: str
+    label_before: str | None = None
+    label: str | None = None
+    properties_before: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+
+
+class RelationshipDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Properties of a relationship before and after a statement; None where it does not exist."""
+
+    key: RelationshipKey
+    properties_before: dict[str, Any] | None = None
+    properties: dict[str, Any] | None = None
+
+
+class GraphChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes that a statement makes to a graph, as differences to the graph before it."""
+
+    created_nodes: list[NodeDifference]
+    updated_nodes: list[NodeDifference]
+    deleted_nodes: list[NodeDifference]
+    created_relationships: list[RelationshipDifference]
+    updated_relationships: list[RelationshipDifference]
+    deleted_relationships: list[RelationshipDifference]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing changed."""
+        return not any(getattr(self, name) for name in self.__struct_fields__)
+
+
+class GraphUpdateCounts(msgspec.Struct):
+    """Numbers of the graph updates of a statement by type, as drivers report them."""
+
+    nodes_created: int = 0
+    nodes_deleted: int = 0
+    relationships_created: int = 0
+    relationships_deleted: int = 0
+    properties_set: int = 0
+    labels_added: int = 0
+    labels_removed: int = 0
+
+
+class EditedNode(msgspec.Struct):
+    """Node that was created or changed; ``properties`` lack its id and label."""
+
+    label: str
+    properties: dict[str, Any]
+
+
+class GraphChangeOverlay(WritableGraphView):
+    """Overlay of changes over a graph that does not change itself.
+
+    A deleted node or relationship has no properties any more, but its columns can
+    still be shown: those of an empty one.
+    """
+
+    def __init__(
+        self,
+        base: StatementGraphView,
+        *,
+        node_columns: Collection[str] = NODE_COLUMNS,
+        relationship_columns: Collection[str] = RELATIONSHIP_COLUMNS,
+    ) -> None:
+        """Name the properties that `node_columns` and `relationship_columns` show outside ``attributes``."""
+        self.base = base
+        self.version = 0
+        self.counts = GraphUpdateCounts()
+        self._node_columns = frozenset(node_columns)
+        self._relationship_columns = frozenset(relationship_columns)
+        self._base_indexes = TemporaryPropertyIndexes(base)
+        self._nodes: dict[str, EditedNode] = {}
+        self._created: set[str] = set()
+        self._deleted: dict[str, bool] = {}
+        self._edited_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._edited_by_value: defaultdict[tuple[str, Hashable], dict[str, None]] = defaultdict(dict)
+        self._edit_order: list[str] = []
+        self._defaults: dict[str, tuple[dict[str, None], int]] = {}
+        self._relationships: dict[RelationshipKey, dict[str, Any]] = {}
+        self._removed: set[RelationshipKey] = set()
+        self._outgoing: defaultdict[str, dict[RelationshipKey, None]] = defaultdict(dict)
+        self._incoming: defaultdict[str, dict[RelationshipKey, None]] = defaultdict(dict)
+
+    # Nodes
+
+    @override
+    def node_ids(self) -> Iterator[str]:
+        for node_id in self.base.node_ids():
+            if node_id not in self._deleted:
+                yield node_id
+        yield from [node_id for node_id in self._nodes if node_id in self._created]
+
+    @override
+    def node_ids_by_label(self, label: str) -> Iterator[str]:
+        edited, deleted = self._nodes, self._deleted
+        for node_id in self.base.node_ids_by_label(label):
+            if node_id not in edited and node_id not in deleted:
+                yield node_id
+        yield from list(self._edited_by_label.get(label, ()))
+
+    @override
+    def node_ids_by_property(self, label: str | None, name: str, value: Any) -> Iterable[str] | None:
+        if name == "id":
+            return (value,) if isinstance(value, str) and self.has_node(value) else ()
+        if name == "type":
+            return list(self.node_ids_by_label(value)) if isinstance(value, str) and value != NO_LABEL else ()
+        found = self.base.node_ids_by_property(label, name, value)
+        if found is None:
+            found = self._base_indexes.find(label, name, value)
+        if found is None:
+            return None
+        edited = {**self._edited_by_value.get((name, _lookup_key(value)), {}), **self._find_defaults(name)}
+        own = [node_id for node_id in edited if node_id in self._nodes and label in {None, self._nodes[node_id].label}]
+        return [*(node_id for node_id in found if node_id not in self._nodes and node_id not in self._deleted), *own]
+
+    def _find_defaults(self, name: str) -> dict[str, None]:
+        """Return the changed nodes that have a value for a property without being given one."""
+        found, count = self._defaults.get(name, ({}, 0))
+        for node_id in self._edit_order[count:]:
+            if self.base.unset_node_property(node_id, name) is not None:
+                found[node_id] = None
+        self._defaults[name] = (found, len(self._edit_order))
+        return found
+
+    @override
+    def has_node(self, node_id: str) -> bool:
+        return node_id in self._nodes or (node_id not in self._deleted and self.base.has_node(node_id))
+
+    @override
+    def node_label(self, node_id: str) -> str | None:
+        node = self._nodes.get(node_id)
+        if node is not None:
+            return node.label
+        return None if node_id in self._deleted else self.base.node_label(node_id)
+
+    @override
+    def node_property(self, node_id: str, name: str) -> Any:
+        node = self._nodes.get(node_id)
+        if node is None:
+            self._refuse_deleted(node_id)
+            return self.base.node_property(node_id, name)
+        if name == "id":
+            return node_id
+        if name == "type":
+            return None if node.label == NO_LABEL else node.label
+        value = node.properties.get(name)
+        if value is None and name == node.label and is_marker_label(name):
+            return True
+        return self.base.unset_node_property(node_id, name) if value is None else value
+
+    @override
+    def node_properties(self, node_id: str) -> dict[str, Any]:
+        node = self._nodes.get(node_id)
+        if node is None:
+            self._refuse_deleted(node_id)
+            return self.base.node_properties(node_id)
+        if node_id.startswith(GENERATED_ID_PREFIX):
+            return {**node.properties}
+        return {"id": node_id, **node.properties}
+
+    @override
+    def unset_node_property(self, node_id: str, name: str) -> Any:
+        return self.base.unset_node_property(node_id, name)
+
+    @override
+    def node_columns(self, node_id: str) -> dict[str, Any]:
+        node = self._nodes.get(node_id)
+        if node_id in self._deleted:
+            node = EditedNode(NO_LABEL, {})
+        if node is None:
+            return self.base.node_columns(node_id)
+        is_own = node_id in self._created or node_id in self._deleted
+        shown = {"_label": "Entity"} if is_own else self.base.node_columns(node_id)
+        shown = {key: value for key, value in shown.items() if key not in self._node_columns}
+        own = {key: value for key, value in node.properties.items() if key in self._node_columns}
+        attributes = {key: value for key, value in node.properties.items() if key not in self._node_columns}
+        return {**shown, "id": node_id, "type": node.label, **own, "attributes": _encode_attributes(attributes)}
+
+    @override
+    def create_node(self, label: str, properties: dict[str, Any]) -> str:
+        node_id = properties.get("id")
+        if node_id is None:
+            node_id = GENERATED_ID_PREFIX + uuid4().hex
+        else:
+            self._check_new_id(node_id)
+        label = resolve_new_node_label(label, properties.get("type"))
+        kept = {name: value for name, value in properties.items() if value is not None and name not in {"id", "type"}}
+        for name, value in kept.items():
+            check_property_value(name, value)
+        self._created.add(node_id)
+        self._put_node(node_id, EditedNode(label, kept))
+        self.counts.nodes_created += 1
+        self.counts.properties_set += len(kept)
+        self.counts.labels_added += label != NO_LABEL
+        return node_id
+
+    @override
+    def set_node_property(self, node_id: str, name: str, value: Any) -> None:
+        if name == "id":
+            if value != node_id:
+                raise InvalidInput(f"node {node_id!r}: an id cannot change; create another node with the new id")
+            return
+        if name == "type":
+            self.set_node_label(node_id, NO_LABEL if value is None else check_label_property(value))
+            return
+        node = self._edit_node(node_id)
+        if value is None:
+            if node.properties.pop(name, None) is not None:
+                self.counts.properties_set += 1
+        else:
+            check_property_value(name, value)
+            node.properties[name] = value
+            self._edited_by_value[name, _lookup_key(value)][node_id] = None
+            self.counts.properties_set += 1
+        self.version += 1
+
+    @override
+    def set_node_label(self, node_id: str, label: str) -> None:
+        node = self._edit_node(node_id)
+        if node.label == label:
+            return
+        self.counts.labels_removed += node.label != NO_LABEL
+        self.counts.labels_added += label != NO_LABEL
+        self._edited_by_label[node.label].pop(node_id, None)
+        self._edited_by_label[label][node_id] = None
+        node.label = label
+        self.version += 1
+
+    @override
+    def delete_node(self, node_id: str) -> None:
+        if not self.has_node(node_id):
+            return
+        node = self._nodes.pop(node_id, None)
+        if node is not None:
+            self._edited_by_label[node.label].pop(node_id, None)
+        self._deleted[node_id] = True
+        self.version += 1
+        self.counts.nodes_deleted += 1
+
+    @override
+    def detach_node(self, node_id: str) -> None:
+        for is_outgoing in (True, False):
+            for key in list(self._iterate_relationships(node_id, is_outgoing=is_outgoing)):
+                self.delete_relationship(key)
+
+    # Relationships
+
+    @override
+    def relationships(
+        self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()
+    ) -> Iterable[RelationshipKey]:
+        if not self.version and node_id not in self._created:
+            return self.base.relationships(node_id, is_outgoing=is_outgoing, types=types)
+        keys = self._iterate_relationships(node_id, is_outgoing=is_outgoing, types=types)
+        if not self._deleted:
+            return keys
+        other = 1 if is_outgoing else 0
+        return [key for key in keys if key[other] not in self._deleted]
+
+    @override
+    def count_relationships(self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()) -> int:
+        if not self.version:
+            return self.base.count_relationships(node_id, is_outgoing=is_outgoing, types=types)
+        return super().count_relationships(node_id, is_outgoing=is_outgoing, types=types)
+
+    def _iterate_relationships(
+        self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()
+    ) -> list[RelationshipKey]:
+        """Return the relationships of a node, also those whose other node was deleted."""
+        keys: list[RelationshipKey] = []
+        if node_id not in self._created:
+            found = self.base.relationships(node_id, is_outgoing=is_outgoing, types=types)
+            keys = [key for key in found if key not in self._removed] if self._removed else list(found)
+        own = (self._outgoing if is_outgoing else self._incoming).get(node_id)
+        if own:
+            keys += [key for key in own if key[2] in types] if types else own
+        return keys
+
+    @override
+    def has_relationship(self, key: RelationshipKey) -> bool:
+        if key in self._relationships:
+            return True
+        if key in self._removed or key[0] in self._created or key[1] in self._created:
+            return False
+        return self.base.has_relationship(key)
+
+    @override
+    def relationship_property(self, key: RelationshipKey, name: str) -> Any:
+        own = self._relationships.get(key)
+        if own is not None:
+            value = own.get(name)
+            return self.base.unset_relationship_property(key, name) if value is None else value
+        self._refuse_removed(key)
+        return self.base.relationship_property(key, name)
+
+    @override
+    def relationship_properties(self, key: RelationshipKey) -> dict[str, Any]:
+        own = self._relationships.get(key)
+        if own is not None:
+            return {**own}
+        self._refuse_removed(key)
+        return self.base.relationship_properties(key)
+
+    @override
+    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
+        return self.base.unset_relationship_property(key, name)
+
+    @override
+    def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:
+        own = self._relationships.get(key)
+        if own is None:
+            if self.has_relationship(key):
+                return self.base.relationship_columns(key)
+            own = {}
+        in_base = key not in self._removed and key[0] not in self._created and self.base.has_relationship(key)
+        shown = self.base.relationship_columns(key) if in_base else {"_label": "RELATES_TO"}
+        shown = {name: value for name, value in shown.items() if name not in self._relationship_columns}
+        columns = {name: value for name, value in own.items() if name in self._relationship_columns}
+        attributes = {name: value for name, value in own.items() if name not in self._relationship_columns}
+        source, target, type_ = key
+        return {
+            **shown,
+            "_from": source,
+            "_to": target,
+            "relation_type": type_,
+            **columns,
+            "attributes": _encode_attributes(attributes),
+        }
+
+    @override
+    def create_relationship(self, source: str, target: str, type_: str, properties: dict[str, Any]) -> RelationshipKey:
+        for node_id in (source, target):
+            if not self.has_node(node_id):
+                raise InvalidInput(f"node {node_id!r} was deleted; no relationship can be created at it")
+        key = (source, target, type_)
+        if self.has_relationship(key):
+            raise InvalidInput(
+                f"a relationship {type_} from {source!r} to {target!r} exists already, and there can be only one; "
+                "match it and SET its properties"
+            )
+        kept = {name: value for name, value in properties.items() if value is not None}
+        for name, value in kept.items():
+            check_property_value(name, value)
+        self._relationships[key] = kept
+        self._outgoing[source][key] = None
+        self._incoming[target][key] = None
+        self.version += 1
+        self.counts.relationships_created += 1
+        self.counts.properties_set += len(kept)
+        return key
+
+    @override
+    def set_relationship_property(self, key: RelationshipKey, name: str, value: Any) -> None:
+        own = self._relationships.get(key)
+        if own is None:
+            self._refuse_removed(key)
+            own = self._relationships[key] = {**self.base.relationship_properties(key)}
+        if value is None:
+            if own.pop(name, None) is not None:
+                self.counts.properties_set += 1
+        else:
+            check_property_value(name, value)
+            own[name] = value
+            self.counts.properties_set += 1
+        self.version += 1
+
+    @override
+    def delete_relationship(self, key: RelationshipKey) -> None:
+        if not self.has_relationship(key):
+            return
+        self._relationships.pop(key, None)
+        if key in self._outgoing.get(key[0], ()):
+            del self._outgoing[key[0]][key]
+            del self._incoming[key[1]][key]
+        else:
+            self._removed.add(key)
+        self.version += 1
+        self.counts.relationships_deleted += 1
+
+    @override
+    def check_deletions(self) -> None:
+        for node_id in self._deleted:
+            for is_outgoing in (True, False):
+                for source, target, type_ in self._iterate_relationships(node_id, is_outgoing=is_outgoing):
+                    raise InvalidInput(
+                        f"node {node_id!r} cannot be deleted: it still has the relationship {type_} from {source!r} "
+                        f"to {target!r}; delete its relationships too, or use DETACH DELETE"
+                    )
+
+    # Statistics
+
+    @override
+    def node_count(self, label: str | None = None) -> int:
+        if label is None:
+            return self.base.node_count() + len(self._created) - len(self._deleted)
+        return self.base.node_count(label) + len(self._edited_by_label.get(label, ()))
+
+    @override
+    def labels(self) -> list[str]:
+        names = {*self.base.labels(), *(node.label for node in self._nodes.values())} - {NO_LABEL}
+        if self.version:
+            names = {name for name in names if next(self.node_ids_by_label(name), None) is not None}
+        return sorted(names)
+
+    @override
+    def relationship_types(self) -> list[str]:
+        names = {*self.base.relationship_types(), *(key[2] for key in self._relationships)}
+        if not self._removed:
+            return sorted(names)
+        removed = {key[2] for key in self._removed}
+        nodes = list(self.node_ids())
+        return sorted(
+            name
+            for name in names
+            if name not in removed
+            or any(True for each in nodes for _ in self.relationships(each, is_outgoing=True, types=(name,)))
+        )
+
+    @override
+    def property_keys(self) -> list[str]:
+        names = set(self.base.property_keys())
+        for node_id, node in self._nodes.items():
+            names.update(node.properties)
+            if not node_id.startswith(GENERATED_ID_PREFIX):
+                names.add("id")
+        for properties in self._relationships.values():
+            names.update(properties)
+        return sorted(names)
+
+    # Result
+
+    def changes(self) -> GraphChanges:
+        """Return the differences to the base; what a statement created and deleted again is not among them."""
+        created = [
+            NodeDifference(id=node_id, label=node.label, properties={**node.properties})
+            for node_id, node in self._nodes.items()
+            if node_id in self._created
+        ]
+        updated = [
+            change
+            for node_id, node in self._nodes.items()
+            if node_id not in self._created and (change := self._describe_update(node_id, node)) is not None
+        ]
+        deleted = [self._describe_base_node(node_id) for node_id in self._deleted if node_id not in self._created]
+        relationships = [
+            self._describe_relationship(key) for key in {**self._relationships, **dict.fromkeys(self._removed)}
+        ]
+        return GraphChanges(
+            created_nodes=created,
+            updated_nodes=updated,
+            deleted_nodes=deleted,
+            created_relationships=[each for each in relationships if each.properties_before is None],
+            updated_relationships=[
+                each
+                for each in relationships
+                if each.properties is not None
+                and each.properties_before is not None
+                and not _is_same(each.properties, each.properties_before)
+            ],
+            deleted_relationships=[each for each in relationships if each.properties is None],
+        )
+
+    def _describe_base_node(self, node_id: str, after: EditedNode | None = None) -> NodeDifference:
+        before = self.base.node_properties(node_id)
+        return NodeDifference(
+            id=node_id,
+            label_before=self.base.node_label(node_id),
+            properties_before={name: value for name, value in before.items() if name not in {"id", "type"}},
+            label=after and after.label,
+            properties={**after.properties} if after is not None else {},
+        )
+
+    def _describe_update(self, node_id: str, node: EditedNode) -> NodeDifference | None:
+        change = self._describe_base_node(node_id, node)
+        is_unchanged = change.label == change.label_before and _is_same(change.properties, change.properties_before)
+        return None if is_unchanged else change
+
+    def _describe_relationship(self, key: RelationshipKey) -> RelationshipDifference:
+        own = self._relationships.get(key)
+        is_new = key[0] in self._created or key[1] in self._created or not self.base.has_relationship(key)
+        return RelationshipDifference(
+            key=key,
+            properties_before=None if is_new else self.base.relationship_properties(key),
+            properties=None if own is None else {**own},
+        )
+
+    # Parts
+
+    def _edit_node(self, node_id: str) -> EditedNode:
+        node = self._nodes.get(node_id)
+        if node is not None:
+            return node
+        self._refuse_deleted(node_id)
+        properties = self.base.node_properties(node_id)
+        kept = {name: value for name, value in properties.items() if name not in {"id", "type"}}
+        node = EditedNode(self.base.node_label(node_id) or NO_LABEL, kept)
+        self._put_node(node_id, node)
+        return node
+
+    def _put_node(self, node_id: str, node: EditedNode) -> None:
+        self._nodes[node_id] = node
+        self._edit_order.append(node_id)
+        self._edited_by_label[node.label][node_id] = None
+        for name, value in node.properties.items():
+            self._edited_by_value[name, _lookup_key(value)][node_id] = None
+        if is_marker_label(node.label):
+            is_set = True
+            self._edited_by_value[node.label, _lookup_key(is_set)][node_id] = None
+        self.version += 1
+
+    def _check_new_id(self, node_id: Any) -> None:
+        if not isinstance(node_id, str) or not node_id:
+            raise InvalidInput(
+                f"the property id of a node must be a string that is not empty, not {describe_value(node_id)}; "
+                "give the number another name, or write toString(…)"
+            )
+        if node_id in self._deleted:
+            raise InvalidInput(f"node {node_id!r} was deleted by the same statement; create it in another one")
+        if self.has_node(node_id):
+            raise InvalidInput(f"a node with the id {node_id!r} exists already; use MERGE to match or create it")
+
+    def _refuse_deleted(self, node_id: str) -> None:
+        if node_id in self._deleted:
+            raise InvalidInput(
+                f"node {node_id!r} was deleted by this statement; it has no properties or labels any more"
+            )
+
+    def _refuse_removed(self, key: RelationshipKey) -> None:
+        if not self.has_relationship(key):
+            source, target, type_ = key
+            raise InvalidInput(
+                f"the relationship {type_} from {source!r} to {target!r} was deleted by this statement; "
+                "it has no properties any more"
+            )
+
+
+def _lookup_key(value: Any) -> Hashable:
+    """Return a key that equal values share; all lists and all maps share one."""
+    return type(value) if isinstance(value, list | dict) else value_equivalence_key(value)
+
+
+def _is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Return whether two maps are the same as JSON: 1, 1.0 and true differ."""
+    return a == b and repr(a) == repr({name: b[name] for name in a})
+
+
+def _encode_attributes(attributes: dict[str, Any]) -> str:
+    """Return attributes as rows store them: the text of a JSON object."""
+    return _encode(encode_property_as_json(attributes)).decode()

@@ -1,0 +1,169 @@
+"""Reading statements that the engine runs, and their results."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from kgserve.cypher import completion
+from kgserve.cypher.guard import GuardedCypherStatement
+from kgserve.errors import TimedOut, TooLarge
+from kgserve.graph.answers import CypherAnswer, CypherVocabulary
+from kgserve.graph.request_bodies import CypherRequest
+from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
+from kgserve.platform.codecs import decode_json
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineProcessSession, StatementCursor
+from kgserve.projections.cypher_engine.engine.process import ProcessDied
+from kgserve.projections.cypher_engine.engine.protocol import ResultChunk
+from kgserve.storage.model.node_edge_fields import EDGE, NODE, ColumnSet, field_names_of
+
+DEFAULT_RESULT_ROWS = 1000
+MAX_RESULT_BYTES = 64 << 20
+
+_Answer = TypeVar("_Answer")
+_EXTRA_PROPERTIES = frozenset(field_names_of(NODE.extras + EDGE.extras))
+_MEMORY_PROPERTIES = frozenset(field_names_of(NODE.memory + EDGE.memory))
+"""Properties whose columns a store's engine file may not have yet."""
+
+
+class ResultCursor(Protocol):
+    """Open result of a statement. ``total`` is at least the number of rows read, and larger if others follow.
+
+    ``seconds`` is the time until the first rows arrived.
+    """
+
+    columns: list[str]
+    types: list[str]
+    total: int
+    seconds: float
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the rows as JSON arrays. Raises errors from `kgserve.errors`."""
+        ...
+
+    def parts(self) -> Iterator[ResultChunk]:
+        """Yield the text of the rows in pieces. Raises errors from `kgserve.errors`."""
+        ...
+
+
+class StatementCancellation:
+    """Cancellation of a statement from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: EngineProcessSession | None = None
+        self.wanted = False
+
+    def interrupt(self) -> None:
+        """Cancel the statement. The engine ignores this while it plans, so repeat it until the statement has ended."""
+        with self._lock:
+            self.wanted = True
+            if self._session is not None:
+                self._session.interrupt()
+
+    @contextmanager
+    def over(self, session: EngineProcessSession) -> Generator[None]:
+        """Allow cancellation of the statement of a session within a block. Raises TimedOut if already cancelled."""
+        with self._lock:
+            self.check()
+            self._session = session
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._session = None
+
+    def check(self) -> None:
+        """Raise TimedOut if the statement was cancelled."""
+        if self.wanted:
+            raise TimedOut("the statement was interrupted")
+
+
+@contextmanager
+def open_engine_result(
+    graph: StoreHandle,
+    statement: GuardedCypherStatement,
+    seconds: float,
+    most: int | None,
+    control: StatementCancellation,
+) -> Generator[StatementCursor]:
+    """Yield the open result of a reading statement, with at most ``most`` rows.
+
+    Columns of optional fields are created when the statement names them.
+    """
+    with (
+        graph.lease() as store,
+        store.engine.reading(seconds, width=required_columns(statement)) as session,
+        control.over(session),
+        session.reading(statement, most) as cursor,
+    ):
+        yield cursor
+
+
+def required_columns(statement: GuardedCypherStatement) -> ColumnSet:
+    """Return the columns that a statement uses.
+
+    Names of memory columns count only as properties, because they are common.
+    """
+    if statement.names_links:
+        return ColumnSet.LINKS
+    if statement.properties & _MEMORY_PROPERTIES:
+        return ColumnSet.MEMORY
+    return ColumnSet.EXTRAS if statement.words & _EXTRA_PROPERTIES else ColumnSet.PLAIN
+
+
+def retry_after_crash(work: Callable[[], _Answer]) -> _Answer:
+    """Return the result of ``work``; retry once if another statement may have crashed the engine process."""
+    try:
+        return work()
+    except ProcessDied as error:
+        if error.alone:
+            raise
+        return work()
+
+
+def time_limit_seconds(graph: StoreHandle, request: CypherRequest) -> float:
+    """Return the time limit of a statement: the requested one, at most the server's."""
+    longest = graph.graphs.settings.query_timeout
+    return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
+
+
+def collect_cypher_answer(cursor: ResultCursor) -> CypherAnswer:
+    """Return all rows, or as many as fit into an answer."""
+    rows: list[list[Any]] = []
+    total = 0
+    for line in cursor.lines():
+        total += len(line)
+        if total >= MAX_RESULT_BYTES and not rows:
+            raise first_row_too_large_error()
+        if total >= MAX_RESULT_BYTES:
+            break
+        rows.append(decode_json(line, list[Any]))
+    return CypherAnswer(
+        columns=cursor.columns,
+        types=cursor.types,
+        rows=rows,
+        row_count=len(rows),
+        truncated=cursor.total > len(rows),
+        took_ms=0.0,
+    )
+
+
+def first_row_too_large_error() -> TooLarge:
+    """Return the error for an answer whose first row exceeds the limit."""
+    return TooLarge(f"the first row of the answer exceeds {MAX_RESULT_BYTES >> 20} MiB; return less per row")
+
+
+def list_cypher_vocabulary(_graphs: CallerStoreHandles) -> CypherVocabulary:
+    """Return keywords, functions, procedures, and labels with their properties, for completion in editors.
+
+    They are the same for every store; its types and relation types are in its `stats`.
+    """
+    return CypherVocabulary(
+        keywords=[*completion.COMPLETION_KEYWORDS],
+        functions=[*completion.COMPLETION_FUNCTIONS],
+        procedures=[*completion.COMPLETION_PROCEDURES],
+        labels=completion.PROPERTIES_BY_LABEL,
+    )

@@ -1,0 +1,78 @@
+"""Decision whether a statement uses names that the engine does not know, and thus needs the interpreter."""
+
+from __future__ import annotations
+
+from kgserve.cypher.guard import COMMIT_TABLE_NAME, LINK_RELATION_TYPE, LINK_TARGET_LABEL
+from kgserve.cypher.interpreter.kuzu_table_names import NODE_TABLE, RELATIONSHIP_TABLE
+from kgserve.cypher.interpreter.opencypher_syntax_tree import (
+    CreateClauseNode,
+    FunctionInvocation,
+    LabelPredicate,
+    LiteralValue,
+    MapExpression,
+    MergeClauseNode,
+    NodePatternElement,
+    PathPatternElement,
+    PropertyAccessNode,
+    PropertyRemoval,
+    PropertyUpdate,
+    QuerySyntaxNode,
+    QueryUnion,
+    RelationshipPatternElement,
+    SetPropertiesFromMap,
+    iterate_syntax_tree,
+)
+from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES
+
+_COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
+"""Properties that are columns of every row; those of memories and names may be attributes of other nodes."""
+_NODE_TABLES = frozenset({NODE_TABLE.lower(), COMMIT_TABLE_NAME.lower()})
+_FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid"})
+"""Functions that the engine lacks, or that describe its tables to it."""
+
+
+def has_names_unknown_to_engine(query: QueryUnion) -> bool:
+    """Return whether a statement uses labels, types, properties or functions that the engine does not know."""
+    return any(map(_is_own, iterate_syntax_tree(query)))
+
+
+def has_cross_store_link_patterns(query: QueryUnion) -> bool:
+    """Return whether a statement reads links into other stores, which only the engine knows."""
+    return any(
+        (isinstance(node, NodePatternElement) and LINK_TARGET_LABEL in map(str.lower, node.labels))
+        or (isinstance(node, RelationshipPatternElement) and LINK_RELATION_TYPE in map(str.lower, node.types))
+        for node in iterate_syntax_tree(query)
+    )
+
+
+def _is_own(node: QuerySyntaxNode) -> bool:  # noqa: PLR0911 - one for each kind of node
+    match node:
+        case NodePatternElement() | LabelPredicate():
+            return any(label.lower() not in _NODE_TABLES for label in node.labels) or _has_own_keys(node)
+        case RelationshipPatternElement():
+            return any(type_ != RELATIONSHIP_TABLE for type_ in node.types) or _has_own_keys(node)
+        case PropertyAccessNode():
+            return node.name not in _COLUMNS
+        case PropertyUpdate() | PropertyRemoval():
+            return not (isinstance(node.name, LiteralValue) and node.name.value in _COLUMNS)
+        case SetPropertiesFromMap():
+            return True
+        case FunctionInvocation():
+            return node.name in _FUNCTIONS
+        case CreateClauseNode():
+            return any(map(_creates_without_table, node.paths))
+        case MergeClauseNode():
+            return _creates_without_table(node.path)
+        case _:
+            return False
+
+
+def _has_own_keys(node: NodePatternElement | LabelPredicate | RelationshipPatternElement) -> bool:
+    properties = None if isinstance(node, LabelPredicate) else node.properties
+    return isinstance(properties, MapExpression) and any(key not in _COLUMNS for key, _ in properties.entries)
+
+
+def _creates_without_table(path: PathPatternElement) -> bool:
+    """Return whether a path to create has a relationship without type, or a node without label that is new."""
+    anonymous = any(not node.labels and (not node.name or node.properties is not None) for node in path.nodes)
+    return anonymous or any(not each.types for each in path.relationships)

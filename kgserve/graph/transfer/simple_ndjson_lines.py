@@ -1,0 +1,130 @@
+"""Lines with a node or an edge of few fields, decoded in blocks into columns.
+
+A block with any other line, or with any fault, is left to `kgserve.graph.transfer.import_export`, which reports it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from kgserve.graph.request_bodies import MAX_ATTRIBUTES_DEPTH
+from kgserve.graph.request_validation import (
+    ValidationErrorCollector,
+    encode_canonical,
+    encode_canonical_attributes_json,
+)
+from kgserve.platform.codecs import json_decoder
+from kgserve.storage.model.node_edge_fields import MAX_ATTRIBUTES_BYTES, MAX_CONTENT_BYTES, MAX_ID_BYTES
+from kgserve.stores.bulk_insert import RowsWithoutOptionalFields
+
+# A character takes at most four bytes of UTF-8, so texts of these lengths need not be encoded to be checked.
+_ShortLabel = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES // 4)]
+_ShortContent = Annotated[str, Meta(max_length=MAX_CONTENT_BYTES // 4)]
+_NO_ATTRIBUTES = msgspec.Raw(b"null")
+_LONG_NUMBER = re.compile(rb"\d{19}")
+
+
+class _PlainNode(msgspec.Struct, tag="node", tag_field="kind", forbid_unknown_fields=True, gc=False):
+    id: _ShortLabel
+    type: _ShortLabel
+    content: _ShortContent | None = None
+    attributes: msgspec.Raw = _NO_ATTRIBUTES
+
+
+class _PlainEdge(msgspec.Struct, tag="edge", tag_field="kind", forbid_unknown_fields=True, gc=False):
+    source: _ShortLabel = msgspec.field(name="from")
+    target: _ShortLabel = msgspec.field(name="to")
+    relation_type: _ShortLabel
+    weight: float | None = None
+
+
+class _UnusualAttributes(Exception):
+    """Attributes that are faulty or costly to check."""
+
+
+_decoder = json_decoder(_PlainNode | _PlainEdge)
+_decode_attributes = json_decoder(dict[str, Any] | None).decode
+_Line = _PlainNode | _PlainEdge
+
+
+def decode_simple_ndjson_lines(block: bytes, count: int, cost: int) -> RowsWithoutOptionalFields | None:
+    """Decode a block of ``count`` NDJSON lines into rows; None unless all lines have few, simple fields.
+
+    Keys may repeat. ``cost`` is that of the rows.
+    """
+    if not _has_an_object_per_line(block):
+        return None
+    try:
+        lines: list[_Line] = _decoder.decode_lines(block)
+        attributes = _canonical_attributes([line.attributes for line in lines if type(line) is _PlainNode])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnusualAttributes):
+        return None
+    if len(lines) != count:
+        return None
+    nodes = [line for line in lines if type(line) is _PlainNode]
+    edges = [line for line in lines if type(line) is _PlainEdge]
+    return RowsWithoutOptionalFields(
+        [at for at, line in enumerate(lines) if type(line) is _PlainNode],
+        [node.id for node in nodes],
+        [node.type for node in nodes],
+        [node.content for node in nodes],
+        attributes,
+        [at for at, line in enumerate(lines) if type(line) is _PlainEdge],
+        [edge.source for edge in edges],
+        [edge.target for edge in edges],
+        [edge.relation_type for edge in edges],
+        _without_negative_zero([edge.weight for edge in edges]),
+        cost,
+    )
+
+
+def _has_an_object_per_line(block: bytes) -> bool:
+    """Return True if every line feed is between two objects, or at the end."""
+    text = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(text[:-1] == ord("\n"))
+    return bool((text[ends - 1] == ord("}")).all() and (text[ends + 1] == ord("{")).all())
+
+
+def _canonical_attributes(values: list[msgspec.Raw]) -> list[str | None]:
+    """Return attributes as canonical JSON; equal texts are checked once. Raises _UnusualAttributes and DecodeError."""
+    texts = [*map(bytes, values)]
+    known = {text: _canonical(text) for text in set(texts)}
+    return [*map(known.__getitem__, texts)]
+
+
+def _canonical(text: bytes) -> str | None:
+    value = _decode_attributes(text)
+    if value is None:
+        return None
+    encoded = encode_canonical(value)
+    if len(encoded) <= MAX_ATTRIBUTES_BYTES and _is_harmless(encoded):
+        return encoded.decode()
+    faults = ValidationErrorCollector()
+    canonical = encode_canonical_attributes_json(value, faults)
+    if faults.errors:
+        raise _UnusualAttributes
+    return canonical
+
+
+def _is_harmless(encoded: bytes) -> bool:
+    """Return True if canonical JSON is certainly neither too deep nor has an integer of more than 64 bits."""
+    return encoded.count(b"{") + encoded.count(b"[") < MAX_ATTRIBUTES_DEPTH and _LONG_NUMBER.search(encoded) is None
+
+
+def _without_negative_zero(weights: list[float | None]) -> list[float | None]:
+    if any(weight == 0 for weight in set(weights)):
+        return [None if weight is None else weight + 0.0 for weight in weights]
+    return weights
+
+
+def hash_import_row_keys(rows: RowsWithoutOptionalFields) -> NDArray[np.int64]:
+    """Return the hashes of the keys of all rows, as in `SeenImportKeys`: nodes, then edges."""
+    edges = zip(rows.sources, rows.targets, rows.relation_types, strict=True)
+    hashes = [*map(hash, rows.ids), *map(hash, edges)]
+    return np.array(hashes, np.int64)

@@ -1,0 +1,24 @@
+"""Import settings that shorten the start of a server process; must run before other imports."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+
+def configure_startup_imports() -> None:
+    """Import structlog without rich, and keep numpy from starting threads.
+
+    Neither is needed: vectors are multiplied in one thread, and log lines are not rendered by rich. An existing value
+    of `OPENBLAS_NUM_THREADS` is kept.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251 - numpy's variable, not a setting of kgserve
+    before = sys.modules.get("rich")
+    sys.modules["rich"] = None  # type: ignore[assignment]  # makes `import rich` fail as if not installed
+    try:
+        import_module("structlog")
+    finally:
+        sys.modules["rich"] = before  # type: ignore[assignment]  # as above
+        if before is None:
+            del sys.modules["rich"]
