@@ -62,7 +62,7 @@ _VERIFY_COLUMNS = (
 _as_json = make_json_option("Print the result as JSON.")
 
 
-@click.command()
+@click.command("backup")
 @click.argument("stores", nargs=-1, metavar="[STORE]...")
 @click.option("--to", "folder", required=True, metavar="DIR", help="Backup folder, created or extended.")
 @click.option("--full", is_flag=True, help="Copy everything instead of only what is new.")
@@ -166,7 +166,7 @@ def _select_stores(names: Sequence[str], existing: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names)) or list(existing)
 
 
-@click.command()
+@click.command("restore")
 @click.argument("folder", metavar="DIR")
 @click.option("--store", metavar="STORE", help="Store to restore.  [default: every store of the backup]")
 @click.option("--as", "into", metavar="NAME", help="Name of the restored store.  [default: the original name]")
@@ -244,7 +244,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRe
     return ops.build_restored_store_answer(source, state, started)
 
 
-@click.command()
+@click.command("verify")
 @click.argument("folder", metavar="DIR")
 @click.option("--store", metavar="STORE", help="Store to check.  [default: every store of the backup]")
 @_as_json

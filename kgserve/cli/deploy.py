@@ -80,7 +80,7 @@ SHIPPED_FILES = {
 """Shipped files by topic; the first file of each topic is its main file."""
 
 
-@click.group()
+@click.group("deploy")
 def deployment_config_command_group() -> None:
     """Print configuration files for programs that run, monitor or proxy a server."""
 

@@ -38,7 +38,7 @@ class ApiKeyListEntry(msgspec.Struct, frozen=True):
     revoked_at: str | None
 
 
-@click.group()
+@click.group("keys")
 def api_key_command_group() -> None:
     """Create, list and revoke API keys.
 
@@ -47,7 +47,7 @@ def api_key_command_group() -> None:
     """
 
 
-@api_key_command_group.command()
+@api_key_command_group.command("create")
 @click.option("--role", type=click.Choice(ROLES), required=True, help="Role; each includes the previous ones.")
 @click.option("--name", required=True, metavar="NAME", help="Owner of the key, shown in lists and logs.")
 @click.option(
@@ -94,7 +94,7 @@ def list_api_keys_command(*, data_dir: str | None) -> None:
     show_table(KEY_COLUMNS, [_row(key) for key in listed])
 
 
-@api_key_command_group.command()
+@api_key_command_group.command("revoke")
 @click.argument("id_or_name")
 @add_setting_options("data_dir")
 @private_umask()
@@ -157,7 +157,7 @@ def _row(key: ApiKeyListEntry) -> tuple[Any, ...]:
 AUDIT_COLUMNS = tuple(map(TableColumn, ("Time", "Node", "Caller", "Address", "Act", "Store", "Outcome")))
 
 
-@click.command()
+@click.command("audit")
 @click.option("--node", metavar="NODE", help="Only records of this node of the cluster.")
 @click.option(
     "--limit",

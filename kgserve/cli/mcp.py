@@ -249,7 +249,7 @@ def add_mcp_bridge_options(*, store: str = "") -> Callable[[Function], Function]
     return add
 
 
-@click.group(invoke_without_command=True)
+@click.group("mcp", invoke_without_command=True)
 @add_mcp_bridge_options()
 @click.pass_context
 def mcp_bridge_command(context: click.Context, **given: Any) -> int | None:
@@ -268,7 +268,7 @@ def mcp_bridge_command(context: click.Context, **given: Any) -> int | None:
     return None
 
 
-@mcp_bridge_command.command(epilog=f"\b\nConfiguration file of each editor:\n{format_editor_config_list()}")
+@mcp_bridge_command.command("config", epilog=f"\b\nConfiguration file of each editor:\n{format_editor_config_list()}")
 @click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
 @add_mcp_bridge_options(
     store="  [default: named after the project's folder, or memory for editors with one configuration]"
@@ -298,7 +298,7 @@ def print_editor_config_command(
         click.echo(_FIRST_STEPS, err=True)
 
 
-@mcp_bridge_command.command()
+@mcp_bridge_command.command("hooks")
 @click.option("--client", type=click.Choice([*HOOK_CLIENTS]), required=True, help="The editor or agent.")
 @click.option("--store", metavar="NAME", help="Store to recall from.  [default: named after the project's folder]")
 @click.option("--url", metavar="URL", help="Address of a running server.  [default: the data folder's]")

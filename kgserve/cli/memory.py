@@ -54,7 +54,7 @@ class _NumberListType(click.ParamType[list[int]]):
         return [int(each) for each in value.split(",")]
 
 
-@click.command()
+@click.command("retain")
 @click.argument("store")
 @click.argument("text", required=False)
 @click.option(
@@ -147,7 +147,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-@click.command()
+@click.command("recall")
 @click.argument("store")
 @click.argument("query", required=False)
 @click.option(
@@ -282,7 +282,7 @@ def run_with_timeout(seconds: float, work: Callable[[], Sequence[Memory]]) -> Se
     return found[0] if found else ()
 
 
-@click.command()
+@click.command("reflect")
 @click.argument("store")
 @click.option("--dry-run", is_flag=True, help="Report what would change without writing.")
 @click.option("--accept", type=_NumberListType(), default=None, help="Apply these proposals of the last run: 1,3.")
@@ -315,7 +315,7 @@ def _reflection_lines(done: MemoryReflectionAnswer) -> Iterable[str]:
         yield "no vectors were available for comparison"
 
 
-@click.command()
+@click.command("forget")
 @click.argument("store")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--entity", metavar="NAME", help="Forget this person or other entity instead of memories by ID.")
@@ -393,7 +393,7 @@ def _show(memories: Iterable[Memory]) -> None:
         click.echo(format_memory_line(each, now))
 
 
-@click.command()
+@click.command("consolidate")
 @click.argument("store")
 @click.option("--dry-run", is_flag=True, help="Report what would be merged without merging.")
 @click.option(

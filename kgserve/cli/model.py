@@ -22,12 +22,12 @@ MODEL_COLUMNS = (
 )
 
 
-@click.group()
+@click.group("model")
 def embedding_model_command_group() -> None:
     """Prepare, fetch and list the embedding models on this machine."""
 
 
-@embedding_model_command_group.command()
+@embedding_model_command_group.command("prepare")
 @add_setting_options("models_dir", "data_dir")
 @private_umask()
 def build_embedding_model_command(**values: Any) -> None:
@@ -41,7 +41,7 @@ def build_embedding_model_command(**values: Any) -> None:
     click.echo(f"{manifest.model_id} is ready")
 
 
-@embedding_model_command_group.command()
+@embedding_model_command_group.command("pull")
 @click.argument("name")
 @add_setting_options("models_dir", "data_dir")
 @private_umask()

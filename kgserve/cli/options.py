@@ -104,7 +104,8 @@ def _option(field: msgspec.structs.FieldInfo, more: Mapping[str, Any]) -> Callab
         type=_click_type(get_args(field.type)[0]),
         default=None,
         **_as_flag(field),
-        help=f"{setting_description(field)}.  [{setting_environment_variable(field.name)}; default: {_default_text(field.default)}]",
+        help=f"{setting_description(field)}.  "
+        f"[{setting_environment_variable(field.name)}; default: {_default_text(field.default)}]",
         **more,
     )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgserve.cli.shell.session import ShellSession
 
 
-@click.command()
+@click.command("shell")
 @click.argument("store", required=False)
 @click.option("-c", "query", metavar="QUERY", help="Run QUERY and exit.")
 @click.option("-f", "file", metavar="FILE", type=click.Path(path_type=Path), help="Run a file and exit.")
@@ -91,7 +91,7 @@ HIT_COLUMNS = (TableColumn("Score"), TableColumn("Type"), TableColumn("Id"), Tab
 _MAX_CONTENT_CHARS = 200
 
 
-@click.command()
+@click.command("search")
 @click.argument("store")
 @click.argument("query")
 @click.option(

@@ -100,7 +100,7 @@ class _SectionedGroup(click.Group):
                 formatter.write_dl(rows)
 
 
-@click.group(cls=_SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("kgserve", cls=_SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def kgserve_root_command() -> None:
     """Serve many small knowledge graphs from one process."""

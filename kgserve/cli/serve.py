@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kgserve.client import Client
 
 
-@click.command()
+@click.command("serve")
 @add_setting_options()
 @private_umask()
 def serve_stores_command(**values: Any) -> int:
@@ -46,7 +46,7 @@ def serve_stores_command(**values: Any) -> int:
         gc.enable()
 
 
-@click.command()
+@click.command("stop")
 @add_setting_options("data_dir")
 @click.option("--force", is_flag=True, help="Kill the server without a clean shutdown. Acknowledged writes are kept.")
 def stop_server_command(*, data_dir: str | None, force: bool) -> None:
@@ -66,7 +66,7 @@ def stop_server_command(*, data_dir: str | None, force: bool) -> None:
     click.echo(f"{'killed' if force else 'stopped'} the server at {stopped.url} (process {stopped.pid}) of {folder}")
 
 
-@click.command()
+@click.command("health")
 @click.option("--ready", is_flag=True, help="Also check that stores can be opened and written.")
 @add_server_options
 def check_server_health_command(*, ready: bool) -> None:
@@ -79,7 +79,7 @@ def check_server_health_command(*, ready: bool) -> None:
     click.echo(f"{get_client_server_url(client)} is {'ready' if ready else 'alive'}")
 
 
-@click.command()
+@click.command("version")
 def print_versions_command() -> None:
     """Print the versions of kgserve, its engines and Python."""
     from contextlib import suppress
@@ -146,12 +146,12 @@ CLUSTER_NODE_COLUMNS = (
 )
 
 
-@click.group()
+@click.group("cluster")
 def cluster_command_group() -> None:
     """List the nodes of a cluster, move stores between them, and repair logs."""
 
 
-@cluster_command_group.command()
+@cluster_command_group.command("status")
 @as_json_option
 @add_server_options
 def show_cluster_status_command() -> None:
@@ -169,7 +169,7 @@ def show_cluster_status_command() -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster_command_group.command()
+@cluster_command_group.command("move")
 @click.argument("store")
 @click.argument("node")
 @add_server_options
@@ -187,7 +187,7 @@ def move_store_command(store: str, node: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster_command_group.command()
+@cluster_command_group.command("drain")
 @click.option("--undo", is_flag=True, help="Let the node own stores again.")
 @add_server_options
 def drain_node_command(*, undo: bool) -> None:
@@ -211,7 +211,7 @@ def drain_node_command(*, undo: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@cluster_command_group.command()
+@cluster_command_group.command("repair")
 @click.argument("store")
 @add_server_options
 def rebuild_store_log_command(store: str) -> None:

@@ -55,7 +55,7 @@ INDEX_ERROR_TIMEOUT_SECONDS = 5.0
 """Seconds without progress after which an index's error is reported; indexes retry automatically."""
 
 
-@click.command()
+@click.command("stores")
 @as_json_option
 @click.option("--indexes", is_flag=True, help="Also show the lag of the indexes of open stores.")
 @add_server_options
@@ -78,7 +78,7 @@ def list_stores_command(*, indexes: bool) -> None:
     show_table(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
 
 
-@click.command()
+@click.command("reindex")
 @click.argument("store")
 @add_server_options
 def rebuild_indexes_command(store: str) -> int:
@@ -114,7 +114,7 @@ def prune_history_command(store: str, before: str | None) -> None:
     click.echo(f"{store}: {states} deleted; its history is {known}")
 
 
-@click.command()
+@click.command("doctor")
 @click.argument("store", required=False)
 @click.option("--rebuild", is_flag=True, help="Rebuild the engine's file from snapshot and journal.")
 @click.option(
@@ -283,7 +283,7 @@ def _request(chosen: Sequence[SettingAssignment]) -> dict[str, Any]:
 _chosen = click.argument("chosen", metavar="[SETTING=VALUE]...", nargs=-1, type=_SettingAssignmentType())
 
 
-@click.command()
+@click.command("create")
 @click.argument("store")
 @_chosen
 @add_server_options
@@ -304,7 +304,7 @@ def create_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -
     click.echo(f"{store}: created")
 
 
-@click.command()
+@click.command("settings")
 @click.argument("store")
 @_chosen
 @as_json_option
@@ -323,7 +323,7 @@ def configure_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]
     show_table(SETTING_COLUMNS, _rows(found))
 
 
-@click.command()
+@click.command("drop")
 @click.argument("store")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @add_server_options

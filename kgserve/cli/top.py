@@ -60,7 +60,7 @@ _MIN_NAME_WIDTH_CHARS = 8
 _UNKNOWN_VALUE = "-"
 
 
-@click.command()
+@click.command("top")
 @click.option("--once", is_flag=True, help="Print one frame with the rates of one interval, and exit.")
 @click.option(
     "--sort", "order", type=click.Choice(ORDERS), default="writes", show_default=True, help="Order of stores."

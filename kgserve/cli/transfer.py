@@ -271,7 +271,7 @@ def _check_files(paths: list[Path], kind: str) -> None:
             raise click.BadParameter(f"{str(path)!r} is a folder; {kind} needs a file", param_hint="FILE")
 
 
-@click.command()
+@click.command("export")
 @click.argument("store")
 @click.option(
     "-o",

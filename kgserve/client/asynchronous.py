@@ -201,14 +201,14 @@ async def _follow(connection: AsyncConnection, listener: ResumableEventStreamSta
             await connection.rest(pause)
 
 
-def make_server_request_method(
+def make_request_method(
     build: Callable[P, ClientRequest[T]],
 ) -> Callable[Concatenate[HasAsyncConnection, P], Coroutine[Any, Any, T]]:
     """Return a method that sends a request about the server or all stores."""
     return bind_client_method(build, AsyncConnection.answer, of_store=False)
 
 
-def make_event_stream_method(
+def make_events_method(
     build: Callable[P, ResumableEventStreamState],
 ) -> Callable[Concatenate[HasAsyncConnection, P], AsyncStream[Event]]:
     """Return a method that streams events."""
@@ -227,7 +227,7 @@ def make_store_request_method(
     return bind_client_method(build, AsyncConnection.answer, of_store=True)
 
 
-def make_node_pagination_method(
+def make_store_pages_method(
     build: Callable[Concatenate[str, P], PagedNodes],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
@@ -243,7 +243,7 @@ def make_store_stream_method(
     return bind_client_method(build, _stream, "AsyncStream[{}]", of_store=True)
 
 
-def make_store_event_stream_method(
+def make_store_events_method(
     build: Callable[Concatenate[str, P], ResumableEventStreamState],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Event]]:
     """Return a method that streams events of one store."""

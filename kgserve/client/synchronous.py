@@ -95,12 +95,12 @@ class HasStoreTransport(HasTransport, Protocol):
     name: str
 
 
-def make_server_request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
+def make_request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concatenate[HasTransport, P], T]:
     """Return a method that sends a request about the server or all stores."""
     return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=False)
 
 
-def make_event_stream_method(
+def make_events_method(
     build: Callable[P, ResumableEventStreamState],
 ) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
     """Return a method that streams events."""
@@ -116,7 +116,7 @@ def make_store_request_method(
     return bind_client_method(build, lambda connection, call: connection.answer(call), of_store=True)
 
 
-def make_node_pagination_method(
+def make_store_pages_method(
     build: Callable[Concatenate[str, P], PagedNodes],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Node]]:
     """Return a method that iterates over the nodes of all pages."""
@@ -134,7 +134,7 @@ def make_store_stream_method(
     )
 
 
-def make_store_event_stream_method(
+def make_store_events_method(
     build: Callable[Concatenate[str, P], ResumableEventStreamState],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Event]]:
     """Return a method that streams events of one store."""

@@ -55,9 +55,9 @@ _INT64_LIMIT = 1 << 63
 class GuardedCypherStatement(msgspec.Struct, frozen=True):
     """Statement accepted by the guard: ``text`` for the engine, and the values of the parameters that it names.
 
-    ``text`` is rewritten by `analyze_cypher_statement`, without comments and final ``;``; ``anchors`` map it to the original.
-    ``updates``: it writes. ``explains``: it only asks for a plan. ``names_links``: it reads links. ``assumptions`` must
-    hold for the store, or the answer would be incorrect.
+    ``text`` is rewritten by `analyze_cypher_statement`, without comments and final ``;``; ``anchors`` map it to the
+    original. ``updates``: it writes. ``explains``: it only asks for a plan. ``names_links``: it reads links.
+    ``assumptions`` must hold for the store, or the answer would be incorrect.
     """
 
     text: str

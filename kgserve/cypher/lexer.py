@@ -173,7 +173,7 @@ def scan_cypher_tokens(text: str) -> Iterator[CypherToken]:
 
 
 def scan_significant_tokens(text: str) -> list[CypherToken]:
-    """Return the tokens of a Cypher text without spaces and comments. Raises InvalidInput as `scan_cypher_tokens` does."""
+    """Return the tokens of a text without spaces and comments. Raises InvalidInput as `scan_cypher_tokens` does."""
     return [token for token in scan_cypher_tokens(text) if token.kind not in _GAP_KINDS]
 
 

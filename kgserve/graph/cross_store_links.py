@@ -30,7 +30,7 @@ def is_cross_store_edge(graph: StoreHandle, to_graph: str | None) -> bool:
 def split_edges_and_cross_store_links(
     graph: StoreHandle, edges: Sequence[EdgeInput], puts: Iterable[EdgeUpsert]
 ) -> tuple[list[EdgeUpsert], list[CrossStoreLinkUpsert]]:
-    """Split checked edges into edges within the store and links. Raises as `is_cross_store_edge` does, with the path."""
+    """Split checked edges into edges within the store and links. Raises like `is_cross_store_edge`, with the path."""
     own: list[EdgeUpsert] = []
     links: list[CrossStoreLinkUpsert] = []
     for index, (edge, put) in enumerate(zip(edges, puts, strict=True)):

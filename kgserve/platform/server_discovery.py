@@ -233,7 +233,7 @@ def _is_ready(server: DiscoveredServer, patience: float) -> bool:
 
 
 def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
-    """Return the same as `is_server_ready`, but raise ServerLaunchFailed for a hanging server, which blocks the folder."""
+    """Return the same as `is_server_ready`; raise ServerLaunchFailed for a hanging server, which blocks the folder."""
     try:
         return _is_ready(server, patience)
     except TimeoutError:

@@ -1,7 +1,7 @@
 """Waiting for projections to apply a commit, without blocking a thread.
 
-A request that cannot be answered yet raises `ProjectionNotCaughtUp`, which frees its thread. It is retried when a projection may
-have caught up. Callers with a thread of their own, such as the embedded library, block in it.
+A request that cannot be answered yet raises `ProjectionNotCaughtUp`, which frees its thread. It is retried when a
+projection may have caught up. Callers with a thread of their own, such as the embedded library, block in it.
 """
 
 from __future__ import annotations

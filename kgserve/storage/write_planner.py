@@ -1,7 +1,7 @@
 """Planner of writes: turns a batch, the rows it concerns and the time into a change set and a report.
 
-The module does no I/O. The writer fills a `WritePlanningWorkspace` with the rows that a group of batches names. Each batch
-is then planned against it and sees the results of the batches before it.
+The module does no I/O. The writer fills a `WritePlanningWorkspace` with the rows that a group of batches names. Each
+batch is then planned against it and sees the results of the batches before it.
 """
 
 from __future__ import annotations

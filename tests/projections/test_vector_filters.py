@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, EntitySearchFilter, IndexedText, MemoryFacets
 from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.vector import vector_index
-from kgserve.projections.vector import vector_rows
+from kgserve.projections.vector import vector_index, vector_rows
 from kgserve.projections.vector.vector_index import VectorIndex
 from tests.fuzzing import examples
 

@@ -267,7 +267,7 @@ class ServerLocator:
     def get_or_start_server(
         self, patience: float = server_discovery.LAUNCH_TIMEOUT_SECONDS
     ) -> server_discovery.DiscoveredServer:
-        """Return a server for a request. Raises ServerLaunchFailed when none is available within ``patience`` seconds."""
+        """Return a server for a request. Raises ServerLaunchFailed if none is available within ``patience`` seconds."""
         deadline = time.monotonic() + patience
         if not self._lock.acquire(timeout=patience):
             raise server_discovery.ServerLaunchFailed(

@@ -3,9 +3,9 @@
 The use cases answer calls directly, without a wire format. Requests are decoded as the server decodes them, so that the
 same requests are rejected with the same messages.
 
-A process opens a data folder only once. Further `DataFolderHandle` objects, such as from a notebook cell that runs again,
-share the open folder. A folder closes with its last handle, at the latest when the interpreter exits. Garbage-collected
-handles do not count and close nothing, because closing blocks, which a garbage collector must not.
+A process opens a data folder only once. Further `DataFolderHandle` objects, such as from a notebook cell that runs
+again, share the open folder. A folder closes with its last handle, at the latest when the interpreter exits.
+Garbage-collected handles do not count and close nothing, because closing blocks, which a garbage collector must not.
 """
 
 from __future__ import annotations

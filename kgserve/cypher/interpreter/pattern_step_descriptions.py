@@ -86,7 +86,8 @@ def describe_relationship_expansion(
     label = f":{types}" if types else ""
     verb = "search" if slot.shortest else "check" if is_closed else "expand"
     nodes = model.nodes
-    return f"{verb} {format_node_pattern(nodes[source])}{before}[{name}{label}{length}]{after}{format_node_pattern(nodes[target])}"
+    start, end = format_node_pattern(nodes[source]), format_node_pattern(nodes[target])
+    return f"{verb} {start}{before}[{name}{label}{length}]{after}{end}"
 
 
 def format_node_pattern(slot: PatternNodeSlot) -> str:

@@ -99,7 +99,8 @@ class ScalarFunction(NamedTuple):
     def _wrong_type(self, index: int, value: Any) -> InvalidInput:
         place = f"argument {index + 1} of {self.name}()" if len(self.kinds) > 1 else f"the argument of {self.name}()"
         return InvalidInput(
-            f"{place} must be {describe_argument_types(self.kinds[min(index, len(self.kinds) - 1)])}, not {describe_value(value)}"
+            f"{place} must be {describe_argument_types(self.kinds[min(index, len(self.kinds) - 1)])}, "
+            f"not {describe_value(value)}"
         )
 
 

@@ -217,7 +217,7 @@ def open_interpreted_result(
 def open_point_lookup_result(
     graph: StoreHandle, lookup: PointLookup, columns: Sequence[str], parameters: Mapping[str, Any], most: int | None
 ) -> Generator[InterpretedCursor]:
-    """Yield the result of a lookup, with at most ``most`` rows. Raises PathCountNeedsEngine if the engine must count."""
+    """Yield the result of a lookup, at most ``most`` rows. Raises PathCountNeedsEngine if the engine must count."""
     with graph.lease() as store, store.reading() as rows:
         found = lookup.read(rows, parameters)
     yield InterpretedCursor(QueryResult((*columns,), iter(found)), most, lookup.types)

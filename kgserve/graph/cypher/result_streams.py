@@ -95,7 +95,7 @@ def stream_statement_result(
 
 
 def try_answer_known_point_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | None:
-    """Return the JSON that `stream_statement_result` gives, without blocking; None if it is no known lookup or would block."""
+    """Return the JSON of `stream_statement_result` without blocking; None if it is no known lookup or would block."""
     if not is_cached_point_lookup(request):
         return None
     with (

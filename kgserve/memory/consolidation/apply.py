@@ -199,7 +199,7 @@ def _changed_members(rows: RowsSnapshot, cluster: MemoryClusterMergePlan) -> lis
 
 
 def _build_merge(rows: RowsSnapshot, run: ConsolidationRunInProgress, cluster: MemoryClusterMergePlan) -> WriteBatch:
-    """Return the write that merges a cluster. Raises OutdatedConsolidationPlan, NestedClusterMembers and TooManyEdges."""
+    """Return the write that merges a cluster. Raises OutdatedConsolidationPlan, NestedClusterMembers, TooManyEdges."""
     if changed := _changed_members(rows, cluster):
         raise OutdatedConsolidationPlan(changed)
     if _is_nested(rows, cluster.ids):

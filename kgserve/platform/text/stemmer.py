@@ -1,8 +1,8 @@
 """Stemming of words by the Snowball algorithms, in two steps.
 
-`fold_and_stem_unless_english` stems in the language of the text, except in English. `stem_prepared` then applies the English stemmer to
-every term, whatever its language. The keyword index does the second step itself, in Rust, which spares Python most of
-the work for English texts; other stems hardly change by it.
+`fold_and_stem_unless_english` stems in the language of the text, except in English. `stem_prepared` then applies the
+English stemmer to every term, whatever its language. The keyword index does the second step itself, in Rust, which
+spares Python most of the work for English texts; other stems hardly change by it.
 """
 
 from __future__ import annotations

@@ -650,7 +650,7 @@ def find_text_difference(first: str, second: str) -> TextDifference:
 
 
 def find_consolidation_conflict(first: str, second: str) -> TextDifference:
-    """Return what keeps two similar texts from being consolidated. Unlike `find_text_difference`, it accepts synonyms."""
+    """Return what keeps two similar texts from being consolidated. Unlike `find_text_difference`, accept synonyms."""
     return (
         ""
         if is_same_text(first, second)

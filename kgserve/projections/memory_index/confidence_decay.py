@@ -57,7 +57,7 @@ def restore_and_boost_confidence(worth: ConfidenceAtTime, now: int, by: float) -
 
 
 def compute_decay_sort_key(worth: ConfidenceAtTime, half_life: int | None) -> int:
-    """Return the sort key of a confidence; compare it with `compute_min_decay_sort_key` to test for a minimum at a moment."""
+    """Return the sort key of a confidence; `compute_min_decay_sort_key` gives that of a minimum at a moment."""
     confidence = min(worth.confidence, 1.0)
     if confidence <= 0.0:
         return MIN_DECAY_KEY

@@ -5,7 +5,8 @@ waiting, and the closing of connections. A request that is refused here never re
 answers it, with the usual problem documents and headers. Each override of uvicorn's class names the row of the abuse
 list that needs it; tests/server/http/test_uvicorn_alone.py runs them against uvicorn alone.
 
-A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_coroutine_eagerly`, `ensure_running_in_task`).
+A request starts when its bytes arrive, and becomes a task only when it has to wait (`start_coroutine_eagerly`,
+`ensure_running_in_task`).
 
 One timer checks all connections about once a second.
 """

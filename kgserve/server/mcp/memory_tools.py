@@ -453,7 +453,8 @@ def _get_memory_reply(found: MemoryDetails, _given: GetMemoryArguments, _store: 
     lines += [f"{format_count(found.children, 'memory', 'memories')} below it"] if found.children else []
     versions = found.versions[-_MAX_LISTED_VERSIONS:]
     lines += [
-        f"before [{each.id}]: {truncate_text(each.content, MAX_EXCERPT_CHARS)} ({_when(each.valid_from, each.valid_to)})"
+        f"before [{each.id}]: {truncate_text(each.content, MAX_EXCERPT_CHARS)} "
+        f"({_when(each.valid_from, each.valid_to)})"
         for each in versions
     ]
     values = build_compact_memory_fields(found) | {"content": content}

@@ -533,8 +533,8 @@ def resolve_tool_call_store(index: str | UnsetType, default: str | None, names: 
 def decode_tool_arguments(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> S:
     """Decode ``values`` as ``into``; corrections are appended to ``notes``.
 
-    Invalid items of the lists in ``into.apart`` become `UndecodableSubgraphItem`. Raises InvalidInput with every other fault,
-    also for NaN and lone surrogates, which JSON does not allow.
+    Invalid items of the lists in ``into.apart`` become `UndecodableSubgraphItem`. Raises InvalidInput with every other
+    fault, also for NaN and lone surrogates, which JSON does not allow.
     """
     try:
         return _read(values, into, notes)

@@ -162,7 +162,8 @@ def format_store_suffix(store: str | UnsetType) -> str:
 
 def format_node_line(node: answers.Node | answers.ListedNode) -> str:
     """Return a node as a line of a list."""
-    return f"  - {quote_text(node.id)} ({node.type}){format_node_fields(node)}{format_content_excerpt(node, MAX_DETAIL_CHARS)}"
+    fields, excerpt = format_node_fields(node), format_content_excerpt(node, MAX_DETAIL_CHARS)
+    return f"  - {quote_text(node.id)} ({node.type}){fields}{excerpt}"
 
 
 def format_content_excerpt(node: answers.Node | answers.ListedNode, most: int) -> str:

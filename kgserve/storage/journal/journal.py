@@ -158,7 +158,8 @@ def read_journal_frame(file: BinaryIO, offset: int, end: int) -> JournalFrame:
 def read_journal_frames(file: BinaryIO, offset: int, end: int, due: int | None) -> Iterator[JournalFrame]:
     """Yield the frames from ``offset`` on; the first must begin with sequence ``due`` unless that is None.
 
-    Raises JournalFrameError at the first frame that is not whole, JournalFrameOutOfOrder at one that is not consecutive.
+    Raises JournalFrameError at the first frame that is not whole, JournalFrameOutOfOrder at one that is not
+    consecutive.
     """
     while offset < end:
         frame = read_journal_frame(file, offset, end)

@@ -4,8 +4,8 @@ An event's position is the sequence of its write and its index there. Positions 
 may reconnect with another filter. After the events of rows come memory events: memories created, updated and deleted,
 entities created, consolidations completed. A withdrawn memory counts as deleted, and as created when it is restored.
 
-A row does not contain the previous state of its node. A change set therefore carries it (`NodeBeforeImage`) for nodes with
-memory events, and listeners that read the journal later get the same events.
+A row does not contain the previous state of its node. A change set therefore carries it (`NodeBeforeImage`) for nodes
+with memory events, and listeners that read the journal later get the same events.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class CurrentRowsProjection:
 
     @contextmanager
     def stage_deletion(self) -> Generator[StagedBaseSegment]:
-        """Yield a `StagedBaseSegment` for the next deletion. One thread at a time; other threads must not `merge_into_base_segment`."""
+        """Yield a `StagedBaseSegment` for the next deletion. One thread at a time, and no merge meanwhile."""
         with self._lock:
             epoch, state = self._register_reader()
             self._folding = pending = deque(self._applying)
@@ -432,7 +432,7 @@ class CurrentRowsProjection:
         return MappedBaseSegment(path)
 
     def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> MappedBaseSegment:
-        """Return a base of these rows without some, not to be reopened. Raises the errors of `merge_into_base_segment`."""
+        """Return a base of these rows without some, not to be reopened. Raises as `merge_into_base_segment` does."""
         before, base = collect_row_changes_since_base(rows), rows.base
         gone = RowChangesToMerge(
             [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
