@@ -137,7 +137,7 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
     """Import lines as they arrive."""
     from kgserve.client import Client
     from kgserve.client.custom_request_builders import IMPORT_ROUTE
-    from kgserve.client.json_lines_streaming import ImportUpload
+    from kgserve.client.json_lines_stream import ImportUpload
 
     class StreamedUpload(ImportUpload):
         """Upload without buffering: data from a pipe is sent as soon as it arrives."""
@@ -338,7 +338,7 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
 
 
 def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) -> None:
-    from kgserve.client.json_lines_streaming import write_atomically
+    from kgserve.client.json_lines_stream import write_atomically
     from kgserve.graph.transfer.formats.import_export_files import write_node_and_edge_files
 
     with write_atomically(files[0]) as nodes, write_atomically(files[1]) as edges:
@@ -416,7 +416,7 @@ def _destination(output: Path | None) -> Generator[BinaryIO]:
         with output.open("wb") as file:
             yield file
     else:
-        from kgserve.client.json_lines_streaming import write_atomically
+        from kgserve.client.json_lines_stream import write_atomically
 
         with write_atomically(output) as file:
             yield file

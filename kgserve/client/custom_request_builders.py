@@ -15,7 +15,7 @@ import msgspec
 from kgserve.admin.api import CreateStoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
 from kgserve.client.event_stream import RECONNECT_TIMEOUT_SECONDS, ResumableEventStreamState
-from kgserve.client.json_lines_streaming import (
+from kgserve.client.json_lines_stream import (
     CypherRowDecoder,
     ExportLine,
     ImportSource,

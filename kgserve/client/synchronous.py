@@ -19,7 +19,7 @@ from typing_extensions import override
 from kgserve.client.custom_request_builders import PagedNodes, events
 from kgserve.client.errors import Retries, RetryState, Unreachable, build_error_from_response, translate_httpx_errors
 from kgserve.client.event_stream import Event, ResumableEventStreamState
-from kgserve.client.json_lines_streaming import SEQUENCE_RESPONSE_HEADER, ImportUpload, write_atomically
+from kgserve.client.json_lines_stream import SEQUENCE_RESPONSE_HEADER, ImportUpload, write_atomically
 from kgserve.client.wire import (
     CONNECTION_LIMITS,
     MAX_OWNER_REDIRECTS,

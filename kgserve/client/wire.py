@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from kgserve.client.errors import decode_json_answer
-from kgserve.client.json_lines_streaming import ImportUpload, StreamDecoder, encode_json_body
+from kgserve.client.json_lines_stream import ImportUpload, StreamDecoder, encode_json_body
 from kgserve.errors import InvalidInput
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.network_addresses import is_loopback

@@ -74,7 +74,7 @@ from kgserve.storage.rows.graph_drawing_samples import (
     build_numbered_edge,
     find_most_connected,
 )
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     build_edge_export_line,
     build_link_export_line,
     build_node_export_line,

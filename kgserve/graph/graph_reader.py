@@ -75,7 +75,7 @@ from kgserve.storage.rows.node_edge_pages import (
     filter_valid_edges,
 )
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     ExportedEdge,
     ExportedNode,
     build_link_export_line,

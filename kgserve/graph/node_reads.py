@@ -89,7 +89,7 @@ from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_all_nodes_merged_into, resolve_merge_redirect
 from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
-from kgserve.storage.rows.row_json_encoding import encode_cross_store_link
+from kgserve.storage.rows.row_json_encoder import encode_cross_store_link
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StoreNotOpen

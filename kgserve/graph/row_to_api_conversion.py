@@ -11,7 +11,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.projections.history.row_state_history import HistoryFile, RowStateInterval
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow
 from kgserve.storage.model.write_batch import get_conflicting_head_versions
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     encode_cross_store_link,
     encode_edge_as_json,
     encode_node_as_open_json,

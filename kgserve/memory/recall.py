@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.llm_context_rendering import count_tokens
+from kgserve.graph.llm_context_text import count_tokens
 from kgserve.graph.request_validation import build_attribute_conditions
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.conversation_turn_scores import (

@@ -30,7 +30,7 @@ from kgserve.platform.text.analyzer import (
 from kgserve.platform.text.language_detection import LanguageSetting, detect_language
 from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_last_word_prefixes
 from kgserve.platform.text.stemmer import select_query_stemming_languages
-from kgserve.platform.text.tantivy_query_rewriting import rewrite_tantivy_query
+from kgserve.platform.text.tantivy_query_rewrites import rewrite_tantivy_query
 from kgserve.projections import folder_manifest
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntitySearchFilter, IndexedText, parse_past_text_key
 from kgserve.projections.keyword_query import (

@@ -28,7 +28,7 @@ from kgserve.storage.journal.replay import (
 from kgserve.storage.journal.row_materialization import MaterializationResult, write_parquet_row_files
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()

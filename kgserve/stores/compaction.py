@@ -27,7 +27,7 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
 from kgserve.storage.rows.current_rows import CurrentRowsProjection, StagedBaseSegment
-from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.store_folder_layout import StoreLayout, require_disk_space_for_rebuild
 
 log = structlog.get_logger()

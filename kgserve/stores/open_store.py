@@ -45,7 +45,7 @@ from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains
 from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
-from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
 from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout, open_journal, require_disk_space_for_write
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch

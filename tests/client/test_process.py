@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from kgserve.client import AsyncClient, Client, Event, Unreachable
-from kgserve.client.json_lines_streaming import ImportLine
+from kgserve.client.json_lines_stream import ImportLine
 from kgserve.errors import Gone, NotFound
 from kgserve.graph.request_bodies import EdgeNdjsonLine, NodeNdjsonLine
 from kgserve.platform import settings

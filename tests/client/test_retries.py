@@ -16,7 +16,7 @@ from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, U
 from kgserve.client.custom_request_builders import STORE_EVENTS_ROUTE, store_events
 from kgserve.client.errors import RetryState, Unreachable
 from kgserve.client.event_stream import ResumableEventStreamState
-from kgserve.client.json_lines_streaming import ImportLine
+from kgserve.client.json_lines_stream import ImportLine
 from tests.cli.running import SERVER_TIMEOUT_SECONDS
 from tests.client.scripted import HEALTHY, ScriptedAnswer, ScriptedServer, answering, problem
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgserve.graph.answers import Edge, Node
-from kgserve.graph.llm_context_rendering import (
+from kgserve.graph.llm_context_text import (
     ContextNodeEntry,
     build_context_entries,
     count_tokens,

@@ -27,7 +27,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWith
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
 from kgserve.storage.model.row_digest import update_digest_for_row_changes
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
-from kgserve.storage.rows.row_json_encoding import encode_node_as_open_json
+from kgserve.storage.rows.row_json_encoder import encode_node_as_open_json
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of

@@ -22,9 +22,9 @@ from typing_extensions import override
 from kgserve import __version__
 from kgserve.cli.shell.commands import SHELL_COMMANDS, ShellCommandFailed, ShellExit, run_cypher_script
 from kgserve.cli.shell.cypher_script_splitter import is_last_statement_unfinished
-from kgserve.cli.shell.cypher_syntax_highlighting import CypherPromptHighlighter
 from kgserve.cli.shell.formats import MODES
 from kgserve.cli.shell.session import ShellSession
+from kgserve.cli.shell.syntax_highlighter import CypherPromptHighlighter
 from kgserve.cypher.completion import (
     COMPLETION_FUNCTIONS,
     COMPLETION_KEYWORDS,

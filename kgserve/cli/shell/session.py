@@ -14,7 +14,7 @@ from kgserve.admin.api import StoreStats, StoreSummary
 from kgserve.cli.shell.formats import Mode, select_row_writer_by_extension
 from kgserve.cli.shell.screen import ShellOutput
 from kgserve.client import Client, Interrupted, Unreachable
-from kgserve.client.json_lines_streaming import write_atomically
+from kgserve.client.json_lines_stream import write_atomically
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer, CypherChanges, StoreCypherVocabulary
 from kgserve.graph.request_bodies import MAX_CYPHER_ROWS

@@ -31,7 +31,7 @@ from kgserve.api.table import USE_CASES
 from kgserve.client.clients import Store
 from kgserve.client.errors import Retries, RetryState
 from kgserve.client.event_stream import Event, ResumableEventStreamState
-from kgserve.client.json_lines_streaming import ImportUpload, encode_json_body, write_atomically
+from kgserve.client.json_lines_stream import ImportUpload, encode_json_body, write_atomically
 from kgserve.client.methods import AllStoresClientMethods
 from kgserve.client.synchronous import ClientTransport, Stream
 from kgserve.client.wire import ClientRequest, StreamedAnswerRequest

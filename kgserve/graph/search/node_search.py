@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kgserve.embedding.cache import QueryVectorCache
 from kgserve.errors import InvalidInput, NoStore, Unavailable
-from kgserve.graph import llm_context_rendering as texts
+from kgserve.graph import llm_context_text as texts
 from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import (
     BatchSearchAnswer,

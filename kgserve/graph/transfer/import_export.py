@@ -81,7 +81,7 @@ from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, NodeUpsert, WriteBatch
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     ExportedConflictVersion,
     ExportedNode,
     build_node_export_line,

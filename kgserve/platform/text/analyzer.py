@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 
-from kgserve.platform.text.identifier_splitting import (
+from kgserve.platform.text.identifier_parts import (
     MAX_TERM_CHARS,
     CompoundWord,
     Emoji,
@@ -31,7 +31,7 @@ from kgserve.platform.text.segmentation import (
     normalize_characters,
 )
 from kgserve.platform.text.stemmer import fold_and_stem_unless_english, get_stemming_language, stem_prepared
-from kgserve.platform.text.word_folding import get_accented_form, simplify_han_characters
+from kgserve.platform.text.word_normalization import get_accented_form, simplify_han_characters
 
 ANALYZER_VERSION = "1"
 """Version of the analysis. Indexes of another version are filled again."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from kgserve.platform.text.analyzer import extract_index_terms
-from kgserve.platform.text.identifier_splitting import (
+from kgserve.platform.text.identifier_parts import (
     CompoundWord,
     Emoji,
     UnspacedScriptRun,
@@ -29,7 +29,7 @@ from kgserve.platform.text.segmentation import (
     normalize_characters,
 )
 from kgserve.platform.text.stemmer import stem_prepared, stem_word
-from kgserve.platform.text.word_folding import fold_word, get_accented_form, simplify_han_characters
+from kgserve.platform.text.word_normalization import fold_word, get_accented_form, simplify_han_characters
 from kgserve.platform.text.wordlists import load_irregular_forms
 
 FURTHER_WEIGHT = 0.2

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 import tantivy
 
 from kgserve.platform.text.language_detection import LANGUAGES, get_language_by_letter_script
-from kgserve.platform.text.word_folding import casefold_without_accents, fold_word
+from kgserve.platform.text.word_normalization import casefold_without_accents, fold_word
 
 MAX_CACHED_STEMS = 1 << 16
 MAX_LATIN_LANGUAGES = 6

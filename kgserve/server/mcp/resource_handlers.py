@@ -26,7 +26,7 @@ from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
 from kgserve.graph.answers import Edge, Node, NodeWithEdgesAnswer
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
-from kgserve.graph.llm_context_rendering import count_tokens
+from kgserve.graph.llm_context_text import count_tokens
 from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, GetNodeRequest, NodeEdgesRequest
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle, decode_answer_struct
 from kgserve.memory.api import Memory

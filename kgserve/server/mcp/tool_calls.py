@@ -41,7 +41,7 @@ from kgserve.server.mcp.entity_version_tools import build_version_conflict_reply
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
 from kgserve.server.mcp.shared_tool_arguments import FieldNamesToolArguments, StoreToolArguments
-from kgserve.server.mcp.tool_argument_decoding import (
+from kgserve.server.mcp.tool_argument_decoder import (
     decode_tool_arguments,
     find_store_argument,
     format_error,

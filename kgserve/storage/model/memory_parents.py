@@ -18,7 +18,7 @@ def is_effective_parent_edge(edge: EdgeRow) -> bool:
 
 
 def find_newest_parent_edge(edges: Iterable[EdgeRow]) -> EdgeRow | None:
-    """Return the newest of a child's parent relations, which is the one in effect; None if there are none.
+    """Return the newest of a child's parent relations, which is the one in effect; None if none exists.
 
     The creation time decides, not the commit: edges of one import share a commit.
     """

@@ -29,7 +29,7 @@ from kgserve.storage.rows.base_segment_file_format import (
     memory_map_base_segment_texts,
     parse_base_segment_footer,
 )
-from kgserve.storage.rows.row_json_encoding import DATED, FRESH, ORDINAL, decode_column_set_from_flags
+from kgserve.storage.rows.row_json_encoder import DATED, FRESH, ORDINAL, decode_column_set_from_flags
 
 MAX_BASE_READ_BATCH_ROWS = 4096
 """Rows read at a time in a full scan."""

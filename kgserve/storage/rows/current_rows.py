@@ -40,7 +40,7 @@ from kgserve.storage.rows.row_columns_to_merge import (
     RowColumnsToMerge,
 )
 from kgserve.storage.rows.row_delta import RowDelta, RowVersion
-from kgserve.storage.rows.row_json_encoding import RowsDamaged, RowsFormatMismatch
+from kgserve.storage.rows.row_json_encoder import RowsDamaged, RowsFormatMismatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 BASE_SUFFIX = ".rows"

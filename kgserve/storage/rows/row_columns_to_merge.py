@@ -12,7 +12,7 @@ import numpy as np
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, edge_created_at
 from kgserve.storage.rows.base_segment import MappedBaseSegment
 from kgserve.storage.rows.base_segment_file_format import MAX_INT64, MIN_INT64, NumberArray
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     compute_edge_extras_flags,
     compute_node_extras_flags,
     encode_edge_as_json,

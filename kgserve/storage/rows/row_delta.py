@@ -21,7 +21,7 @@ from kgserve.storage.model.node_edge_fields import ColumnSet
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.base_segment import MappedBaseSegment
 from kgserve.storage.rows.base_segment_file_format import NumberArray
-from kgserve.storage.rows.row_json_encoding import encode_edge_as_json, encode_node_as_open_json
+from kgserve.storage.rows.row_json_encoder import encode_edge_as_json, encode_node_as_open_json
 
 
 class RowVersion(msgspec.Struct, gc=False):

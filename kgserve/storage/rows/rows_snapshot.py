@@ -28,7 +28,7 @@ from kgserve.storage.rows.row_delta import (
     encode_edge_version,
     encode_node_version,
 )
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     FRESH,
     MEMORY,
     compute_node_extras_flags,

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kgserve.cli.shell.cypher_syntax_highlighting import tokenize_for_highlighting
 from kgserve.cli.shell.interactive_prompt import find_completion_context, find_property_owner_type
+from kgserve.cli.shell.syntax_highlighter import tokenize_for_highlighting
 from kgserve.cypher import lexer
 from kgserve.cypher.completion import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
 from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES

@@ -9,7 +9,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import ResourceListChangedNotification, TextContent, TextResourceContents
 
-from kgserve.graph.llm_context_rendering import count_tokens
+from kgserve.graph.llm_context_text import count_tokens
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, talk
 

@@ -14,7 +14,7 @@ from kgserve.server.mcp.shared_tool_arguments import (
     append_request_fields,
     convert_arguments_to_request,
 )
-from kgserve.server.mcp.tool_argument_decoding import decode_tool_arguments
+from kgserve.server.mcp.tool_argument_decoder import decode_tool_arguments
 from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.toolsets import TOOLS
 

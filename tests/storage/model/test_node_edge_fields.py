@@ -16,7 +16,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import ExportedEdgeLin
 from kgserve.storage.model import node_edge_fields
 from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE, RowField, RowFields, field_names_of
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
-from kgserve.storage.rows.row_json_encoding import (
+from kgserve.storage.rows.row_json_encoder import (
     EdgeWithRawAttributes,
     ExportedEdge,
     ExportedNode,

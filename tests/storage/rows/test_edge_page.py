@@ -20,7 +20,7 @@ from kgserve.storage.rows.node_edge_pages import (
     filter_valid_edges,
     partially_sort_rank_range,
 )
-from kgserve.storage.rows.row_json_encoding import decode_edge_row_from_json
+from kgserve.storage.rows.row_json_encoder import decode_edge_row_from_json
 
 LEAVES = [f"n{number:02}" for number in range(10)]
 BEFORE = [f"a{number:03}" for number in range(300)]

@@ -13,7 +13,7 @@ from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_a
 from kgserve.storage.rows.base_segment_file_format import ROWS_BLOCK_BYTES
 from kgserve.storage.rows.base_segment_merge import build_base_segment_from_rows, merge_into_base_segment
 from kgserve.storage.rows.current_rows import CurrentRowsProjection, collect_row_changes_since_base
-from kgserve.storage.rows.row_json_encoding import encode_edge_as_json, encode_node_as_open_json
+from kgserve.storage.rows.row_json_encoder import encode_edge_as_json, encode_node_as_open_json
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.rows.suffix_dictionary import (
     MAX_SUFFIX_BYTES,

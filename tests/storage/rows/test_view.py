@@ -28,7 +28,7 @@ from kgserve.storage.rows.current_rows import (
 )
 from kgserve.storage.rows.graph_drawing_samples import count_degrees
 from kgserve.storage.rows.row_delta import RowDelta
-from kgserve.storage.rows.row_json_encoding import RowsDamaged
+from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.rows.rows_snapshot import MAX_SINGLE_READS, RowsSnapshot
 from tests.captured_log import capture_log
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import msgspec
 from hypothesis import strategies as st
 
-from kgserve.client.json_lines_streaming import write_atomically
+from kgserve.client.json_lines_stream import write_atomically
 from kgserve.graph.transfer.formats.graphml import write_graphml
 from kgserve.graph.transfer.formats.import_export_files import (
     detect_import_format,

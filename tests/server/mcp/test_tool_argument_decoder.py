@@ -17,7 +17,7 @@ from kgserve.server.mcp.entity_write_tools import InjectKnowledgeGraphArguments
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
 from kgserve.server.mcp.store_tools import DescribeStoreArguments
-from kgserve.server.mcp.tool_argument_decoding import (
+from kgserve.server.mcp.tool_argument_decoder import (
     decode_tool_arguments,
     find_store_argument,
     format_error,

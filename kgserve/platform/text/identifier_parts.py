@@ -15,7 +15,7 @@ from typing import NamedTuple
 import xxhash
 
 from kgserve.platform.text.segmentation import TextSegment, find_segments
-from kgserve.platform.text.word_folding import fold_word
+from kgserve.platform.text.word_normalization import fold_word
 
 MAX_TERM_CHARS = 10_000
 """Longer words are cut, and are also found as a whole by their checksum; tantivy ignores terms over 65,530 bytes."""
