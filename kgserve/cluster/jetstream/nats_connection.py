@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -200,6 +201,12 @@ class NatsConnection:
 
     async def _end(self) -> None:
         await self._client.close()
+        # After an attempt to connect that was cancelled, `close` does nothing, and the socket stays open.
+        transport = self._client._transport  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if transport:
+            transport.close()
+            with suppress(OSError):
+                await transport.wait_closed()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
