@@ -158,8 +158,9 @@ def _export_blocks(
 ) -> Generator[Iterator[bytes]]:
     """Yield the lines of an export, in blocks that may end within a line."""
     from kgserve.client import Client
+    from kgserve.client.custom_request_builders import export
 
-    call = export_store_command(store, as_of=as_of, valid_at=valid_at).call
+    call = export(store, as_of=as_of, valid_at=valid_at).call
     if isinstance(opened, Client):
         with opened.http.begun(call) as response:
             yield response.iter_bytes()
