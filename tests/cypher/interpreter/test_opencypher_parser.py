@@ -97,15 +97,15 @@ def parse_path(text: str) -> PathPatternElement:
         ("(a) < -1", "(a < -1)"),
         ("(a)-[1]", "(a - ListExpression([1]))"),
         ("(a) - -(b)", "(a - (- b))"),
-        ("-a.b[0]", "(- IndexLookup(PropertyLookup(a, 'b'), 0))"),
+        ("-a.b[0]", "(- SubscriptNode(PropertyAccessNode(a, 'b'), 0))"),
         ("a[1..2]", "ListSlice(a, 1, 2)"),
         ("a[..-1]", "ListSlice(a, None, -1)"),
         ("a[1..]", "ListSlice(a, 1, None)"),
-        ("a['k'].b", "PropertyLookup(IndexLookup(a, 'k'), 'b')"),
+        ("a['k'].b", "PropertyAccessNode(SubscriptNode(a, 'k'), 'b')"),
         ("n:A:B", "LabelPredicate(n, ['A' 'B'], False)"),
         ("n:A|B AND m:C&D", "(LabelPredicate(n, ['A' 'B'], True) AND LabelPredicate(m, ['C' 'D'], False))"),
         ("[x IN xs WHERE x:A | x.b]",
-         "ListComprehension('x', xs, LabelPredicate(x, ['A'], False), PropertyLookup(x, 'b'))"),
+         "ListComprehension('x', xs, LabelPredicate(x, ['A'], False), PropertyAccessNode(x, 'b'))"),
         ("[x IN xs WHERE x:A|B | 1]", "ListComprehension('x', xs, LabelPredicate(x, ['A' 'B'], True), 1)"),
         ("any(x IN xs WHERE x:A|B)", "QuantifiedPredicate('any', 'x', xs, LabelPredicate(x, ['A' 'B'], True))"),
         ("[x IN xs]", "ListComprehension('x', xs, None, None)"),
@@ -117,12 +117,12 @@ def parse_path(text: str) -> PathPatternElement:
         ("reduce(s = 0, x IN xs | s + x)", "ReduceExpression('s', 0, 'x', xs, (s + x))"),
         ("count(*)", "CountStar()"),
         ("cOuNt ( DISTINCT a )", "FunctionInvocation('count', [a], True)"),
-        ("duration.inDays(a, b).days", "PropertyLookup(FunctionInvocation('duration.indays', [a b], False), 'days')"),
-        ("n {.a, .*, b: 1, c}", "MapProjection(n, [['a' PropertyLookup(n, 'a')] ['*' None] ['b' 1] ['c' c]])"),
-        ("exists(n.a)", "(PropertyLookup(n, 'a') NOT NULL)"),
+        ("duration.inDays(a, b).days", "PropertyAccessNode(FunctionInvocation('duration.indays', [a b], False), 'days')"),
+        ("n {.a, .*, b: 1, c}", "MapProjection(n, [['a' PropertyAccessNode(n, 'a')] ['*' None] ['b' 1] ['c' c]])"),
+        ("exists(n.a)", "(PropertyAccessNode(n, 'a') NOT NULL)"),
         ("$p + $`q r` + $0", "((ParameterReference('p') + ParameterReference('q r')) + ParameterReference('0'))"),
-        ("order.by + end", "(PropertyLookup(order, 'by') + end)"),
-        ("n.match.return", "PropertyLookup(PropertyLookup(n, 'match'), 'return')"),
+        ("order.by + end", "(PropertyAccessNode(order, 'by') + end)"),
+        ("n.match.return", "PropertyAccessNode(PropertyAccessNode(n, 'match'), 'return')"),
     ],
 )  # fmt: skip
 def test_expression_structure(text: str, expected: str) -> None:
@@ -160,27 +160,27 @@ def test_literals(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("(n:A:B {k: 1})", "[NodeElement('n', ['A' 'B'], False, MapExpression([['k' 1]]), None)] []"),
-        ("(:A|B)", "[NodeElement('', ['A' 'B'], True, None, None)] []"),
-        ("(n $p WHERE n.a)", "[NodeElement('n', [], False, ParameterReference('p'), PropertyLookup(n, 'a'))] []"),
-        ("()-->()", "[] [RelationshipElement('', [], None, None, '>', None)]"),
-        ("()<--()", "[] [RelationshipElement('', [], None, None, '<', None)]"),
-        ("()--()", "[] [RelationshipElement('', [], None, None, '', None)]"),
-        ("()<-[r]->()", "[] [RelationshipElement('r', [], None, None, '', None)]"),
+        ("(n:A:B {k: 1})", "[NodePatternElement('n', ['A' 'B'], False, MapExpression([['k' 1]]), None)] []"),
+        ("(:A|B)", "[NodePatternElement('', ['A' 'B'], True, None, None)] []"),
+        ("(n $p WHERE n.a)", "[NodePatternElement('n', [], False, ParameterReference('p'), PropertyAccessNode(n, 'a'))] []"),
+        ("()-->()", "[] [RelationshipPatternElement('', [], None, None, '>', None)]"),
+        ("()<--()", "[] [RelationshipPatternElement('', [], None, None, '<', None)]"),
+        ("()--()", "[] [RelationshipPatternElement('', [], None, None, '', None)]"),
+        ("()<-[r]->()", "[] [RelationshipPatternElement('r', [], None, None, '', None)]"),
         ("()-[r:A|B|:C*1..3 {k: 1}]-()",
-         "[] [RelationshipElement('r', ['A' 'B' 'C'], MapExpression([['k' 1]]), [1 3], '', None)]"),
-        ("()-[*]->()", "[] [RelationshipElement('', [], None, [None None], '>', None)]"),
-        ("()-[*2]->()", "[] [RelationshipElement('', [], None, [2 2], '>', None)]"),
-        ("()-[*..3]->()", "[] [RelationshipElement('', [], None, [None 3], '>', None)]"),
-        ("()-[*2..]->()", "[] [RelationshipElement('', [], None, [2 None], '>', None)]"),
+         "[] [RelationshipPatternElement('r', ['A' 'B' 'C'], MapExpression([['k' 1]]), [1 3], '', None)]"),
+        ("()-[*]->()", "[] [RelationshipPatternElement('', [], None, [None None], '>', None)]"),
+        ("()-[*2]->()", "[] [RelationshipPatternElement('', [], None, [2 2], '>', None)]"),
+        ("()-[*..3]->()", "[] [RelationshipPatternElement('', [], None, [None 3], '>', None)]"),
+        ("()-[*2..]->()", "[] [RelationshipPatternElement('', [], None, [2 None], '>', None)]"),
         ("()-[r WHERE r.x > 1]->()",
-         "[] [RelationshipElement('r', [], None, None, '>', (PropertyLookup(r, 'x') > 1))]"),
-        ("(order:Order)", "[NodeElement('order', ['Order'], False, None, None)] []"),
+         "[] [RelationshipPatternElement('r', [], None, None, '>', (PropertyAccessNode(r, 'x') > 1))]"),
+        ("(order:Order)", "[NodePatternElement('order', ['Order'], False, None, None)] []"),
     ],
 )  # fmt: skip
 def test_pattern_structure(text: str, expected: str) -> None:
     path = parse_path(text)
-    nodes = [node for node in path.nodes if render(node) != "NodeElement('', [], False, None, None)"]
+    nodes = [node for node in path.nodes if render(node) != "NodePatternElement('', [], False, None, None)"]
     assert f"{render(tuple(nodes))} {render(path.relationships)}" == expected
 
 
@@ -207,7 +207,7 @@ def test_named_and_shortest_paths() -> None:
     ],
 )
 def test_patterns_inside_expressions(text: str) -> None:
-    assert "PathElement(" in render(parse_expression(text))
+    assert "PathPatternElement(" in render(parse_expression(text))
 
 
 def test_clauses() -> None:
@@ -238,8 +238,8 @@ def test_clauses() -> None:
 
 
 def test_procedure_without_arguments() -> None:
-    assert render(parse_stage("CALL db.labels")) == "ProcedureStage('db.labels', None, None, None)"
-    assert render(parse_stage("CALL db.labels() YIELD *")) == "ProcedureStage('db.labels', [], [], None)"
+    assert render(parse_stage("CALL db.labels")) == "CallProcedureClauseNode('db.labels', None, None, None)"
+    assert render(parse_stage("CALL db.labels() YIELD *")) == "CallProcedureClauseNode('db.labels', [], [], None)"
 
 
 def test_union() -> None:

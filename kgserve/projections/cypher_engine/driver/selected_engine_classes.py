@@ -18,6 +18,9 @@ else:
     from ladybug import PreparedStatement, QueryResult
     from ladybug.constants import DST, ID, LABEL, NODES, RELS, SRC
 
+    from kgserve.projections.cypher_engine.driver.ladybug_adapter import LadybugConnection as Connection
+    from kgserve.projections.cypher_engine.driver.ladybug_adapter import LadybugDatabase as Database
+
     INTERNAL = (ID, LABEL, SRC, DST, NODES, RELS)
 
 __all__ = ["INTERNAL", "Connection", "Database", "PreparedStatement", "QueryResult"]
