@@ -15,10 +15,10 @@ from kgserve.platform.malloc_control import MAX_ARENAS_PER_CORE, release_free_me
 
 SPREADING = """
 import ctypes, sys, threading
-from kgserve.platform import allocator
+from kgserve.platform import malloc_control
 
 if sys.argv[2] == "bound":
-    allocator.limit_malloc_arenas()
+    malloc_control.limit_malloc_arenas()
 count = int(sys.argv[3])
 together = threading.Barrier(count)
 libc = ctypes.CDLL(None)
@@ -33,7 +33,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-allocator.release_free_memory()
+malloc_control.release_free_memory()
 libc.fopen.restype = ctypes.c_void_p
 file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
 libc.malloc_info(0, file)
