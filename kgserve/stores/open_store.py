@@ -183,15 +183,17 @@ class OpenStore:
         """True if a write is running or queued."""
         return self._writer.busy
 
-    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[WriteReport]:
+    def submit(
+        self, batch: WriteBatch, wait: float = 0.0, future: Future[WriteReport] | None = None
+    ) -> Future[WriteReport]:
         """Queue a write; the future returns its report once it is durable and applied.
 
         A small batch that changes nothing is not queued: its report has the last commit's sequence.
 
-        wait: seconds to block while the queue is full before raising Unavailable. The future raises InvalidInput,
-        StorageFull or Unavailable.
+        wait: seconds to block while the queue is full before raising Unavailable. future: receives the report, instead
+        of a new one. It raises InvalidInput, StorageFull or Unavailable.
         """
-        write = QueuedWrite(batch, Future())
+        write = QueuedWrite(batch, future or Future())
         report = self._report_if_unchanged(batch)
         if report is None:
             return self._writer.submit(write, wait)
