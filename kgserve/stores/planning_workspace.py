@@ -40,8 +40,9 @@ def gather_planning_workspace(
         keys |= dict.fromkeys(map(workspace.redirect_edge_key, [*keys]))
         ends.update(merged.values())
     workspace.nodes = rows.nodes(named)
-    workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
-    numbers = rows.edge_numbers([*keys])
+    present = workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
+    # An edge of a missing node does not exist either.
+    numbers = rows.edge_numbers([key for key in keys if key[0] in present and key[1] in present])
     if settle and len(numbers) >= MIN_BATCH_LOOKUPS and not workspace.merged and all(map(_only_puts, batches)):
         settled = workspace.settled = _unchanged_edges(batches, rows.unchanged_weights(numbers))
         numbers = {key: number for key, number in numbers.items() if key not in settled}
