@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -106,9 +106,11 @@ def upsert_nodes_and_edges(graph: StoreHandle, request: InjectRequest) -> Future
 
 
 def _find_repeats(
-    name: str, puts: Iterable[NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert], key: Callable[[Any], Hashable]
+    name: str, puts: Collection[NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert], key: Callable[[Any], Hashable]
 ) -> Iterator[DuplicateBatchItem]:
     """Yield the puts of a list whose key an earlier one has."""
+    if len({*map(key, puts)}) == len(puts):
+        return
     first: dict[Hashable, int] = {}
     for put in puts:
         earlier = first.setdefault(key(put), put.index)
@@ -118,9 +120,9 @@ def _find_repeats(
 
 def estimate_batch_bytes(nodes: list[NodeUpsert], edges: list[EdgeUpsert]) -> int:
     """Return the approximate size of rows in bytes: their texts plus a constant per row."""
-    texts = sum(len(n.content or "") + len(n.attributes or "") for n in nodes)
-    texts += sum(len(e.own) for e in edges if e.own is not None)
-    texts += sum(_extras_cost(n.extras) for n in nodes if n.extras is not None)
+    texts = sum([len(n.content or "") + len(n.attributes or "") for n in nodes])
+    texts += sum([len(e.own) for e in edges if e.own is not None])
+    texts += sum([_extras_cost(n.extras) for n in nodes if n.extras is not None])
     return texts + 300 * (len(nodes) + len(edges))
 
 
@@ -141,11 +143,23 @@ def _checked_rows(
     requests: list[_Request], name: str, check: Callable[[int, _Request, FaultCallback], _Put], errors: list[FieldError]
 ) -> list[_Put]:
     puts: list[_Put] = []
+    faults = _RowErrorCollector(name, errors)
     for index, request in enumerate(requests):
-        faults = ValidationErrorCollector(f"{name}[{index}].")
+        faults.index = index
         puts.append(check(index, request, faults))
-        errors += faults.errors
     return puts
+
+
+class _RowErrorCollector:
+    """Collector for the faults of a list's rows, one row at a time."""
+
+    def __init__(self, name: str, errors: list[FieldError]) -> None:
+        self._name, self._errors = name, errors
+        self.index = 0
+
+    def __call__(self, path: str, message: str) -> None:
+        """Add a fault of the current row."""
+        self._errors.append(FieldError(f"{self._name}[{self.index}].{path}", message))
 
 
 def build_inject_answer(report: WriteReport, nodes_sent: int, edges_sent: int) -> InjectAnswer:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from typing_extensions import override
 
 from kgserve.errors import Conflict, NoStore
 from kgserve.graph.as_of_graph import PastMoment
@@ -189,7 +192,14 @@ class StoreHandle:
 
     def submit(self, batch: WriteBatch, answer: Callable[[WriteReport], A], *, create: bool = False) -> Future[A]:
         """Queue a batch; ``answer`` converts its report."""
-        return self.write(lambda store: store.submit(batch), answer, create=create)
+        store = self.pool.acquire(self.name, create=create)
+        answered = _LeasedAnswerFuture(partial(self.pool.release, store), answer)
+        try:
+            store.submit(batch, future=answered)
+        except BaseException:
+            self.pool.release(store)
+            raise
+        return answered
 
     def write(
         self, begin: Callable[[OpenStore], Future[R]], answer: Callable[[R], A], *, create: bool = False
@@ -229,6 +239,37 @@ class StoreHandle:
             lambda store: store.submit_prepared(lambda: prepare(store)),
             lambda report: answer(found[0], report.sequence),
         )
+
+
+class _LeasedAnswerFuture(Future[Any]):
+    """Future that a write's report completes: ends the lease of its store, and holds the converted report.
+
+    A single future, because each costs a lock; `map_future` makes a second one.
+    """
+
+    def __init__(self, end_lease: Callable[[], None], answer: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._end_lease, self._answer = end_lease, answer
+
+    @override
+    def set_result(self, result: Any) -> None:
+        self._end_lease()
+        try:
+            answer = self._answer(result)
+        except BaseException as error:  # noqa: BLE001  # raised where the answer is awaited
+            super().set_exception(error)
+        else:
+            super().set_result(answer)
+
+    @override
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._end_lease()
+        super().set_exception(exception)
+
+    @override
+    def cancel(self) -> bool:
+        """Refuse: the write is queued, and the store must stay open for it."""
+        return False
 
 
 def completed_future(answer: A) -> Future[A]:

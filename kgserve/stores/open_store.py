@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol, TypeVar
@@ -39,14 +39,11 @@ from kgserve.storage.current_rows_rebuild import (
 )
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState, unpack_change_set_rows
-from kgserve.storage.model.node_edge_rows import EdgeKey
 from kgserve.storage.model.row_digest import digest_and_count_rows
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules
-from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains
-from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
-from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout, open_journal, require_disk_space_for_write
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 from kgserve.stores.access_buffer import MemoryAccessBuffer
@@ -54,6 +51,7 @@ from kgserve.stores.bulk_insert import RowsWithoutOptionalFields, plan_bulk_inse
 from kgserve.stores.compaction import Compactor, DeltaMerger
 from kgserve.stores.pending_state import PendingCommitGroupState
 from kgserve.stores.placement import StorePlacement
+from kgserve.stores.planning_workspace import gather_planning_workspace, plan_unchanged_batch
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache
 from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
@@ -185,13 +183,36 @@ class OpenStore:
         """True if a write is running or queued."""
         return self._writer.busy
 
-    def submit(self, batch: WriteBatch, wait: float = 0.0) -> Future[WriteReport]:
+    def submit(
+        self, batch: WriteBatch, wait: float = 0.0, future: Future[WriteReport] | None = None
+    ) -> Future[WriteReport]:
         """Queue a write; the future returns its report once it is durable and applied.
 
-        wait: seconds to block while the queue is full before raising Unavailable. The future raises InvalidInput,
-        StorageFull or Unavailable.
+        A small batch that changes nothing is not queued: its report has the last commit's sequence.
+
+        wait: seconds to block while the queue is full before raising Unavailable. future: receives the report, instead
+        of a new one. It raises InvalidInput, StorageFull or Unavailable.
         """
-        return self._writer.submit(QueuedWrite(batch, Future()), wait)
+        write = QueuedWrite(batch, future or Future())
+        report = self._report_if_unchanged(batch)
+        if report is None:
+            return self._writer.submit(write, wait)
+        self.observation.record_queue_wait(write.origin, 0.0)
+        write.future.set_result(report)
+        return write.future
+
+    def _report_if_unchanged(self, batch: WriteBatch) -> WriteReport | None:
+        """Return the report of a batch that changes nothing, without queueing it; None if the writer has to plan it.
+
+        While earlier writes are queued, the batch waits for its turn behind them.
+        """
+        if self.commits.is_copy or not self._writer.is_idle:
+            return None
+        try:
+            with self.rows.reading() as rows:
+                return plan_unchanged_batch(batch, rows, self._rules())
+        except RowsDamaged:
+            return None  # the writer rebuilds them
 
     def submit_prepared(
         self, prepare: Callable[[], WriteBatch | PlannedWrite | ReplicatedCommits], wait: float = 0.0
@@ -605,11 +626,11 @@ class OpenStore:
 
     def __gather_workspace(self, batches: list[WriteBatch], *, settle: bool) -> WritePlanningWorkspace:
         try:
-            workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
+            workspace = gather_planning_workspace(self.rows.rows(), batches, settle=settle)
         except RowsDamaged:
             log.exception("rows_damaged", store=self.name)
             self._renew_rows_now()
-            workspace = _gather_rows(self.rows.rows(), batches, settle=settle)
+            workspace = gather_planning_workspace(self.rows.rows(), batches, settle=settle)
         linked = self.rows.rows().linked
         if any(batch.links or (linked and (batch.delete_nodes or batch.delete_links)) for batch in batches):
             self.links.load_touched_links(workspace, batches)
@@ -625,51 +646,3 @@ class OpenStore:
         chosen = self.description
         keeps_history = self.settings.history and chosen.history != "none"
         return WriteRules(frozenset(chosen.kind_whitelist), chosen.conflict_policy == "manual", keeps_history)
-
-
-def _gather_rows(rows: RowsSnapshot, batches: Iterable[WriteBatch], *, settle: bool) -> WritePlanningWorkspace:
-    """Return a workspace with all rows needed to plan these batches. Raises RowsDamaged.
-
-    Without ``settle``, further batches may follow, and no edge is treated as unchanged.
-    """
-    workspace = WritePlanningWorkspace()
-    batches = list(batches)
-    deleted_ids = [node_id for batch in batches for node_id in batch.delete_nodes]
-    deleted = {*add_former_memory_versions(rows, deleted_ids)} if deleted_ids else set[str]()
-    named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
-    # Insertion order keeps keys that are used together close in memory.
-    keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
-    keys |= dict.fromkeys(key for batch in batches for key in batch.delete_edges)
-    ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
-    ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
-    ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
-    rows.base.cache_numbers(named | ends)
-    if rows.has_merges and (merged := find_merge_redirect_chains(rows, named | ends)):
-        workspace.merged = merged
-        keys |= dict.fromkeys(map(workspace.redirect_edge_key, [*keys]))
-        ends.update(merged.values())
-    workspace.nodes = rows.nodes(named)
-    workspace.present = workspace.nodes.keys() | {node_id for node_id in ends if rows.has(node_id)}
-    numbers = rows.edge_numbers([*keys])
-    if settle and len(numbers) >= MIN_BATCH_LOOKUPS and not workspace.merged and all(map(_only_puts, batches)):
-        settled = workspace.settled = _unchanged_edges(batches, rows.unchanged_weights(numbers))
-        numbers = {key: number for key, number in numbers.items() if key not in settled}
-    workspace.edges = {**rows.numbered_edges(numbers)}
-    # An earlier batch of the same group may add edges to a node that is deleted here.
-    for node_id in deleted:
-        incident = {row.key: row for row in (*rows.outgoing(node_id), *rows.incoming(node_id))}
-        workspace.edges.update(incident)
-        workspace.incident[node_id] = set(incident)
-    return workspace
-
-
-def _only_puts(batch: WriteBatch) -> bool:
-    """Return whether a batch neither deletes rows nor needs more than the keys of unchanged ones."""
-    return not (batch.delete_nodes or batch.delete_edges or batch.touch or batch.return_rows)
-
-
-def _unchanged_edges(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -> Container[EdgeKey]:
-    """Return the edges that all puts leave unchanged, so that their rows need not be read."""
-    puts = [put for batch in batches for put in batch.edges]
-    other = {put.key for put in puts if not put.is_noop_for(weights.get(put.key))}
-    return weights if other.isdisjoint(weights) else weights.keys() - other

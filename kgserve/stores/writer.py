@@ -109,7 +109,13 @@ class WriterThread:
     @property
     def busy(self) -> bool:
         """True if a write is running or queued."""
-        return self._committing or bool(self._waiting)
+        # In this order: a group is marked as being committed before it leaves the queue.
+        return bool(self._waiting) or self._committing
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no write is running or queued, and the thread has not been stopped."""
+        return not (self.busy or self._stopping)
 
     def submit(self, write: QueuedWrite, wait: float = 0.0) -> Future[WriteReport]:
         """Queue a write and return the future of its report.
@@ -150,7 +156,6 @@ class WriterThread:
     def _run(self) -> None:
         while (group := self._next()) is not None:
             if group:
-                self._committing = True
                 with bind_request_ids(write.origin for write in group):
                     self._commit_group(group)
                 self._committing = False
@@ -170,6 +175,7 @@ class WriterThread:
             return self._take_group()
 
     def _take_group(self) -> list[QueuedWrite]:
+        self._committing = True
         group: list[QueuedWrite] = []
         rows = size = 0
         while self._waiting:

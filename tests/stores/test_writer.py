@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from concurrent.futures import Future
@@ -11,10 +12,12 @@ import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
 from kgserve.platform.metrics.telemetry import StoreWriteCounters
-from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
-from kgserve.storage.write_planner import WriteReport
+from kgserve.storage.commit_clock import CommitClock
+from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.write_planner import MIN_COMMIT_TIME_MICROSECONDS, WriteReport
 from kgserve.stores import writer
-from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, write, write_together
+from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, until, write, write_together
 
 
 def test_concurrent_writes_get_distinct_sequences_and_share_frames(tmp_path: Path) -> None:
@@ -150,6 +153,60 @@ def test_a_write_without_changes_writes_no_frame(tmp_path: Path) -> None:
         [report] = write(store, batch("a", "b", edges=[("a", "b", "r")], touch=False))
         assert (report.nodes_unchanged, report.edges_unchanged, report.sequence) == (2, 1, 1)
         assert store.journal.bytes == size
+
+
+def _outcome(future: Future[WriteReport]) -> object:
+    """Return the report of a write, or the type and the faults of its refusal."""
+    error = future.exception(PATIENCE)
+    return future.result() if error is None else (type(error), str(error), getattr(error, "errors", ()))
+
+
+def _random_batch(choice: random.Random) -> WriteBatch:
+    """Return a batch whose few values often equal the stored ones."""
+    texts, names, options = (None, "", "one", "two"), ("a", "b", "c", "missing"), (True, False)
+    spans = (None, NodeExtrasUpsert(valid_from=2, valid_to=choice.choice((1, 3))), NodeExtrasUpsert(created_by="me"))
+    nodes = [
+        NodeUpsert(at, choice.choice(names[:3]), choice.choice((None, "t")), choice.choice(texts), extras=each)
+        for at, each in enumerate(choice.choices(spans, weights=(6, 1, 1), k=choice.randrange(3)))
+    ]
+    ends = (choice.choices(names, weights=(4, 4, 4, 1), k=2) for _ in range(choice.randrange(3)))
+    edges = [
+        EdgeUpsert(at, (source, target, "r"), choice.choice((None, 1.0, 2.0)))
+        for at, (source, target) in enumerate(ends)
+    ]
+    partial, returned, touch = choice.choice(options), choice.choice(options), choice.random() < 0.2
+    return WriteBatch(nodes=nodes, edges=edges, touch=touch, partial=partial, return_rows=returned)
+
+
+def test_unqueued_batches_have_the_outcome_of_queued_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice, unqueued = random.Random(5), 0
+    # A version with the time of its commit differs between two stores.
+    monkeypatch.setattr(CommitClock, "now", lambda _: MIN_COMMIT_TIME_MICROSECONDS)
+    with opened(tmp_path / "one") as direct, opened(tmp_path / "other") as queued:
+        for store in (direct, queued):
+            write(store, batch("a", "b", "c", content="one", edges=[("a", "b", "r"), ("b", "c", "r")]))
+        for _ in range(200):
+            given, before = _random_batch(choice), direct.journal.bytes
+            sent = direct.submit(given)
+            unqueued += sent.done() and direct.journal.bytes == before
+            with held(queued):
+                later = queued.submit(given)
+            assert _outcome(sent) == _outcome(later)
+            assert direct.state == queued.state
+        assert unqueued > 20
+        assert_whole(direct)
+
+
+def test_an_unchanged_batch_stays_behind_the_writes_before_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a", content="one"))
+        changed, back = write_together(store, batch("a", content="two"), batch("a", content="one"))
+        assert (changed.result(PATIENCE).sequence, back.result(PATIENCE).sequence) == (2, 3)
+        assert _outcome(store.submit(batch("a", content="one"))) == WriteReport(nodes_unchanged=1, sequence=3)
+        until(lambda: not store.writing)
+        assert store.submit(batch("a", content="one")).done()
+    with pytest.raises(Unavailable):
+        store.submit(batch("a", content="one"))
 
 
 def test_a_cancelled_write_is_skipped(tmp_path: Path) -> None:

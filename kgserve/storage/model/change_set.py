@@ -113,7 +113,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def size(self) -> int:
         """Number of rows that the change set names."""
         nodes = len(self.nodes_created) + len(self.nodes_updated) + len(self.nodes_deleted)
-        edges = sum(map(len, (self.edges_created, self.edges_updated, self.edges_touched, self.edges_deleted)))
+        edges = len(self.edges_created) + len(self.edges_updated) + len(self.edges_touched) + len(self.edges_deleted)
         links = 0 if self.links is None else len([*self.links_put()]) + len(self.links_deleted)
         return nodes + edges + links
 

@@ -19,6 +19,11 @@ from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, Nod
 _MODULUS = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_128_intdigest
+_SHORTER_ARRAY = [bytes((max(first - 1, 0),)) for first in range(256)]
+"""First byte of a short MessagePack array without its last item, by the array's own first byte.
+
+Rows without extras lose their final nil and so keep their older hash.
+"""
 
 
 class SerializedStoreState(msgspec.Struct, frozen=True):
@@ -44,7 +49,8 @@ class SerializedStoreState(msgspec.Struct, frozen=True):
 def row_hash(row: NodeRow | EdgeRow) -> int:
     """Return the 128-bit hash of one row. Nodes and edges differ in field types, so their hashes do not collide."""
     if row.extras is None:
-        return _hash(_without_last(_encode(row)))
+        encoded = _encode(row)
+        return _hash(_SHORTER_ARRAY[encoded[0]] + encoded[1:-1])
     return _hash(_encode(row if row.extras.width is ColumnSet.MEMORY else _narrow(msgspec.structs.astuple(row))))
 
 
@@ -61,11 +67,6 @@ def _narrow(row: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(extras, NodeExtras | EdgeExtras) or extras.width is ColumnSet.MEMORY:
         return row
     return (*row[:-1], extras.narrow)
-
-
-def _without_last(encoded: bytes) -> bytes:
-    """Remove the final nil from a short MessagePack array, so that rows without extras keep their older hash."""
-    return bytes((encoded[0] - 1,)) + encoded[1:-1]
 
 
 def update_digest_for_row_changes(

@@ -164,7 +164,9 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 def apply_node_extras_upsert(put: NodeExtrasUpsert | None, old: NodeExtras | None) -> NodeExtras | None:
     """Return a node's optional fields (extras) after an upsert. A node that has extras keeps them, even if empty."""
-    extras = (put or _NO_NODE_EXTRAS_PUT).applied_to(old or NO_EXTRAS) if put or old else NO_EXTRAS
+    if put is None and old is None:
+        return None
+    extras = (put or _NO_NODE_EXTRAS_PUT).applied_to(old or NO_EXTRAS)
     return None if old is None and extras == NO_EXTRAS else extras
 
 
@@ -194,7 +196,9 @@ _AUTHOR_AT = NodeExtrasUpsert.__struct_fields__.index(AUTHOR_FIELD)
 
 def apply_edge_extras_upsert(put: EdgeExtrasUpsert | None, old: EdgeExtras | None) -> EdgeExtras | None:
     """Return an edge's optional fields (extras) after an upsert; None if all are empty."""
-    extras = (put or _NO_EDGE_EXTRAS_PUT).applied_to(old or NO_EDGE_EXTRAS) if put or old else NO_EDGE_EXTRAS
+    if put is None and old is None:
+        return None
+    extras = (put or _NO_EDGE_EXTRAS_PUT).applied_to(old or NO_EDGE_EXTRAS)
     return None if extras == NO_EDGE_EXTRAS else extras
 
 
@@ -288,8 +292,11 @@ def is_noop_node_upsert(put: NodeUpsert, old: NodeRow, rules: WriteRules) -> boo
         return True
     if _was_in_conflict(put, old):
         return False
-    sent = ((put.type, old.type), (put.content, old.content), (put.attributes, old.attributes))
-    if any(new is not None and new != was for new, was in sent):
+    if (
+        (put.content is not None and put.content != old.content)
+        or (put.type is not None and put.type != old.type)
+        or (put.attributes is not None and put.attributes != old.attributes)
+    ):
         return False
     resolved = (
         put.resolves and get_conflicting_head_versions(old) != () and not is_conflicting_node_upsert(put, old, rules)

@@ -106,9 +106,12 @@ class RowDelta:
         found = self.edge_numbers.get(key)
         if found is not None:
             return found
-        base = self.base
-        source, target = base.number(key[0]), base.number(key[1])
-        return base.edge_number(source, target, key[2]) if source >= 0 and target >= 0 else -1
+        return self._base_edge_number(self.base.number(key[0]), self.base.number(key[1]), key[2])
+
+    def _base_edge_number(self, source: int, target: int, relation: str) -> int:
+        """Return the number of an edge of the base between two numbered nodes; -1 if it has none."""
+        nodes = self.base.nodes
+        return self.base.edge_number(source, target, relation) if 0 <= source < nodes and 0 <= target < nodes else -1
 
     def id(self, number: int) -> str:
         """Return the id of a node."""
@@ -171,14 +174,19 @@ class RowDelta:
             self._note_extras(row)
 
     def _put_edge(self, at: int, key: EdgeKey, row: EdgeRow | None, floor: int) -> None:
-        number = self.edge_number(key)
-        if number < 0:
-            number = self._add_edge(key)
+        known = self.edge_numbers.get(key)
+        if known is None:
+            source, target = self.number(key[0]), self.number(key[1])
+            number = self._base_edge_number(source, target, key[2])
+            if number < 0:
+                number = self._add_edge(key, source, target)
+        else:
+            number, source, target = known, -1, -1  # it was indexed when it was added
         before = self.edges.get(number)
         self.edges[number] = RowVersion(at, row, _prune_versions(before, floor) if before else None)
         if before is None:
             # Order matters: readers must find it among the changes before it is hidden in the base.
-            self._index_edge(number, *self.edge_endpoints(number))
+            self._index_edge(number, source, target)
             if number < self.base.edges:
                 self.touched_edges[number] = True
         self.versions += 1
@@ -186,11 +194,10 @@ class RowDelta:
             self.bytes += len(row.attributes)
             self._note_extras(row)
 
-    def _add_edge(self, key: EdgeKey) -> int:
+    def _add_edge(self, key: EdgeKey, source: int, target: int) -> int:
         number = self.base.edges + len(self.sources)
         self.merges = self.merges or key[2] == MERGED_INTO_RELATION
         self.turns = self.turns or key[2] == NEXT_TURN_RELATION
-        source, target = self.number(key[0]), self.number(key[1])
         self.sources.append(source)
         self.targets.append(target)
         self.edge_numbers[key] = number
