@@ -322,12 +322,20 @@ class FairThreadPool:
 
             async def run_in_thread() -> T:
                 with self._queue.take_one(caller) if self._queue is not None else nullcontext():
-                    async with share:
-                        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+                    return await self._run_in_share(work, share)
 
             if self._waits is None:
                 return await retry_while_store_opening(run_in_thread)
             return await _retry_until_caught_up(run_in_thread, self._waits, caller)
+
+    async def run_admitted(self, work: Callable[[], T]) -> T:
+        """Run the rest of work of the current caller, which its quota already counts, in a thread."""
+        with self._share(current_caller.get()) as share:
+            return await self._run_in_share(work, share)
+
+    async def _run_in_share(self, work: Callable[[], T], share: CapacityLimiter) -> T:
+        async with share:
+            return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     @contextmanager
     def _share(self, caller: str) -> Generator[CapacityLimiter]:
@@ -375,6 +383,7 @@ class AdmissionControl:
             "of your imports and exports are already open; finish one first",
         )
         self.quotas = (queue, waited, stated, self.transfers)
+        self._statements = stated
         self.callers = ActiveCallers()
         self.turns = WriteThrottle(self.callers, queue)
         self.loop_reads = EventLoopReadScheduler()
@@ -402,6 +411,14 @@ class AdmissionControl:
     def transfer_slot(self) -> AbstractContextManager[None]:
         """Count one more import or export of the current caller, until the end of the block. Raises RateLimited."""
         return self.transfers.take_one(current_caller.get())
+
+    def statement_slot(self) -> AbstractContextManager[None]:
+        """Count one more statement of the current caller, until the end of the block. Raises RateLimited."""
+        return self._statements.take_one(current_caller.get())
+
+    async def finish_statement(self, work: Callable[[], T]) -> T:
+        """Run the rest of a statement, which `statement_slot` counts, in a thread, and return its result."""
+        return await self.kinds["statements"].run_admitted(work)
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
         """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises RateLimited."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from kgserve.cypher import completion
@@ -100,6 +100,61 @@ def open_engine_result(
         session.reading(statement, most) as cursor,
     ):
         yield cursor
+
+
+class StartedEngineRead:
+    """Reading statement that the engine's process has been sent, and whose result was not read yet.
+
+    Creating it never blocks. `use` must be called, and blocks unless `try_open` returned True before.
+    """
+
+    def __init__(
+        self,
+        graph: StoreHandle,
+        statement: GuardedCypherStatement,
+        seconds: float,
+        most: int | None,
+        control: StatementCancellation,
+    ) -> None:
+        """Send the statement to the engine of a store, given its non-blocking handle.
+
+        Raises WouldBlock if the store is not open, or its engine is not open, current and free.
+        """
+        with ExitStack() as stack:
+            store = stack.enter_context(graph.lease())
+            self._session = stack.enter_context(
+                store.engine.reading(seconds, width=required_columns(statement), block=False)
+            )
+            stack.enter_context(control.over(self._session))
+            self._session.send(statement, most)
+            self._stack = stack.pop_all()
+        self._cursor: StatementCursor | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """File descriptor that is readable once the process has replied or ended."""
+        return self._session.channel.connection.fileno()
+
+    def try_open(self) -> bool:
+        """Open the result if it has arrived and is small; return whether its rows can be read without waiting.
+
+        Raises errors in the caller's terms, after which `use` must not be called.
+        """
+        if not self._session.channel.has_small_reply():
+            return False
+        return not self._open().has_more
+
+    def use(self, use: Callable[[StatementCursor], _Answer]) -> _Answer:
+        """Return what ``use`` makes of the result, and release the engine. Raises errors in the caller's terms."""
+        cursor = self._cursor or self._open()
+        with self._stack:
+            return use(cursor)
+
+    def _open(self) -> StatementCursor:
+        with self._stack as stack:
+            self._cursor = stack.enter_context(self._session.receiving())
+            self._stack = stack.pop_all()
+        return self._cursor
 
 
 def required_columns(statement: GuardedCypherStatement) -> ColumnSet:

@@ -24,7 +24,12 @@ from kgserve.graph.cypher.engine_read_statements import (
     time_limit_seconds,
 )
 from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
-from kgserve.graph.cypher.statement_execution import execute_read_statement, is_cached_point_lookup
+from kgserve.graph.cypher.statement_execution import (
+    StatementRouter,
+    execute_read_statement,
+    get_known_route,
+    start_engine_read,
+)
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import decode_json
@@ -70,10 +75,25 @@ def stream_statement_result(
     """
     if request.mode != "read":
         raise InvalidInput("mode: only reading statements can be streamed; request application/json")
-    started = time.perf_counter()
     control = control or StatementCancellation()
-    seconds = time_limit_seconds(graph, request)
     most = DEFAULT_RESULT_ROWS if form == "json" and request.max_rows is None else request.max_rows
+    return _write_stream(
+        lambda write: execute_read_statement(graph, request, most, control, write),
+        form,
+        time_limit_seconds(graph, request),
+        control,
+        time.perf_counter(),
+    )
+
+
+def _write_stream(
+    read: Callable[[Callable[[ResultCursor], None]], None],
+    form: ResultTextFormat,
+    seconds: float,
+    control: StatementCancellation,
+    started: float,
+) -> ResultTextStream:
+    """Return the text that ``read`` writes; it calls its argument for each attempt to read the result."""
     file = tempfile.SpooledTemporaryFile(MAX_RESULT_MEMORY_BYTES)  # noqa: SIM115 - closed by the reader
 
     def write(cursor: ResultCursor) -> None:
@@ -84,7 +104,7 @@ def stream_statement_result(
         _write_result(file, cursor, form, started, until, control)
 
     try:
-        execute_read_statement(graph, request, most, control, write)
+        read(write)
     except OSError as error:
         file.close()
         raise translate_os_error(error, "keeping the rows of a statement") from error
@@ -94,9 +114,41 @@ def stream_statement_result(
     return ResultTextStream(file)
 
 
+class StartedStatement:
+    """Reading statement with a known text that the engine has been sent. `finish` must be called."""
+
+    def __init__(self, graph: StoreHandle, request: CypherRequest, control: StatementCancellation) -> None:
+        """Send a statement to the engine of a store without blocking. Raises WouldBlock."""
+        self._started = time.perf_counter()
+        self._control = control
+        self._seconds = time_limit_seconds(graph, request)
+        self._router = StatementRouter(request)
+        most = DEFAULT_RESULT_ROWS if request.max_rows is None else request.max_rows
+        self._read = start_engine_read(graph.nonblocking_handle(), self._router, most, control)
+        self.descriptor = self._read.descriptor
+        """File descriptor that is readable once the engine has answered."""
+
+    def try_finish(self) -> bytes | None:
+        """Return the JSON of `stream_statement_result`; None if `finish` must wait for more. Raises as it does."""
+        if not self._read.try_open():
+            return None
+        with closing(self.finish()) as text:
+            return b"".join(text)
+
+    def finish(self) -> ResultTextStream:
+        """Return the result of `stream_statement_result`. Blocks."""
+        return _write_stream(
+            lambda write: self._read.use(self._router.named(write)),
+            "json",
+            self._seconds,
+            self._control,
+            self._started,
+        )
+
+
 def try_answer_known_point_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | None:
     """Return the JSON of `stream_statement_result` without blocking; None if it is no known lookup or would block."""
-    if not is_cached_point_lookup(request):
+    if get_known_route(request) != "lookup":
         return None
     with (
         suppress(WouldBlock, PathCountNeedsEngine),

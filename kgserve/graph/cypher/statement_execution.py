@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import (
     DEFAULT_RESULT_ROWS,
     ResultCursor,
+    StartedEngineRead,
     StatementCancellation,
     collect_cypher_answer,
     open_engine_result,
@@ -41,6 +42,7 @@ from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
 from kgserve.graph.cypher.temporal_text_conversion import convert_temporals_to_texts, wrap_cursor_with_temporal_texts
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.platform.nonblocking_reads import WouldBlock
 
 MAX_LOOKUP_CHARS = 500
 """Characters of a lookup that the event loop may parse, which takes about a millisecond."""
@@ -156,7 +158,9 @@ def _read(
         statement = router.guarded or statement
     if isinstance(statement, GuardedCypherStatement):
         try:
-            return _read_from_engine(graph, statement, seconds, most, control, router.named(use))
+            answer = _read_from_engine(graph, statement, seconds, most, control, router.named(use))
+            _note_route(router.request.query, "engine")
+            return answer
         except InvalidInput as refusal:
             statement = router.interpret(refusal)
     with open_interpreted_result(graph, statement, seconds, most, control) as cursor:
@@ -175,28 +179,45 @@ def _look_up(
         graph, statement.lookup, statement.info.columns, statement.parameters, most
     ) as cursor:
         answer = use(cursor)
-    _note_lookup(router.request.query)
+    _note_route(router.request.query, "lookup")
     return answer
 
 
-_known_lookups: dict[str, None] = {}
+StatementRoute = Literal["lookup", "engine"]
+"""How a text was answered last: from the rows, or by the engine."""
+_known_routes: dict[str, StatementRoute] = {}
 
 
-def _note_lookup(text: str) -> None:
+def _note_route(text: str, route: StatementRoute) -> None:
     if len(text) <= MAX_LOOKUP_CHARS:
-        _known_lookups[text] = None
-    while len(_known_lookups) > MAX_CACHED_QUERIES:
-        _known_lookups.pop(next(iter(_known_lookups)), None)
+        _known_routes[text] = route
+    while len(_known_routes) > MAX_CACHED_QUERIES:
+        _known_routes.pop(next(iter(_known_routes)), None)
 
 
-def is_cached_point_lookup(request: CypherRequest) -> bool:
-    """Return whether a request is a lookup whose text is cached, with few and small parameters."""
+def get_known_route(request: CypherRequest) -> StatementRoute | None:
+    """Return how a thread has answered the text of a reading request before; None with many or large parameters."""
     values = request.params.values()
-    is_known = request.mode == "read" and request.query in _known_lookups and len(values) <= MAX_LOOKUP_PARAMETERS
-    return is_known and all(
+    if request.mode != "read" or len(values) > MAX_LOOKUP_PARAMETERS:
+        return None
+    has_small_values = all(
         len(value) <= MAX_LOOKUP_PARAMETER_CHARS if isinstance(value, str) else isinstance(value, int | float | None)
         for value in values
     )
+    return _known_routes.get(request.query) if has_small_values else None
+
+
+def start_engine_read(
+    graph: StoreHandle, router: StatementRouter, most: int | None, control: StatementCancellation
+) -> StartedEngineRead:
+    """Send the statement of a known text to the engine, given the non-blocking handle of a store.
+
+    Raises WouldBlock if the statement is not for the engine, or if the engine cannot begin at once.
+    """
+    statement = router.statement
+    if not isinstance(statement, GuardedCypherStatement):
+        raise WouldBlock
+    return StartedEngineRead(graph, statement, time_limit_seconds(graph, router.request), most, control)
 
 
 def _read_from_engine(

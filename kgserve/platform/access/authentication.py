@@ -610,7 +610,8 @@ class RequestContext:
     """One request: its id, caller, address, action and store, and its entry in the audit log.
 
     The caller is set during authentication, action and store by `authorize`. ``hidden`` is a named store that the
-    caller may not access. ``administers`` is True if the request is recorded in the audit log.
+    caller may not access. ``administers`` is True if the request is recorded in the audit log. ``is_use`` is True if it
+    keeps the server from being idle.
     """
 
     def __init__(self, authenticator: Authenticator, audit: AuditLog, request_id: str, act: str, address: str) -> None:
@@ -623,6 +624,7 @@ class RequestContext:
         self.store: str | None = None
         self.hidden: str | None = None
         self.administers = False
+        self.is_use = False
 
     @property
     def accounting_name(self) -> str:
@@ -640,7 +642,7 @@ class RequestContext:
         Raises Forbidden, and NotFound for a store that the caller may not access.
         """
         self.act, self.administers = act or self.act, role == "admin"
-        self.store = None if store is None else unquote(store)
+        self.store = unquote(store) if store is not None and "%" in store else store
         self.caller.require(role)
         if self.store is not None:
             self.caller.require_store(self.store)

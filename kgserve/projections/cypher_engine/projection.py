@@ -20,6 +20,7 @@ from typing_extensions import override
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.metrics.telemetry import SlowOperationLog
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.projections.base import Projection
@@ -206,12 +207,18 @@ class EngineFileProjection(Projection):
 
     @contextmanager
     def reading(
-        self, timeout: float | None = None, *, width: ColumnSet = ColumnSet.PLAIN, asked: bool = True
+        self,
+        timeout: float | None = None,
+        *,
+        width: ColumnSet = ColumnSet.PLAIN,
+        asked: bool = True,
+        block: bool = True,
     ) -> Generator[EngineProcessSession]:
         """Yield a reading session that sees every acknowledged commit; ``timeout`` in seconds, 0 for none.
 
         The file has at least the columns of ``width``. With ``asked``, the file stays open for another minute. Raises
-        Unavailable if the engine cannot be opened or does not catch up in time.
+        Unavailable if the engine cannot be opened or does not catch up in time; without ``block``, WouldBlock if it is
+        not open, has not caught up, or has no free session.
         """
         patience = timeout or self.options.read_timeout
         sequence = self.journal.last
@@ -221,9 +228,11 @@ class EngineFileProjection(Projection):
                     self.asked_at = time.monotonic()
                 engine = self._engine
                 if engine is None or engine.has_died or self.state.sequence < sequence or engine.width < width:
+                    if not block:
+                        raise WouldBlock
                     engine = self._wait_until_caught_up(sequence, patience, width, asked=asked)
                 with contextlib.suppress(EngineReplaced):
-                    session = lease.enter_context(engine.reader(timeout))
+                    session = lease.enter_context(engine.reader(timeout, block=block))
                     break
             yield session
 

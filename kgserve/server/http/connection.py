@@ -58,6 +58,8 @@ CLOSE_LINGER_SECONDS = 1.0
 MAX_REFUSED_CONNECTIONS = 64
 """Connections beyond the limit that get a 503 response at a time; further ones are closed without a response."""
 
+_MAX_HEAD_OVERHEAD_BYTES = 2 * MAX_HEADER_LINES
+"""Bytes by which a head of the most lines may be shorter than with the usual space and line end of each."""
 _TICKS_PER_TIMEOUT = 8
 _DROPPED: Any = deque(maxlen=0)
 """Discards trailers."""
@@ -218,6 +220,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
         self._since = 0.0
         self._fed = 0  # bytes of the head that is arriving
+        self._arrived = 0  # at least the bytes of the head that is being parsed
         self._on_wire = 0  # bytes of the body with its framing
         self._in_body = 0
         self._progress = RequestBodyRateMonitor()
@@ -259,8 +262,10 @@ class HttpConnection(HttpToolsProtocol):
             if not self._fed:
                 self._since = self.loop.time()
             self._fed += len(data)
+            self._arrived = self._fed
         else:
             self._on_wire += len(data)
+            self._arrived = len(data)
         self._parse(data)
         if self._in_head:
             if self._fed > self._limits.head:
@@ -296,6 +301,16 @@ class HttpConnection(HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
+    def _is_head_over_limit(self) -> bool:
+        limits = self._limits
+        if len(self.url) > limits.url or len(self.headers) > MAX_HEADER_LINES:
+            return True
+        # Most heads are shorter than what arrived since they began, and need not be measured.
+        return (
+            self._arrived + _MAX_HEAD_OVERHEAD_BYTES > limits.head
+            and sum(len(name) + len(value) + 4 for name, value in self.headers) > limits.head
+        )
+
     def _head_over_limit(self) -> KgserveError:
         limits = self._limits
         return UrlTooLong.over(limits.url) if len(self.url) > limits.url else HeadersTooLarge.over(limits.head)
@@ -304,8 +319,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         # ABUSE 11 and 12: limits head, URL and pipeline; uvicorn queues all requests of one read.
         # Trailers arrive as headers after this check, so they are dropped.
-        size = sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self._limits.head or len(self.headers) > MAX_HEADER_LINES or len(self.url) > self._limits.url:
+        if self._is_head_over_limit():
             self._abort_parsing(self._head_over_limit())
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
             self._abort_parsing(

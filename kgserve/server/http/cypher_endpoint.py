@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,18 +15,22 @@ from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import READ_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
+from kgserve.errors import InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.result_streams import (
     MAX_RESULT_MEMORY_BYTES,
     ResultTextFormat,
     ResultTextStream,
+    StartedStatement,
     stream_statement_result,
     try_answer_known_point_lookup,
 )
-from kgserve.graph.cypher.statement_execution import run_cypher_request
+from kgserve.graph.cypher.statement_execution import get_known_route, run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.media_types import CSV_MEDIA_TYPE, JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
+from kgserve.platform.nonblocking_reads import WouldBlock
+from kgserve.projections.cypher_engine.engine.process import ProcessDied
 from kgserve.server.http.connection import ensure_running_in_task
 from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.import_export_endpoints import ChunkStreamResponse
@@ -86,7 +91,13 @@ class CypherEndpoint:
         if asked.mode == "write":
             cast("RequestContext", scope["state"]["request_context"]).caller.require("write")
         graph, media = get_request_store(scope, service), _media(_accept(scope))
-        known = try_answer_known_point_lookup(graph, asked) if media is None else None
+        known = None
+        if media is None and (route := get_known_route(asked)) is not None:
+            known = (
+                try_answer_known_point_lookup(graph, asked)
+                if route == "lookup"
+                else await _try_answer_by_engine(graph, asked, receive, service)
+            )
         return await self._run(graph, asked, media, receive, service) if known is None else known
 
     async def _run(
@@ -105,10 +116,64 @@ class CypherEndpoint:
         form = "json" if media is None else _FORMATS[media]
         reading = service.admission.run("statements", stream_statement_result, graph, asked, form, control)
         rows = await _while_present(receive, control, reading)
-        if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
-            with closing(rows):
-                return b"".join(rows)
-        return CypherRowStreamResponse(service, rows, media or JSON_MEDIA_TYPE, {})
+        return _answer_with_rows(service, rows, media)
+
+
+def _answer_with_rows(
+    service: RequestHandlerDependencies, rows: ResultTextStream, media: str | None
+) -> bytes | ASGIResponse:
+    if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
+        with closing(rows):
+            return b"".join(rows)
+    return CypherRowStreamResponse(service, rows, media or JSON_MEDIA_TYPE, {})
+
+
+async def _try_answer_by_engine(
+    graph: StoreHandle, asked: CypherRequest, receive: Receive, service: RequestHandlerDependencies
+) -> bytes | ASGIResponse | None:
+    """Return the engine's answer, which is awaited on the event loop; None if a thread must run the statement.
+
+    A statement that takes longer than `CYPHER_INTERRUPT_SECONDS`, or returns many rows, is finished in a thread.
+    """
+    control = StatementCancellation()
+    with service.admission.statement_slot():
+        try:
+            started = StartedStatement(graph, asked, control)
+            try:
+                await _wait_until_readable(started.descriptor, CYPHER_INTERRUPT_SECONDS)
+            except asyncio.CancelledError:
+                with anyio.CancelScope(shield=True):
+                    await _stop(control, asyncio.ensure_future(service.admission.finish_statement(started.finish)))
+                raise
+            if (answer := started.try_finish()) is not None:
+                return answer
+            finishing = service.admission.finish_statement(started.finish)
+            return _answer_with_rows(service, await _while_present(receive, control, finishing), None)
+        except (WouldBlock, InvalidInput):  # refused by the engine: the interpreter may accept it
+            return None
+        except ProcessDied as error:
+            if error.alone:
+                raise
+            return None
+
+
+async def _wait_until_readable(descriptor: int, seconds: float) -> None:
+    """Wait until a file becomes readable, or for some seconds."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(descriptor, _settle, ready)
+    timeout = loop.call_later(seconds, _settle, ready)
+    try:
+        await ready
+    finally:
+        timeout.cancel()
+        loop.remove_reader(descriptor)
+        os.set_blocking(descriptor, True)  # uvloop makes it non-blocking
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 _ENDPOINT = CypherEndpoint()

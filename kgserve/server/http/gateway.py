@@ -120,6 +120,21 @@ _STREAM_TYPE = EVENT_STREAM_MEDIA_TYPE.encode()
 _JSON_TYPE = (b"content-type", JSON_MEDIA_TYPE.encode())
 
 
+_PLAIN_JSON_HEADS = {
+    (varies, secure): encode_header_lines(
+        [
+            *(_JSON_TYPE, (b"content-length", b"%d")),
+            *([VARY_ENCODING_HEADER] if varies else []),
+            (b"x-request-id", b"%b"),
+        ],
+        secure=secure,
+    )
+    for varies in (False, True)
+    for secure in (False, True)
+}
+"""Head of an answer with a JSON body: whether it varies by Accept-Encoding, and whether the connection is secure."""
+
+
 _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/ready", "/metrics"})
 _LISTEN_METHOD = b"subscriptions/listen"
 
@@ -176,7 +191,7 @@ class HttpGateway:
         cycle = HttpRequestResponseCycle(scope, receive, send, context, headers)
         if self._origins.listed:
             cycle.extra = self._origins.headers(scope["headers"])
-        counts = _is_use(scope["method"], scope["path"], headers)
+        counts = context.is_use = _is_use(scope["method"], scope["path"], headers)
         self.running += 1
         if counts:
             self.use.begin()
@@ -207,7 +222,7 @@ class HttpGateway:
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
                 await cycle.send_complete(HttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
-            self._authenticate(scope, context, cycle.headers)
+            self._authenticate(scope, context)
             self._check_path(scope["path"])
             is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
             is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
@@ -238,11 +253,11 @@ class HttpGateway:
         scope["path_template"] = endpoint.path
         service = authorize_request(scope, endpoint.operation, self._service)
         answer = await endpoint.answer(scope, cycle.receive, service)
-        if isinstance(answer, bytes):
+        if not isinstance(answer, bytes):
+            await answer(scope, cycle.receive, cycle.send)
+        elif not cycle.send_plain_json(answer):
             headers: list[Header] = [_JSON_TYPE, (b"content-length", b"%d" % len(answer))]
             await cycle.send_complete(HttpResponse(_OK, headers, answer))
-        else:
-            await answer(scope, cycle.receive, cycle.send)
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):
@@ -255,7 +270,7 @@ class HttpGateway:
         address = scope["client"][0] if scope["client"] else UNKNOWN_ADDRESS
         return self._proxies.client(address, scope["headers"]) if self._proxies.networks else address
 
-    def _authenticate(self, scope: HTTPScope, context: RequestContext, headers: Mapping[bytes, bytes]) -> None:
+    def _authenticate(self, scope: HTTPScope, context: RequestContext) -> None:
         """Authenticate the caller, and apply the rate limits. Raises Unauthenticated, RateLimited."""
         try:
             caller = self._authenticator.authenticate(scope["path"], scope["query_string"], scope["headers"])
@@ -270,7 +285,7 @@ class HttpGateway:
         current_caller.set(context.accounting_name)
         if caller.key_id is not None or not is_local(context.address):
             self.rates.admit(caller, context.address)
-        if _is_use(scope["method"], scope["path"], headers):
+        if context.is_use:
             self._service.admission.callers.record_request(context.accounting_name)
 
 
@@ -347,6 +362,10 @@ class HttpRequestResponseCycle:
         self._context = context
         self._unread = _has_body(headers)
         self._is_head = scope["method"] == "HEAD"
+        extensions = cast("Mapping[str, Any]", scope.get("extensions") or {})
+        self._send_whole: SendCompleteResponse | None = (
+            None if self._is_head else extensions.get(SEND_COMPLETE_EXTENSION)
+        )
         self._coding = headers.get(b"accept-encoding")
         self._known = headers.get(b"if-none-match")
         self.headers = headers
@@ -403,15 +422,30 @@ class HttpRequestResponseCycle:
         if status == _OK and self._scope["path"] != "/mcp":
             status, headers, body = await self._compress(answer)
         self.status, self.sent, self._complete, self.begun = status, len(body), True, True
-        send_whole = cast(
-            "SendCompleteResponse | None", (self._scope.get("extensions") or {}).get(SEND_COMPLETE_EXTENSION)
-        )
-        if send_whole is not None and not self._is_head:
+        send_whole = self._send_whole
+        if send_whole is not None:
             head = encode_header_lines(self._with_own_headers(headers), secure=self._is_secure)
             if send_whole(status, head, body, self._unread):
                 return
         await self._send_head(status, headers)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def send_plain_json(self, body: bytes) -> bool:
+        """Send the answer 200 with a JSON body, as `send_complete` does; False if it needs what only that does."""
+        send_whole = self._send_whole
+        compressible = len(body) >= MIN_GZIP_BYTES
+        if (
+            send_whole is None
+            or self.extra
+            or (compressible and accepts_gzip(self._coding))
+            or REPLICA_READ_STATE_KEY in self._scope["state"]
+        ):
+            return False
+        head = _PLAIN_JSON_HEADS[compressible, self._is_secure] % (len(body), self.request_id.encode())
+        if not send_whole(_OK, head, body, self._unread):
+            return False
+        self.status, self.sent, self._complete, self.begun = _OK, len(body), True, True
+        return True
 
     async def refuse(self, error: Exception) -> None:
         """Answer with ``error`` as a problem document."""

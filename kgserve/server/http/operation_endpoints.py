@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote
 
@@ -97,7 +97,9 @@ class OperationEndpoint:
         """Return the answer as JSON. Raises the errors of the operation and of `decode_json_body`."""
         target, request = await self._read(scope, receive, service)
         try:
-            async with self._write_slot(service):
+            if self.case.threads != "writes":
+                return await self._run(target, request, service)
+            async with service.admission.write_slot():
                 return await self._run(target, request, service)
         except NoStore as error:
             if self.case.nothing is None or not is_missing_default_store(error, target):
@@ -156,11 +158,15 @@ class OperationEndpoint:
         is_write = case.threads == "writes"
         if rows is None or rows > (MAX_INLINE_WRITE_ROWS if is_write else MAX_INLINE_READ_ROWS):
             return None
-        waits = not is_write and rows > MAX_UNQUEUED_READ_ROWS
-        with suppress(WouldBlock):
-            async with service.admission.loop_reads.one() if waits else nullcontext():
-                return self._ask_encoded(target.nonblocking_handle() if case.of_store else target, request)
-        return None
+        if case.of_store:
+            target = target.nonblocking_handle()
+        try:
+            if is_write or rows <= MAX_UNQUEUED_READ_ROWS:
+                return self._ask_encoded(target, request)
+            async with service.admission.loop_reads.one():
+                return self._ask_encoded(target, request)
+        except WouldBlock:
+            return None
 
     def _ask(self, target: Any, request: Any) -> Any:
         return self.case.run(target) if request is None else self.case.run(target, request)

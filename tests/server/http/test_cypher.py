@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from bench.server import ServerProcess
+from kgserve.platform.metrics.exposition import MetricsScrape
 from tests.bench.forked import forked_servers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # pytest finds it here
 from tests.server.http.asking import CSV, ENDLESS, MANY, MANY_ROWS, NDJSON, ask, post, values
 from tests.server.http.serving import RunningServer, accepted, refusal
@@ -307,6 +308,58 @@ def test_time_limits(http: httpx.Client, graph: str, served: RunningServer) -> N
     refusal(post(http, graph, ENDLESS, timeout_ms=100), 408)
     assert time.perf_counter() - start < served.settings.query_timeout
     assert values(http, graph, "RETURN 1", timeout_ms=2**40) == [1]
+
+
+REPEATED: list[tuple[str, dict[str, Any]]] = [
+    ("MATCH (n) WHERE n.id = $id RETURN n, upper(n.content), $id", {"params": {"id": "n8"}}),
+    ("MATCH (n) WHERE n.id = $id RETURN n, upper(n.content), $id", {"params": {"id": 5}}),
+    ("MATCH (a)-[r]->(b) RETURN a.id, r, b.content ORDER BY a.id", {"max_rows": 3}),
+    ("MATCH (n) RETURN n.id ORDER BY n.id", {"max_rows": 0}),
+    ("UNWIND range(1, $most) AS i RETURN i, repeat('x', 100) AS text", {"params": {"most": 3}}),
+    ("UNWIND range(1, $most) AS i RETURN i, repeat('x', 100) AS text", {"params": {"most": 5_000}}),
+    ("UNWIND range(1, $most) AS i RETURN i, repeat('x', 100) AS text", {"params": {"most": 5_000}, "max_rows": 5_000}),
+    ("UNWIND range(1, 3) AS i RETURN repeat('x', $size) AS text", {"params": {"size": 10}}),
+    ("UNWIND range(1, 3) AS i RETURN repeat('x', $size) AS text", {"params": {"size": 200_000}}),
+    ("UNWIND $values AS i RETURN cast(i AS INT64) AS number", {"params": {"values": ["1"]}}),
+    ("RETURN cast($value AS INT64) AS number", {"params": {"value": "1"}}),
+    ("RETURN cast($value AS INT64) AS number", {"params": {"value": "x"}}),
+]
+
+
+def test_repeated_statements_answer_on_the_event_loop_as_in_threads(http: httpx.Client, graph: str) -> None:
+    """The text of a statement is known once a thread has answered it; a comment makes it another text."""
+    for place, (query, more) in enumerate(REPEATED):
+        first = post(http, graph, f"{query} /* {place} */", **more)
+        for known in (query, query):
+            again = post(http, graph, known, **more)
+            assert (again.status_code, _lasting(again)) == (first.status_code, _lasting(first)), (query, more)
+
+
+def _lasting(answer: httpx.Response) -> dict[str, Any]:
+    varying = {"took_ms", "instance", "detail", "errors"}
+    return {name: value for name, value in answer.json().items() if name not in varying}
+
+
+ADJUSTABLE = ENDLESS.replace("3000", "$n")
+
+
+def test_known_statements_have_time_limits(http: httpx.Client, graph: str) -> None:
+    for n, status in ((2, 200), (2, 200), (3_000, 408), (2, 200)):
+        answer = post(http, graph, ADJUSTABLE, params={"n": n}, timeout_ms=100 if n > 2 else 10_000)
+        assert answer.status_code == status
+
+
+def test_known_statements_end_when_the_client_disconnects(http: httpx.Client, graph: str) -> None:
+    assert values(http, graph, ADJUSTABLE, params={"n": 2}) == [8]
+    with pytest.raises(httpx.ReadTimeout):
+        post_with_timeout(http, graph, {"query": ADJUSTABLE, "params": {"n": 3_000}})
+    until(lambda: MetricsScrape.read(http.get("/metrics").text).value("kgserve_requests_in_progress") == 1)
+    assert values(http, graph, ADJUSTABLE, params={"n": 2}) == [8]
+
+
+def post_with_timeout(http: httpx.Client, api: str, body: dict[str, Any]) -> httpx.Response:
+    with httpx.Client(base_url=http.base_url, timeout=0.1) as hasty:
+        return hasty.post(f"{api}/cypher", json=body)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import msgspec
 
 from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.platform.metrics.telemetry import SlowOperationLog, add_request_part_seconds
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import MEBIBYTE, EngineName, Settings
 from kgserve.projections.cypher_engine.engine.fair_pool import FairPool, current_caller
 from kgserve.projections.cypher_engine.engine.files import file_size
@@ -96,6 +97,7 @@ class EngineProcessSession:
         self.channel = channel
         self.width = width
         self.seconds = 0.0
+        self._sent_at = 0.0
         self._options = options
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
@@ -123,14 +125,25 @@ class EngineProcessSession:
 
         With ``writes`` the statement may change the file, which must be a scratch copy.
         """
-        started = time.perf_counter()
+        self.send(statement, most, writes=writes)
+        with self.receiving() as cursor:
+            yield cursor
+
+    def send(self, statement: GuardedCypherStatement, most: int | None, *, writes: bool = False) -> None:
+        """Send a caller's statement, whose reply `receiving` must read next. Raises ProcessDied."""
+        self._sent_at = time.perf_counter()
         self.channel.statement = statement
+        self.channel.send(RunStatementRequest(statement, self.seconds, most, writes))
+
+    @contextmanager
+    def receiving(self) -> Generator[StatementCursor]:
+        """Yield a cursor over the rows of the statement that was sent. Raises errors in the caller's terms."""
+        started, statement = self._sent_at, self.channel.statement
         try:
-            head = self.channel.ask(
-                RunStatementRequest(statement, self.seconds, most, writes), StatementReply, self._answer_timeout
-            )
+            head = self.channel.receive(StatementReply, self._answer_timeout)
         finally:
-            self._account(time.perf_counter() - started, statement)
+            if statement is not None:
+                self._account(time.perf_counter() - started, statement)
         cursor = StatementCursor(self.channel, head, self._answer_timeout)
         cursor.seconds = time.perf_counter() - started
         try:
@@ -159,6 +172,11 @@ class StatementCursor:
         self._channel = channel
         self._part = head.first
         self._answer_timeout = patience
+
+    @property
+    def has_more(self) -> bool:
+        """True if the process must be asked for further rows."""
+        return self._part.more
 
     def parts(self) -> Iterator[ResultChunk]:
         """Yield the text of all rows in pieces that may split a row. Raises errors from `kgserve.errors`."""
@@ -236,13 +254,14 @@ class EngineHandle:
             self.state = state
 
     @contextmanager
-    def reader(self, timeout: float | None = None) -> Generator[EngineProcessSession]:
+    def reader(self, timeout: float | None = None, *, block: bool = True) -> Generator[EngineProcessSession]:
         """Borrow a reading session; ``timeout`` is the limit of each statement in seconds, 0 for none.
 
-        Raises Unavailable if no session becomes free within the read time limit.
+        Raises Unavailable if no session becomes free within the read time limit; without ``block`` WouldBlock if none
+        is free now.
         """
         caller = current_caller.get()
-        session = self._borrow(caller)
+        session = self._borrow(caller, block=block)
         try:
             session.seconds = self._options.read_timeout if timeout is None else timeout
             yield session
@@ -250,7 +269,7 @@ class EngineHandle:
             error.alone = self._leases == 1
             raise
         finally:
-            self._return(caller, session)
+            self._return(caller, session, block=block)
 
     @property
     def waiting(self) -> int:
@@ -299,8 +318,10 @@ class EngineHandle:
         self._close()
         return True
 
-    def _borrow(self, caller: str) -> EngineProcessSession:
-        session = self._readers.take(caller, self._options.read_timeout)
+    def _borrow(self, caller: str, *, block: bool) -> EngineProcessSession:
+        session = self._readers.take(caller, self._options.read_timeout) if block else self._readers.take_free(caller)
+        if session is None:
+            raise WouldBlock
         with self._lock:
             if not self._retired:
                 self._leases += 1
@@ -308,14 +329,16 @@ class EngineHandle:
         self._readers.release(caller, session)
         raise EngineReplaced
 
-    def _return(self, caller: str, session: EngineProcessSession) -> None:
+    def _return(self, caller: str, session: EngineProcessSession, *, block: bool) -> None:
         session.channel.statement = None
         self._readers.release(caller, session)
         with self._lock:
             self._leases -= 1
             last = self._retired and self._leases == 0
-        if last:
+        if last and block:
             self._close()
+        elif last:
+            threading.Thread(target=self._close, name=f"close engine of {self._options.store}").start()
 
     def _close(self) -> None:
         try:

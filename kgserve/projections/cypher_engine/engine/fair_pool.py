@@ -65,6 +65,14 @@ class FairPool(Generic[T]):
                     raise Unavailable("all read connections of this store are busy")
             return wait.place
 
+    def take_free(self, caller: str) -> T | None:
+        """Return a slot without waiting; None if none is free, others wait, or the caller holds its share."""
+        with self._changed:
+            if not self._free or self._waiting or (caller and self._held[caller] >= self._share):
+                return None
+            self._held[caller] += 1
+            return self._free.pop()
+
     def release(self, caller: str, place: T) -> None:
         """Return a slot to the pool."""
         with self._changed:

@@ -12,10 +12,12 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -51,6 +53,10 @@ ENGINE_IDLE_TIMEOUT_SECONDS = 60
 INTERRUPT_RETRY_SECONDS = 0.05
 PROCESS_EXIT_TIMEOUT_SECONDS = 5
 """Seconds to wait for a killed process to exit; one blocked on disk I/O exits later."""
+MAX_SMALL_REPLY_BYTES = 64 << 10
+"""Bytes of the largest reply that is read on an event loop."""
+_LENGTH = struct.Struct("!i")
+"""What `multiprocessing.connection.Connection` sends before each message of less than 2 GiB."""
 _MAX_LOGGED_STATEMENT_CHARS = 200
 _Value = TypeVar("_Value")
 
@@ -202,6 +208,7 @@ class RequestChannel:
         self.connection = connection
         self._place = place
         self._requests = 0
+        self._sent_at = 0.0
         self.statement: GuardedCypherStatement | None = None
         """Caller's statement in progress."""
 
@@ -219,23 +226,58 @@ class RequestChannel:
         Kills the process and raises TimedOut if it does not reply within ``seconds``. Raises ProcessDied if the process
         has ended or hangs, and Unavailable once ``broken_off`` is set.
         """
+        self.send(request)
+        return self.receive(kind, seconds, broken_off)
+
+    def send(self, request: EngineRequest) -> None:
+        """Send a request, whose reply `receive` must read next. Raises ProcessDied."""
         self._requests += 1
-        try:
+        self._sent_at = time.monotonic()
+        with self._in_step():
             self.connection.send_bytes(encode_message(request))
+
+    def receive(
+        self,
+        kind: type[_Value] | Any = None,
+        seconds: float | None = None,
+        broken_off: threading.Event | None = None,
+    ) -> _Value:
+        """Return the reply to the last request as `ask` does; ``seconds`` count from when it was sent."""
+        with self._in_step():
             self._wait(seconds, broken_off)
             reply = receive_reply(self.connection)
+        if isinstance(reply, ErrorReply):
+            raise _error(reply)
+        return msgpack_decoder(kind).decode(reply.value)
+
+    def has_small_reply(self) -> bool:
+        """Return whether `receive` has nothing to wait for: a small reply has arrived, or the process has ended."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self.connection.fileno()) as peeking:
+            try:
+                found = peeking.recv(_LENGTH.size + MAX_SMALL_REPLY_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except OSError as error:
+                return not isinstance(error, BlockingIOError)
+            finally:
+                peeking.detach()
+        if len(found) < _LENGTH.size:
+            return not found
+        (size,) = _LENGTH.unpack_from(found)
+        return 0 <= size <= len(found) - _LENGTH.size
+
+    @contextlib.contextmanager
+    def _in_step(self) -> Generator[None]:
+        """Keep requests and replies in step, whatever ends the block. Raises ProcessDied."""
+        try:
+            yield
         except (EOFError, OSError) as error:
             self.process.record_death()
             raise ProcessDied("the engine's process ended unexpectedly and is being restarted; try again") from error
         except BaseException:
             self._discard_reply()
             raise
-        if isinstance(reply, ErrorReply):
-            raise _error(reply)
-        return msgpack_decoder(kind).decode(reply.value)
 
     def _wait(self, seconds: float | None, broken_off: threading.Event | None) -> None:
-        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        deadline = math.inf if seconds is None else self._sent_at + seconds
         while not self.connection.poll(max(0.0, min(ENGINE_ANSWER_POLL_SECONDS, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
                 self.process.kill("a statement did not stop at its time limit")

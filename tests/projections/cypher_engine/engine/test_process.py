@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -10,10 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kgserve.errors import (
@@ -26,14 +28,18 @@ from kgserve.errors import (
     Unavailable,
     error_class_named,
 )
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation
+from kgserve.graph.cypher.result_streams import StartedStatement
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine_handle import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.process import (
     ENGINE_IDLE_TIMEOUT_SECONDS,
     EngineProcess,
     ForkServer,
+    ProcessDied,
     RequestChannel,
 )
 from kgserve.projections.cypher_engine.engine.protocol import (
@@ -186,6 +192,65 @@ def test_reads_concurrent_with_a_crashing_statement_succeed(pool: StorePool) -> 
         with pytest.raises(Unavailable):
             culprit.rows("RETURN 1")
     assert answers == [[[3000]]]
+
+
+def started(pool: StorePool) -> StartedStatement:
+    return StartedStatement(graph_of(pool, NAME), COUNT, StatementCancellation())
+
+
+def wait_for_reply(statement: StartedStatement) -> None:
+    assert select.select([statement.descriptor], [], [], PATIENCE)[0]
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, None])
+def test_a_started_statement_gives_its_session_back(pool: StorePool, blow: signal.Signals | None) -> None:
+    run_cypher_request(graph_of(pool, NAME), COUNT)
+    with pool.lease(NAME) as store:
+        engine = store.engine._engine
+        assert engine is not None
+        begun = started(pool)
+        if blow is not None:
+            os.kill(process(store).number, signal.SIGSTOP)
+            other = started(pool)
+            os.kill(process(store).number, blow)
+            with pytest.raises(ProcessDied) as lost:
+                other.finish()
+            assert not lost.value.alone
+        wait_for_reply(begun)
+        with nullcontext() if blow is None else suppress(ProcessDied):
+            assert msgspec.json.decode(begun.try_finish() or b"{}")["rows"] == [[NODES]]
+        assert engine._leases == 0
+        assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES]]
+
+
+def test_a_started_statement_closes_a_retired_engine_in_a_thread(pool: StorePool) -> None:
+    run_cypher_request(graph_of(pool, NAME), COUNT)
+    with pool.lease(NAME) as store:
+        engine = store.engine._engine
+        assert engine is not None
+        begun = started(pool)
+        wait_for_reply(begun)
+        store.engine.heal("a test")
+        assert not engine.closed
+        assert begun.try_finish() is not None
+        until(lambda: engine.closed)
+
+
+def test_no_statement_is_started_that_must_wait(pool: StorePool) -> None:
+    with pytest.raises(WouldBlock):
+        started(pool)  # the engine is not open
+    run_cypher_request(graph_of(pool, NAME), COUNT)
+    with pool.lease(NAME) as store:
+        with ExitStack() as held:
+            for _ in range(store.engine.options.readers):
+                held.enter_context(store.engine.reading())
+            with pytest.raises(WouldBlock):
+                started(pool)
+        write(store, batch("another"))
+        if store.engine.state.sequence < store.journal.last:
+            with pytest.raises(WouldBlock):
+                started(pool)
+        assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES + 1]]
 
 
 def test_a_crash_while_idle_affects_no_caller(pool: StorePool) -> None:
