@@ -32,11 +32,17 @@ CacheResult = TypeVar("CacheResult")
 FloatVector = NDArray[np.float32]
 
 MAX_CACHED_VECTORS = 1_000_000
-"""Maximum number of rows; the oldest are dropped first. About 1.8 GB with 384 dimensions."""
+"""Maximum number of rows; the oldest are dropped first. About 0.9 GB with 384 dimensions."""
 
 _CACHE_BATCH_ROWS = 500  # rows per statement and transaction, which bounds the time the file is locked to milliseconds
 _CACHE_LOCK_TIMEOUT_SECONDS = 10.0  # seconds to wait for a writer in another process
 _CHECKSUM_BYTES = 8
+_HALF_MARKER = b"\x02"
+"""First byte of a vector in half precision, whose length is therefore odd."""
+_HALF_CHECKSUM_SEED = 1
+"""Older programs use another seed. They compute such a vector again instead of misreading it."""
+# Vectors with these largest components keep at least 10 bits of every component that matters.
+_MIN_HALF_COMPONENT, _MAX_HALF_COMPONENT = 2.0**-8, 2.0**15
 
 _TRANSIENT_SQLITE_ERRORS = {
     sqlite3.SQLITE_BUSY,
@@ -50,11 +56,14 @@ _TRANSIENT_SQLITE_ERRORS = {
 }
 """Errors that do not indicate a damaged file; after any other error the file is replaced."""
 
+_FILE_ERRORS = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""Errors of the file. SQLite's messages quote a damaged schema, which need not be UTF-8."""
+
 _VECTOR_CACHE_SCHEMA = """
 CREATE TABLE IF NOT EXISTS vectors (
     number INTEGER PRIMARY KEY,
     key BLOB NOT NULL UNIQUE,   -- of model id and text
-    vector BLOB NOT NULL        -- float32, little-endian, then its checksum
+    vector BLOB NOT NULL        -- little-endian float32, or a byte and float16, then a checksum
 )
 """
 _UPSERT_VECTOR = (
@@ -148,7 +157,7 @@ class EmbeddingCache:
                 raise Unavailable("the cache of embeddings is closed")
             try:
                 return work(self._connect())
-            except (sqlite3.Error, OSError) as error:
+            except _FILE_ERRORS as error:
                 self._recover(error)
                 return otherwise
 
@@ -165,7 +174,11 @@ class EmbeddingCache:
     def _recover(self, error: Exception) -> None:
         self._disconnect()  # also ends an open transaction, and notices a deleted file
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR)
-        damaged = code & 0xFF not in _TRANSIENT_SQLITE_ERRORS or code == sqlite3.SQLITE_IOERR_SHORT_READ
+        damaged = (
+            isinstance(error, UnicodeDecodeError)
+            or code & 0xFF not in _TRANSIENT_SQLITE_ERRORS
+            or code == sqlite3.SQLITE_IOERR_SHORT_READ
+        )
         log.warning("embedding_cache_failed", path=str(self._path), reason=str(error), replaced=damaged)
         if damaged:
             self._replace()
@@ -182,7 +195,7 @@ class EmbeddingCache:
             for rows in _readable_rows(damaged):
                 _insert(self._connect(), rows, self._max_vectors)
                 kept += len(rows)
-        except (sqlite3.Error, OSError) as error:
+        except _FILE_ERRORS as error:
             self._disconnect()
             log.warning("embedding_cache_not_salvaged", path=str(self._path), reason=str(error))
         log.info("embedding_cache_salvaged", path=str(self._path), rows=kept)
@@ -195,7 +208,10 @@ class EmbeddingCache:
 
 
 def embed_texts_with_cache(embedder: Embedder, cache: EmbeddingCache, texts: Sequence[str]) -> FloatVector:
-    """Return the vectors of ``texts``, computing each distinct text only if it is not cached."""
+    """Return the vectors of ``texts``, computing each distinct text only if it is not cached.
+
+    Computed vectors are rounded before they are cached and returned, so that both are the same.
+    """
     if not texts:
         return embedder.embed(texts)
     known = {
@@ -205,7 +221,7 @@ def embed_texts_with_cache(embedder: Embedder, cache: EmbeddingCache, texts: Seq
     }
     missing = [text for text in dict.fromkeys(texts) if text not in known]
     if missing:
-        vectors = embedder.embed(missing)
+        vectors = round_to_half_precision(embedder.embed(missing))
         cache.put_many(embedder.model_id, missing, vectors)
         known |= zip(missing, vectors, strict=True)
     return np.stack([known[text] for text in texts])
@@ -266,7 +282,21 @@ def embedding_cache_key(model_id: str, text: str) -> bytes:
     return blake2b(f"{model_id}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def round_to_half_precision(vectors: FloatVector) -> FloatVector:
+    """Return vectors with the precision of float16, except those that would lose more than precision."""
+    if not vectors.size:
+        return vectors
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    fits = (largest >= _MIN_HALF_COMPONENT) & (largest <= _MAX_HALF_COMPONENT)
+    return np.where(fits, np.where(fits, vectors, 0).astype(np.float16), vectors).astype(np.float32)
+
+
 def _encode_vector(vector: FloatVector) -> bytes:
+    with np.errstate(over="ignore"):
+        half = vector.astype("<f2")
+    if (half == vector).all():
+        data = _HALF_MARKER + half.tobytes()
+        return data + xxhash.xxh3_64_digest(data, _HALF_CHECKSUM_SEED)
     data = vector.astype("<f4").tobytes()
     return data + xxhash.xxh3_64_digest(data)
 
@@ -274,9 +304,12 @@ def _encode_vector(vector: FloatVector) -> bytes:
 def _decode_vector(blob: bytes) -> FloatVector | None:
     """Return the vector, or None if its checksum does not match; SQLite does not detect bit flips within values."""
     data = blob[:-_CHECKSUM_BYTES]
-    if xxhash.xxh3_64_digest(data) != blob[-_CHECKSUM_BYTES:]:
+    is_half = len(data) % 2 == 1
+    if xxhash.xxh3_64_digest(data, _HALF_CHECKSUM_SEED if is_half else 0) != blob[-_CHECKSUM_BYTES:]:
         return None
-    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+    if is_half:
+        return np.frombuffer(data, "<f2", offset=1).astype(np.float32)
+    return np.frombuffer(data, "<f4").astype(np.float32)
 
 
 def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

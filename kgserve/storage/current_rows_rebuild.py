@@ -29,6 +29,7 @@ from kgserve.storage.journal.row_materialization import MaterializationResult, w
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
+from kgserve.storage.rows.row_tuples import iterate_edge_tuples, iterate_node_tuples
 from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
@@ -59,8 +60,8 @@ def write_current_rows(
     """
     try:
         with present.reading() as rows:
-            nodes = _throttle(rows.node_rows(), closing, idle)
-            edges = _throttle(rows.edge_rows(), closing, idle)
+            nodes = _throttle(iterate_node_tuples(rows), closing, idle)
+            edges = _throttle(iterate_edge_tuples(rows), closing, idle)
             found = write_parquet_row_files(nodes, edges, rows.state, recreate_empty_folder(target), width=rows.width)
     except (RowsDamaged, msgspec.MsgspecError) as error:
         log.error("rows_damaged", store=layout.name, error=str(error))
@@ -69,6 +70,23 @@ def write_current_rows(
         if not found.is_digest_replaced:
             return found
     return materialize_journal(layout, journal, recreate_empty_folder(target))
+
+
+def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: Path) -> MaterializationResult | None:
+    """Link the row files of a snapshot with this state into an empty folder; None if there is no whole one."""
+    for found in snapshot.list_snapshots(layout.journal)[:1]:
+        try:
+            if snapshot.verify_snapshot(found).state != state:
+                return None
+            folder = recreate_empty_folder(target)
+            for name in (snapshot.NODES_FILE, snapshot.EDGES_FILE):
+                # A link, because the snapshot may be removed meanwhile. Nothing ever changes these files.
+                (folder / name).hardlink_to(found / name)
+        except (JournalDamaged, OSError):
+            log.warning("snapshot_not_reused", store=layout.name, snapshot=found.name, exc_info=True)
+            return None
+        return MaterializationResult(state, state)
+    return None
 
 
 def _throttle(slices: Iterable[_Slice], closing: threading.Event | None, idle: Callable[[], bool]) -> Iterator[_Slice]:

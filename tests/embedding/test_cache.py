@@ -5,7 +5,7 @@ import random
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.cache import EmbeddingCache, embed_texts_with_cache
+from kgserve.embedding.cache import EmbeddingCache, embed_texts_with_cache, round_to_half_precision
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Unavailable
 from tests.captured_log import capture_log
@@ -54,8 +54,13 @@ def texts_of(count: int) -> list[str]:
     return [f"text {number}" for number in range(count)]
 
 
-def test_cached_vectors_survive_reopening(path: Path) -> None:
-    texts, vectors = texts_of(1234), vectors_of(1234)
+def unrounded(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return vectors
+
+
+@pytest.mark.parametrize("rounded", [unrounded, round_to_half_precision])
+def test_cached_vectors_survive_reopening(path: Path, rounded: Callable[..., NDArray[np.float32]]) -> None:
+    texts, vectors = texts_of(1234), rounded(vectors_of(1234))
     for first in (True, False):
         cache = EmbeddingCache(path)
         if first:
@@ -65,6 +70,7 @@ def test_cached_vectors_survive_reopening(path: Path) -> None:
         assert (np.stack([row for row in got if row is not None]) == vectors).all()
         assert len(cache) == 1234
         cache.close()
+    assert (path.stat().st_size < 1_200_000) is (rounded is round_to_half_precision)
 
 
 def test_models_have_separate_vectors(cache: EmbeddingCache) -> None:
@@ -97,11 +103,20 @@ def test_each_distinct_text_is_embedded_once(cache: EmbeddingCache) -> None:
     embedder = CountingEmbedder()
     texts = ["one", "two", "one", "three", "two"]
     for _ in range(2):
-        assert (embed_texts_with_cache(embedder, cache, texts) == HashingEmbedder().embed(texts)).all()
+        found = embed_texts_with_cache(embedder, cache, texts)
+        assert (found == round_to_half_precision(HashingEmbedder().embed(texts))).all()
     assert embedder.asked == ["one", "two", "three"]
     embed_texts_with_cache(embedder, cache, ["three", "four"])
     assert embedder.asked == ["one", "two", "three", "four"]
     assert embed_texts_with_cache(embedder, cache, []).shape == (0, 384)
+
+
+def test_vectors_are_rounded_unless_that_would_change_more_than_precision() -> None:
+    vectors = vectors_of(4) * np.array([[1e-9], [1e-2], [1.0], [1e9]], np.float32)
+    rounded = round_to_half_precision(vectors)
+    assert [(row == own).all() for row, own in zip(rounded, vectors, strict=True)] == [True, False, False, True]
+    products = (rounded * vectors).sum(axis=1) / np.linalg.norm(rounded, axis=1) / np.linalg.norm(vectors, axis=1)
+    assert products == pytest.approx(1.0, abs=1e-6)
 
 
 def test_vectors_of_other_dimensions_are_recomputed(cache: EmbeddingCache) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.projection import NO_STATEMENT_YET
+from kgserve.storage.current_rows_rebuild import link_current_snapshot_rows
 from kgserve.storage.journal import snapshot
+from kgserve.storage.journal.row_materialization import MaterializationResult
 from kgserve.stores.open_store import OpenStore
 from tests.captured_log import capture_log
 from tests.stores.writing import (
@@ -52,6 +54,23 @@ def test_compaction_keeps_all_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert store.engine.rebuilds == 0
         assert ids(store) == list("abcd")
+
+
+def test_the_rows_of_a_current_whole_snapshot_are_reused(tmp_path: Path) -> None:
+    target = tmp_path / "rows"
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        assert link_current_snapshot_rows(store.layout, store.state, target) is None
+        store.compactor.run()
+        [found] = snapshot.list_snapshots(store.layout.journal)
+        linked = link_current_snapshot_rows(store.layout, store.state, target)
+        assert linked == MaterializationResult(store.state, store.state)
+        assert all((target / name).samefile(found / name) for name in (snapshot.NODES_FILE, snapshot.EDGES_FILE))
+        write(store, batch("b"))
+        assert link_current_snapshot_rows(store.layout, store.state, target) is None
+        store.compactor.run()
+        (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.EDGES_FILE).write_bytes(b"")
+        assert link_current_snapshot_rows(store.layout, store.state, target) is None
 
 
 def outgrow(store: OpenStore) -> None:

@@ -18,6 +18,8 @@ from kgserve.projections.cypher_engine.engine.protocol import ApplyChangeRequest
 from kgserve.storage.current_rows_rebuild import (
     MAX_KEPT_SNAPSHOTS,
     complete_and_publish_snapshot,
+    link_current_snapshot_rows,
+    recreate_empty_folder,
     seconds_since,
     write_current_rows,
 )
@@ -100,14 +102,16 @@ def _rebuild_from_files(
     width: ColumnSet,
 ) -> EngineHandle:
     rows = layout.scratch / f"of-{path.name}"
-    folded = write_current_rows(layout, journal, current_rows, rows, options.closing, lambda: True)
+    folded = link_current_snapshot_rows(layout, current_rows.state, rows) or write_current_rows(
+        layout, journal, current_rows, rows, options.closing, lambda: True
+    )
     try:
         engine = build_engine_file(path, rows, folded.state, options, width)
     except EngineFailed:
         # An edge that the engine had lost was not listed when its node was deleted.
         log.exception("edges_without_nodes", store=layout.name)
         delete_engine_file(path)
-        folded = materialize_journal(layout, journal, rows, drop_loose=True)
+        folded = materialize_journal(layout, journal, recreate_empty_folder(rows), drop_loose=True)
         engine = build_engine_file(path, rows, folded.state, options, width)
     state = folded.state
     if folded.is_digest_replaced:

@@ -26,6 +26,7 @@ from kgserve.storage.model.node_edge_rows import (
 from kgserve.storage.model.row_digest import checksum_63bit
 
 _PACKED_MARKER = 0xC1
+_PACKED_MARKER_BYTES = bytes((_PACKED_MARKER,))
 _ZLIB_MARKER = 0x78
 """First byte of a zlib stream; no uncompressed packed row begins with it."""
 _MIN_BYTES_TO_COMPRESS = 1 << 10
@@ -79,19 +80,29 @@ _decode_plain_link = msgpack_decoder(CrossStoreLinkRow).decode
 
 def pack_node(row: NodeRow) -> PackedRow:
     """Return a node in storage format, without its id, type and version."""
+    # As a tuple: making the Struct takes as long as encoding it.
     lasted = row.updated_at - row.created_at
-    packed = _PackedNode(row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras)
-    return _packed(packed, (row.id, row.type, row.version))
+    packed = _encode((row.content, row.attributes, row.sequence, row.created_at, lasted, row.extras))
+    return _with_checksum(_compressed(packed), (row.id, row.type, row.version))
 
 
 def pack_edge(row: EdgeRow) -> PackedRow:
     """Return an edge in storage format, without its key and version."""
-    return _packed_edge(row, row, (*row.key, row.version))
+    key = (row.source, row.target, row.relation_type, row.version)
+    attributes = row.attributes
+    # Zero is left out, because the cache would not distinguish it from its negative.
+    if row.extras is None and row.weight and len(attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS:
+        content = _recent_edge_content(row.weight, attributes, row.sequence)
+    else:
+        content = _edge_content(row.weight, attributes, row.sequence, row.extras)
+    return _plain(row) if content is None else _with_checksum(content, key)
 
 
 def pack_link(row: CrossStoreLinkRow) -> PackedRow:
     """Return a link in storage format, without its store and the key and version of its edge."""
-    return _packed_edge(row, row.edge, (*row.edge.key, row.edge.version, row.store))
+    edge = row.edge
+    content = _edge_content(edge.weight, edge.attributes, edge.sequence, edge.extras)
+    return _plain(row) if content is None else _with_checksum(content, (*edge.key, edge.version, row.store))
 
 
 def unpack_node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
@@ -138,14 +149,17 @@ def _uncompressed(content: bytes) -> bytes:
     return zlib.decompress(content[1:]) if content[1] == _ZLIB_MARKER else content[1:]
 
 
-def _packed_edge(row: EdgeRow | CrossStoreLinkRow, of: EdgeRow, key: tuple[Any, ...]) -> PackedRow:
-    parts = (_recent_parts if len(of.attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS else _parts)(of.attributes)
+def _edge_content(weight: float, attributes: str, sequence: int, extras: EdgeExtras | None = None) -> bytes | None:
+    """Return an edge in storage format; None if its attributes could not be reassembled exactly."""
+    parts = (_recent_parts if len(attributes) <= _MAX_CACHED_ATTRIBUTES_CHARS else _parts)(attributes)
     if parts is None:
-        content = _encode(row)
-        return PackedRow(content, checksum_63bit(content))
-    return _packed(
-        _PackedEdge(_compact_weight(of.weight), parts.own, of.sequence, parts.created_at, parts.lasted, of.extras), key
-    )
+        return None
+    return _compressed(_encode((_compact_weight(weight), parts.own, sequence, parts.created_at, parts.lasted, extras)))
+
+
+def _plain(row: EdgeRow | CrossStoreLinkRow) -> PackedRow:
+    content = _encode(row)
+    return PackedRow(content, checksum_63bit(content))
 
 
 def _parts(attributes: str) -> _AttributeParts | None:
@@ -165,6 +179,8 @@ def _attributes(parts: _AttributeParts) -> str:
 
 _recent_parts = lru_cache(maxsize=4096)(_parts)
 _recent_attributes = lru_cache(maxsize=4096)(_attributes)
+# Edges written together share all but their keys.
+_recent_edge_content = lru_cache(maxsize=4096)(_edge_content)
 
 
 def _edge_of(content: bytes, key: tuple[Any, ...]) -> EdgeRow:
@@ -180,9 +196,12 @@ def _compact_weight(weight: float) -> float:
     return int(weight) if 0 < weight < _MAX_INTEGER_WEIGHT and weight.is_integer() else weight
 
 
-def _packed(packed: _PackedNode | _PackedEdge, key: tuple[Any, ...]) -> PackedRow:
-    data = _encode(packed)
+def _compressed(data: bytes) -> bytes:
+    """Return an encoded row with its marker, compressed if it is long."""
     if len(data) >= _MIN_BYTES_TO_COMPRESS:
         data = min(data, zlib.compress(data, 1), key=len)
-    content = bytes((_PACKED_MARKER,)) + data
+    return _PACKED_MARKER_BYTES + data
+
+
+def _with_checksum(content: bytes, key: tuple[Any, ...]) -> PackedRow:
     return PackedRow(content, checksum_63bit(content + _encode(key)))

@@ -690,7 +690,7 @@ def _node_values(row: NodeRow, at: int, time: int) -> tuple[Any, ...]:
 
 
 def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
-    return *row.key, at, row.version, time, *row_format.pack_edge(row)
+    return row.source, row.target, row.relation_type, at, row.version, time, *row_format.pack_edge(row)
 
 
 def _link_values(row: CrossStoreLinkRow, at: int, time: int) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
-from kgserve.embedding.cache import EmbeddingCache, embed_texts_with_cache
+from kgserve.embedding.cache import EmbeddingCache, embed_texts_with_cache, round_to_half_precision
 from kgserve.embedding.embedder import Embedder
 from kgserve.embedding.token_embeddings import FloatMatrix
 from kgserve.projections.base import StoreFollowedByProjections
@@ -181,7 +181,7 @@ class LateInteractionTokenVectors:
             return
         distinct = [*dict.fromkeys(texts)]
         vectors, tokens = embedder.embed_tokens(distinct)
-        cache.put_many(embedder.model_id, distinct, vectors)
+        cache.put_many(embedder.model_id, distinct, round_to_half_precision(vectors))
         rows = [table.encode(each) for each in tokens]
         with self._lock:
             self._recent.update(zip(distinct, rows, strict=True))

@@ -99,13 +99,15 @@ def materialize_rows_to_parquet(
 
 
 def write_parquet_row_files(
-    nodes: Iterable[list[NodeRow]], edges: Iterable[list[EdgeRow]], expected: StoreState, target: Path, width: ColumnSet
+    nodes: Iterable[list[RowTuple]],
+    edges: Iterable[list[RowTuple]],
+    expected: StoreState,
+    target: Path,
+    width: ColumnSet,
 ) -> MaterializationResult:
     """Write both files from batches of all rows of a store; ``width`` is that of the widest row."""
-    found = ([*map(astuple, rows)] for rows in nodes)
-    written = _write(target / NODES_FILE, found, iter(()), width=width)
-    found = ([*map(astuple, rows)] for rows in edges)
-    return _fold_result(expected, written, _write(target / EDGES_FILE, found, iter(()), width=width))
+    written = _write(target / NODES_FILE, nodes, iter(()), width=width)
+    return _fold_result(expected, written, _write(target / EDGES_FILE, edges, iter(()), width=width))
 
 
 def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> MaterializationResult:

@@ -6,7 +6,7 @@ lossless except for the presence of empty extras, which is a flag of the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtras,
     NodeExtrasAnswer,
 )
-from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, edge_id, link_id
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, RowTuple, edge_id, link_id
 
 EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
 """Flags of a row: has extras, validity bounds, a freshness time, an ordinal, fields of a memory or a name."""
@@ -110,6 +110,8 @@ class RowsFormatMismatch(RowsDamaged):
 _encode = msgspec.json.Encoder().encode
 _decode_node = json_decoder(NodeWithRawAttributes).decode
 _decode_edge = json_decoder(EdgeWithRawAttributes).decode
+_decode_nodes = json_decoder(list[NodeWithRawAttributes]).decode
+_decode_edges = json_decoder(list[EdgeWithRawAttributes]).decode
 _decode_type = json_decoder(_EncodedNodeType).decode
 _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
@@ -268,6 +270,50 @@ def decode_edge_row_from_json(data: bytes, flags: int) -> EdgeRow:
     return EdgeRow(
         edge.source, edge.target, edge.relation_type, edge.weight, attributes, edge.version, edge.sequence, extras
     )
+
+
+def decode_node_tuples_from_json(texts: Sequence[bytes], flags: Sequence[int]) -> list[RowTuple]:
+    """Return the nodes of open JSON texts as `decode_node_row_from_json`, as tuples. Raises RowsDamaged."""
+    nodes = _read(_decode_nodes, b"[" + b"},".join(texts) + b"}]") if texts else []
+    _require_count(len(nodes), len(texts))
+    return [
+        (
+            node.id,
+            node.type,
+            node.content,
+            str(node.attributes, "utf-8"),
+            node.version,
+            node.sequence,
+            parse_stored_time(node.created_at),
+            parse_stored_time(node.updated_at),
+            *((node.extras,) if own & EXTRAS else ()),
+        )
+        for node, own in zip(nodes, flags, strict=True)
+    ]
+
+
+def decode_edge_tuples_from_json(texts: Sequence[bytes], flags: Sequence[int]) -> list[RowTuple]:
+    """Return the edges of JSON texts as `decode_edge_row_from_json`, as tuples. Raises RowsDamaged."""
+    edges = _read(_decode_edges, b"[" + b",".join(texts) + b"]")
+    _require_count(len(edges), len(texts))
+    return [
+        (
+            edge.source,
+            edge.target,
+            edge.relation_type,
+            edge.weight,
+            str(edge.attributes, "utf-8"),
+            edge.version,
+            edge.sequence,
+            *((edge.extras,) if own & EXTRAS else ()),
+        )
+        for edge, own in zip(edges, flags, strict=True)
+    ]
+
+
+def _require_count(found: int, expected: int) -> None:
+    if found != expected:
+        raise RowsDamaged(f"{found} rows instead of {expected}")
 
 
 def set_stale_flag_in_node_json(data: bytes, now: int) -> bytes:

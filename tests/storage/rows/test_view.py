@@ -29,6 +29,7 @@ from kgserve.storage.rows.current_rows import (
 from kgserve.storage.rows.graph_drawing_samples import count_degrees
 from kgserve.storage.rows.row_delta import RowDelta
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
+from kgserve.storage.rows.row_tuples import iterate_edge_tuples, iterate_node_tuples
 from kgserve.storage.rows.rows_snapshot import MAX_SINGLE_READS, RowsSnapshot
 from tests.captured_log import capture_log
 
@@ -97,6 +98,8 @@ def check(rows: RowsSnapshot, nodes: dict[str, NodeRow], edges: dict[EdgeKey, Ed
     assert list(rows.ids_after("")) == [node_id for node_id in sorted(nodes) if node_id]
     assert {row.id: row for row in rows.all_nodes()} == nodes
     assert {row.key: row for row in rows.all_edges()} == edges
+    assert {row[0]: NodeRow(*row) for some in iterate_node_tuples(rows) for row in some} == nodes
+    assert {row[:3]: EdgeRow(*row) for some in iterate_edge_tuples(rows) for row in some} == edges
     for node_id in IDS:
         assert rows.node(node_id) == nodes.get(node_id)
         assert {row.key for row in rows.outgoing(node_id)} == {key for key in edges if key[0] == node_id}
@@ -411,6 +414,28 @@ def test_node_texts_in_bulk_equal_single_reads(tmp_path: Path) -> None:
             some = [held.number(name) for name in model.source.sample(several, len(several))]
             ordered = [held.number(name) for name in sorted(several)]
             assert held.some_in_order(some) == held.in_order(np.array(some)).tolist() == ordered
+
+
+@pytest.mark.parametrize("extra_edges", [0, 1])
+def test_edges_with_shared_suffixes_are_read_from_columns(tmp_path: Path, extra_edges: int) -> None:
+    relation, stamps = 'A",\n"relation_type":"é', (STAMP, "2025-07-15T12:00:00.000001Z")
+    kinds = [("a,", -0.0, stamps[0]), (relation, 0.25, stamps[1])]
+    edges = [
+        EdgeRow(source, target, name, weight, encode_edge_attributes(stamp, stamp, "{}"), 1, 1)
+        for source in IDS[:20]
+        for target in IDS[:5]
+        for name, weight, stamp in kinds
+    ]
+    # A slice with an edge of another kind is decoded from its texts.
+    edges += [EdgeRow("n1", "n2", "r", 3.0, encode_edge_attributes(STAMP, STAMP, '{"k":1}'), 2, 1)][:extra_edges]
+    view = CurrentRowsProjection(tmp_path / "rows", "store")
+    nodes = [NodeRow(node_id, "t", "", "{}", 1, 1, 0, 1) for node_id in sorted(IDS, key=str.encode)]
+    view.renew(nodes, edges, StoreState(1, 1, 0, len(nodes), len(edges)), lambda _: ())
+    with view.reading() as rows:
+        assert bool(rows.base.array("edge_ending").all()) is not bool(extra_edges)
+        found = [EdgeRow(*row) for some in iterate_edge_tuples(rows) for row in some]
+    assert sorted(map(repr, found)) == sorted(map(repr, edges))
+    view.close()
 
 
 def test_ranges_are_concatenated() -> None:
