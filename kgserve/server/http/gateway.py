@@ -49,7 +49,7 @@ from kgserve.server.http.connection import (
     encode_header_lines,
     ensure_running_in_task,
 )
-from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard
+from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard, is_page_path
 from kgserve.server.http.error_responses import (
     CLIENT_DISCONNECTED_STATUS,
     ERROR_CODE_STATE_KEY,
@@ -203,7 +203,8 @@ class HttpGateway:
 
     async def _answer(self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext) -> None:
         try:
-            self._check_browser(tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS]))
+            checked = tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS])
+            self._check_browser(checked, is_page=is_page_path(scope["path"]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
                 await cycle.send_complete(HttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
