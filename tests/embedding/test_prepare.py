@@ -208,8 +208,8 @@ def test_remains_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
 from pathlib import Path
-from kgserve.embedding.model_files import replace_folder
-with replace_folder(Path(sys.argv[1])) as new:
+from kgserve.embedding.model_files import replace_folder_atomically
+with replace_folder_atomically(Path(sys.argv[1])) as new:
     (new / "file").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """

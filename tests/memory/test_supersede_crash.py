@@ -15,8 +15,8 @@ SUBJECTS = 20
 RETAIN = """
 import sys
 from pathlib import Path
-from kgserve.memory.retain_forget_recall_api import RetainBatchRequest, RetainRequest
-from kgserve.memory.retain import retain_batch
+from kgserve.memory.retain_forget_recall_api import RetainBatchRequest, RetainTextRequest
+from kgserve.memory.retain import retain_text_batch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
@@ -24,11 +24,11 @@ from tests.stores.writing import NAME, settings
 with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME, create=True) as store:
     for year in range(int(sys.argv[2]), 2900):
         items = [
-            RetainRequest(content=f"{year}", entity_id=f"m{each}", valid_from=f"{year + part}-01-01T00:00:00Z")
+            RetainTextRequest(content=f"{year}", entity_id=f"m{each}", valid_from=f"{year + part}-01-01T00:00:00Z")
             for part in (0, 100)
             for each in range(int(sys.argv[3]))
         ]
-        waiting = [retain_batch(graph_of(pool, NAME), RetainBatchRequest(items=items))]
+        waiting = [retain_text_batch(graph_of(pool, NAME), RetainBatchRequest(items=items))]
         print(year, flush=True)
         for each in waiting:
             each.result(60)

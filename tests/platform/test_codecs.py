@@ -24,13 +24,13 @@ class _Whole(msgspec.Struct, rename="kebab", forbid_unknown_fields=True):
 MEETING = """
 import sys, threading
 import msgspec
-from kgserve.platform.codecs import convert, decode_json, json_decoder, msgpack_decoder
+from kgserve.platform.codecs import convert_to_type, decode_json, json_decoder, msgpack_decoder
 
 sys.setswitchinterval(1e-6)
 
 def decode(into, into_others):
     assert decode_json(b'{"f29": "a", "parts": [{"g3": 1}]}', into).parts[0].g3 == 1
-    assert convert({"parts": [{"g9": 2}]}, into_others).parts[0].g9 == 2
+    assert convert_to_type({"parts": [{"g9": 2}]}, into_others).parts[0].g9 == 2
     packed = msgspec.msgpack.encode([{"f3": "b"}])
     assert msgpack_decoder(list[into]).decode(packed)[0].f3 == "b"
     assert json_decoder(into | None).decode(b"null") is None

@@ -215,12 +215,12 @@ def test_a_backup_includes_earlier_accesses(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from kgserve.storage.model.write_batch import NodePut, WriteBatch
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from tests.stores.test_accesses import journaled, once_more
 from tests.stores.writing import opened
 with opened(Path(sys.argv[1])) as store:
     journaled(store)
-    store.submit(WriteBatch(nodes=[NodePut(0, f"n{number}", "t") for number in range(20)])).result()
+    store.submit(WriteBatch(nodes=[NodeUpsert(0, f"n{number}", "t") for number in range(20)])).result()
     for turn in range(10_000):
         store.accesses.update([f"n{number}" for number in range(turn % 20 + 1)], once_more)
         if turn % 3 == 0 and store.accesses.flush_and_wait():

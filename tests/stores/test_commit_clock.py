@@ -35,8 +35,8 @@ WRITER = """
 import json, struct, sys, time
 from pathlib import Path
 from structlog.testing import capture_logs
-from kgserve.storage.model.write_batch import EdgePut, NodePut, WriteBatch
-from kgserve.storage.model.change_set import AccessRecord
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
+from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.platform.timestamps import format_time
 from kgserve.graph.as_of_graph import PastMoment
 from tests.projections.history.following import kept
@@ -47,8 +47,8 @@ stamps, seen = [], []
 with capture_logs() as lines, kept(Path(sys.argv[1])) as of:
     for name, seconds in json.loads(sys.argv[3]):
         shift.write_bytes(struct.pack("q", seconds))
-        edges = [EdgePut(0, ("a", name, "KNOWS"))] if name != "a" else []
-        of.store.submit(WriteBatch(nodes=[NodePut(0, name, "t")], edges=edges)).result(30)
+        edges = [EdgeUpsert(0, ("a", name, "KNOWS"))] if name != "a" else []
+        of.store.submit(WriteBatch(nodes=[NodeUpsert(0, name, "t")], edges=edges)).result(30)
         stamps.append(of.store.state.time - now())
     seen = PastMoment(of.historian, format_time(now())).of(of.store)[1]
     future = of.store.clock.future_stamp
@@ -61,7 +61,7 @@ import json, struct, sys, time
 from pathlib import Path
 import msgspec
 from kgserve.errors import Conflict
-from kgserve.storage.model.write_batch import NodePut, WriteBatch
+from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from tests.projections.history.following import kept
 
@@ -70,7 +70,7 @@ with kept(Path(sys.argv[1])) as of:
     of.store.change_settings(lambda now: msgspec.structs.replace(now, history=30))
     follower = of.historian.of(of.store)
     for content in ("old", "new"):
-        of.store.submit(WriteBatch(nodes=[NodePut(0, "a", "t", content)])).result(30)
+        of.store.submit(WriteBatch(nodes=[NodeUpsert(0, "a", "t", content)])).result(30)
     follower.wait(of.store.state.sequence, 30)
     found["before"] = follower.expired_up_to_now()
     Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))

@@ -244,8 +244,8 @@ def test_an_invalid_data_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from kgserve.platform.server_discovery import ensure_server; "
-        "print(ensure_server(Path(sys.argv[1])).pid)"
+        "import sys; from pathlib import Path; from kgserve.platform.server_discovery import ensure_server_running; "
+        "print(ensure_server_running(Path(sys.argv[1])).pid)"
     )
     with ending(tmp_path):
         done = subprocess.run(

@@ -19,7 +19,7 @@ CONSOLIDATE = """
 import sys
 from pathlib import Path
 from kgserve.memory.api import ConsolidateRequest
-from kgserve.memory.consolidation.operations import consolidate
+from kgserve.memory.consolidation.operations import consolidate_memories
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
@@ -28,7 +28,7 @@ with StorePool(settings(Path(sys.argv[1]))) as pool, pool.lease(NAME) as store:
     print("ready", flush=True)
     sys.stdin.readline()
     store.after_commit.append(lambda: print("x", end="", flush=True))
-    consolidate(graph_of(pool, NAME), ConsolidateRequest())
+    consolidate_memories(graph_of(pool, NAME), ConsolidateRequest())
 """
 
 

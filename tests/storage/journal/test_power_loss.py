@@ -9,7 +9,7 @@ from tests.storage.journal.history import nodes
 from tests.storage.journal.test_journal import contents
 
 WORK = """
-from kgserve.storage.journal.journal import Journal, encode_frame
+from kgserve.storage.journal.journal import Journal, encode_journal_frame
 from tests.storage.journal.history import nodes
 changes = nodes(60, 200)
 journal = Journal.create(data, 1000)
@@ -17,7 +17,7 @@ for change in changes[:30]:
     journal.append([change])
     say(journal.last)
 for change in changes[30:]:
-    journal.append_frame(encode_frame([change]), change.sequence, change.sequence, durable=False)
+    journal.append_frame(encode_journal_frame([change]), change.sequence, change.sequence, durable=False)
 journal.sync()
 say(journal.last)
 """

@@ -48,7 +48,7 @@ def serve_fork_requests(engine: str, number: str, seconds: str, log_format: str,
     engine_selection.selected_engine = cast("EngineName", engine)
     serving = import_module("kgserve.projections.cypher_engine.driver.engine_process_server")
     import_module("pyarrow")
-    import_module("kgserve.projections.cypher_engine.driver.engine_database_files").warm_up_engine()
+    import_module("kgserve.projections.cypher_engine.driver.engine_database_files").warm_engine_caches_before_fork()
     _freeze_heap()
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)

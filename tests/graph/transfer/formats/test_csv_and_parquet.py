@@ -138,12 +138,12 @@ MEASURING = """
 import sys, tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
-from kgserve.graph.transfer.formats.import_export_files import open_parts
-from kgserve.graph.transfer.formats.ndjson_exchange_lines import ExchangeLine
+from kgserve.graph.transfer.formats.import_export_files import open_import_tables
+from kgserve.graph.transfer.formats.ndjson_exchange_lines import NdjsonExchangeLine
 
 def sizes(path, stack):
-    for part in open_parts("parquet", [path], stack):
-        yield from (len(record.line) for record in part.records if isinstance(record, ExchangeLine))
+    for part in open_import_tables("parquet", [path], stack):
+        yield from (len(record.line) for record in part.records if isinstance(record, NdjsonExchangeLine))
 
 tracemalloc.start()
 with ExitStack() as stack:
