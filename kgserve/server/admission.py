@@ -34,6 +34,7 @@ from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.projections.read_your_writes import ProjectionNotCaughtUp, request_waits
 from kgserve.server.http.connection import ensure_running_in_task
+from kgserve.server.idempotent_calls import IdempotentCallCache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -378,6 +379,7 @@ class AdmissionControl:
         self.callers = ActiveCallers()
         self.turns = WriteThrottle(self.callers, queue)
         self.loop_reads = EventLoopReadScheduler()
+        self.repeats = IdempotentCallCache()
         self.kinds: dict[ExecutorName, FairThreadPool] = {
             "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited),
             "writes": FairThreadPool(WORKER_POOL_THREADS, each, queue),

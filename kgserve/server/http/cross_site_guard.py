@@ -171,7 +171,8 @@ def _is_origin(text: str) -> bool:
 
 _ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _ALLOWED_HEADERS = (
-    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
+    b"Authorization, Content-Type, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, "
+    b"Kgserve-Store, "
     b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 )
 _MAX_AGE_SECONDS = 600
@@ -182,7 +183,7 @@ PREFLIGHT: tuple[Header, ...] = (
 )
 """Response headers that say which methods and headers pages of other origins may send."""
 EXPOSED_HEADERS = (
-    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
+    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, Idempotent-Replayed, "
     b"Mcp-Session-Id, Mcp-Protocol-Version"
 )
 """Response headers that pages of other origins may read."""

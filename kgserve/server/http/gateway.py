@@ -72,6 +72,7 @@ from kgserve.server.http.gzip_and_etags import (
     is_compressible_response,
     matches_etag,
 )
+from kgserve.server.http.idempotent_requests import IdempotentRequests, RequestCycle, has_idempotency_key
 from kgserve.server.http.operation_endpoints import ENDPOINT_OPT_KEY, DirectAsgiEndpoint, OperationEndpoint
 from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.server.http.request_decoding import (
@@ -147,6 +148,7 @@ class HttpGateway:
         self._proxies = TrustedProxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
         self.rates = RateLimiter(settings.rate_limit)
+        self._idempotent = IdempotentRequests(service.admission.repeats, settings)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
         guard = CrossSiteGuard(settings.host, self._origins, settings.allowed_hosts)
@@ -210,14 +212,10 @@ class HttpGateway:
                 return
             self._authenticate(scope, context, cycle.headers)
             self._check_path(scope["path"])
-            is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
-            is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
-            if is_short and (found := self.routes.find(scope["method"], scope["path"])):
-                endpoint, scope["path_params"] = found
-                await self._answer_directly(endpoint, scope, cycle)
+            if has_idempotency_key(scope, cycle.headers):
+                await self._idempotent.answer(scope, cycle, self._route)
             else:
-                await ensure_running_in_task()
-                await self._app(scope, cycle.receive, cycle.send)
+                await self._route(scope, cycle)
         except asyncio.CancelledError:  # the grace period of a shutdown is over
             if not cycle.begun:
                 await cycle.refuse(Unavailable("the server is stopping"))
@@ -233,9 +231,17 @@ class HttpGateway:
         finally:
             cycle.log()
 
-    async def _answer_directly(
-        self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: HttpRequestResponseCycle
-    ) -> None:
+    async def _route(self, scope: HTTPScope, cycle: RequestCycle) -> None:
+        is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
+        is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
+        if is_short and (found := self.routes.find(scope["method"], scope["path"])):
+            endpoint, scope["path_params"] = found
+            await self._answer_directly(endpoint, scope, cycle)
+        else:
+            await ensure_running_in_task()
+            await self._app(scope, cycle.receive, cycle.send)
+
+    async def _answer_directly(self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: RequestCycle) -> None:
         scope["path_template"] = endpoint.path
         service = authorize_request(scope, endpoint.operation, self._service)
         answer = await endpoint.answer(scope, cycle.receive, service)
@@ -340,7 +346,7 @@ class HttpRequestResponseCycle:
     """One request and its response: wraps ``receive`` and ``send`` to add headers and to count bytes."""
 
     def __init__(
-        self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, headers: Mapping[bytes, bytes]
+        self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, headers: dict[bytes, bytes]
     ) -> None:
         self._scope = scope
         self._receive = receive

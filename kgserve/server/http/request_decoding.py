@@ -269,7 +269,7 @@ def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> 
     Raises Unsupported immediately. The iterator raises ClientDisconnected when the client disconnects before the end.
     """
     _check_headers(request.scope["headers"], media.__contains__)
-    return _chunks(request.receive)
+    return iter_chunks(request.receive)
 
 
 def decode_json_text(body: bytes, into: type[Into]) -> Into:
@@ -358,7 +358,7 @@ async def _body(headers: Headers, receive: Receive, service: RequestHandlerDepen
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in _chunks(receive):
+    async for part in iter_chunks(receive):
         size += len(part)
         if size > limit:
             raise _too_large(limit)
@@ -386,7 +386,8 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+async def iter_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the chunks of a body. Raises ClientDisconnected when the client disconnects before the end."""
     more = True
     while more:
         message = await receive()
