@@ -22,6 +22,7 @@ from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDI
 from kgserve.platform.codecs import unwrap_optional_type
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
 from kgserve.platform.nonblocking_reads import WouldBlock
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.http.error_responses import VERSIONED_NAMES_STATE_KEY
 from kgserve.server.http.request_decoding import (
     FIELD_NAMES_PARAMETER_BYTES,
@@ -157,6 +158,8 @@ class OperationEndpoint:
         if rows is None or rows > (MAX_INLINE_WRITE_ROWS if is_write else MAX_INLINE_READ_ROWS):
             return None
         waits = not is_write and rows > MAX_UNQUEUED_READ_ROWS
+        if waits and service.admission.read_turns.is_waiting(current_caller.get()):
+            return None  # a try that would block costs the event loop up to a millisecond
         with suppress(WouldBlock):
             async with service.admission.loop_reads.one() if waits else nullcontext():
                 return self._ask_encoded(target.nonblocking_handle() if case.of_store else target, request)
