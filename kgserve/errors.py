@@ -11,6 +11,7 @@ KgserveError
  +-- Conflict                  conflict          the current state does not allow it
  |    +-- ConflictManual       conflict_manual   the write was kept as a conflicting version
  |    +-- BackupDamaged                          a backup differs from what was written
+ +-- IdempotencyKeyReused      idempotency_key_reused  the key was used for another request
  +-- Gone                      gone              no longer in the journal
  +-- TooLarge                  too_large         over a documented limit
  +-- Unsupported               unsupported       media type or encoding
@@ -133,6 +134,12 @@ class ConflictManual(Conflict):
 
 class BackupDamaged(Conflict):
     """A backup differs from what was written; the message names the file and the place in it."""
+
+
+class IdempotencyKeyReused(KgserveError):
+    """The idempotency key was used for another request."""
+
+    code = "idempotency_key_reused"
 
 
 class Gone(KgserveError):

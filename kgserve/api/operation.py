@@ -35,7 +35,10 @@ COMMON_ERRORS = (
     *("limited", "url_too_long", "head_too_large"),
 )
 READ_ERRORS = (*COMMON_ERRORS, "not_found", "timeout")
-WRITE_ERRORS = (*COMMON_ERRORS, "timeout", "conflict", "too_large", "unsupported", "storage_full")
+WRITE_ERRORS = (
+    *COMMON_ERRORS,
+    *("timeout", "conflict", "too_large", "unsupported", "storage_full", "idempotency_key_reused"),
+)
 UPDATE_ERRORS = (*WRITE_ERRORS, "not_found")
 """Errors of writes to something that must exist."""
 

@@ -117,7 +117,8 @@ USE_CASES = (
         *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse_graph),
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
         note="`depth` is the number of hops.",
-        sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE, short=0,
+        sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE,
+        short=node_reads.estimate_walk_cost,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
     UseCase(

@@ -34,6 +34,7 @@ from kgserve.errors import (
     FieldError,
     Forbidden,
     Gone,
+    IdempotencyKeyReused,
     Internal,
     InvalidInput,
     KgserveError,
@@ -97,6 +98,7 @@ ERRORS_BY_CODE: dict[str, type[KgserveError]] = {
         Unsupported,
         Internal,
         ServedElsewhere,
+        IdempotencyKeyReused,
         StorageFull,
     )
 }

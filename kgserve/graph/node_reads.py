@@ -359,6 +359,15 @@ def _edge_order(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
     return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
 
 
+_MAX_SHALLOW_DEPTH = 3
+_DEEP_WALK_COST = 100
+
+
+def estimate_walk_cost(request: TraverseRequest) -> int:
+    """Return the number of rows that a walk is likely to read; of shallow walks 0."""
+    return _DEEP_WALK_COST if max(request.depth, request.max_depth or 0) > _MAX_SHALLOW_DEPTH else 0
+
+
 def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedAnswer[TraverseAnswer]:
     """Return each reachable node once, at its shortest distance, nearest first, and all edges between them.
 

@@ -34,6 +34,7 @@ from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.projections.read_your_writes import ProjectionNotCaughtUp, request_waits
 from kgserve.server.http.connection import ensure_running_in_task
+from kgserve.server.idempotent_calls import IdempotentCallCache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,23 +163,30 @@ MAX_WRITE_WAIT_SECONDS = 1.0
 """Maximum delay of a write by the throttle; earlier writes may be waiting for a store that cannot be reached."""
 
 
-class WriteThrottle:
-    """Throttle for the concurrent writes of one caller while other callers are active. Belongs to the event loop.
+MAX_CONCURRENT_READS = 2
+"""Concurrent reads of one caller in threads, replays of events included, while other callers are active."""
+MAX_READ_WAIT_SECONDS = 10.0
 
-    Writes beyond the limit wait in order of arrival, for a second at most. A slot that another write waits for pauses
-    after each write (`fair_pause_seconds`). A caller below the limit never waits.
+
+class CallerThrottle:
+    """Throttle for the concurrent work of one caller while other callers are active. Belongs to the event loop.
+
+    Work beyond the limit waits in order of arrival, for ``wait`` seconds at most. A slot that other work waits for
+    pauses after each piece of work (`fair_pause_seconds`). A caller below the limit never waits.
     """
 
-    def __init__(self, callers: ActiveCallers, queue: CallerQuota) -> None:
-        """Create the throttle; ``queue`` is the quota that counts waiting writes."""
+    def __init__(self, callers: ActiveCallers, queue: CallerQuota | None, most: int, wait: Callable[[], float]) -> None:
+        """Create the throttle; ``queue`` is the quota that counts waiting work, ``most`` the number of slots."""
         self._callers = callers
         self._queue = queue
+        self._most = most
+        self._max_wait = wait
         self._taken: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def one(self, caller: str) -> AsyncGenerator[None]:
-        """Run the block as a write of a caller, once it has a slot. Raises RateLimited when too many requests wait."""
+        """Run the block as work of a caller, once it has a slot. Raises RateLimited when too many requests wait."""
         if self._must_wait(caller):
             await self._wait(caller)
         else:
@@ -190,15 +198,19 @@ class WriteThrottle:
             self._end(caller, time.perf_counter() - began)
 
     def _must_wait(self, caller: str) -> bool:
-        is_full = self._taken[caller] >= MAX_CONCURRENT_WRITES or caller in self._waiting
+        is_full = caller in self._waiting or self._taken.get(caller, 0) >= self._most
         return is_full and self._callers.has_others(caller)
 
+    def is_waiting(self, caller: str) -> bool:
+        """Return whether work of a caller waits for a slot."""
+        return caller in self._waiting
+
     async def _wait(self, caller: str) -> None:
-        with self._queue.take_one(caller):
+        with nullcontext() if self._queue is None else self._queue.take_one(caller):
             loop = asyncio.get_running_loop()
             slot = loop.create_future()
             self._waiting.setdefault(caller, deque()).append(slot)
-            timeout = loop.call_later(MAX_WRITE_WAIT_SECONDS, self._add_slot, caller, slot)
+            timeout = loop.call_later(self._max_wait(), self._add_slot, caller, slot)
             try:
                 await slot
             except asyncio.CancelledError:
@@ -209,20 +221,20 @@ class WriteThrottle:
                 timeout.cancel()
 
     def _add_slot(self, caller: str, slot: asyncio.Future[None]) -> None:
-        """Let a waiting write run in an additional slot."""
+        """Let waiting work run in an additional slot."""
         if not slot.done():
             self._taken[caller] += 1
             slot.set_result(None)
 
     def _end(self, caller: str, worked: float) -> None:
-        if caller in self._waiting and self._taken[caller] <= MAX_CONCURRENT_WRITES:
+        if caller in self._waiting and self._taken[caller] <= self._most:
             rest = fair_pause_seconds(worked, self._callers.count_other_callers(caller))
             asyncio.get_running_loop().call_later(rest, self._hand_over_slot, caller)
         else:
             self._release_slot(caller)
 
     def _hand_over_slot(self, caller: str) -> None:
-        """Give the slot to the oldest waiting write; start all others as well if no other caller is active."""
+        """Give the slot to the oldest waiting work; start all other work as well if no other caller is active."""
         waiting = self._waiting.get(caller, deque())
         has_own = True
         while waiting and (has_own or not self._callers.has_others(caller)):
@@ -296,13 +308,20 @@ class FairThreadPool:
     """Thread pool for one kind of work, shared fairly by callers."""
 
     def __init__(
-        self, threads: int, each: int, queue: CallerQuota | None = None, waits: CallerQuota | None = None
+        self,
+        threads: int,
+        each: int,
+        queue: CallerQuota | None = None,
+        waits: CallerQuota | None = None,
+        throttle: CallerThrottle | None = None,
     ) -> None:
         """Create the pool.
 
         each: maximum number of threads for one caller. queue: quota of a caller's requests, waiting ones included.
         waits: quota of a caller's requests that wait for an index; only for work that may be repeated.
+        throttle: applied to work in threads, not while it waits for an index.
         """
+        self._throttle = throttle
         self._threads = CapacityLimiter(threads)
         self._most = min(each, threads)
         self._each: dict[str, CapacityLimiter] = {}
@@ -322,7 +341,7 @@ class FairThreadPool:
 
             async def run_in_thread() -> T:
                 with self._queue.take_one(caller) if self._queue is not None else nullcontext():
-                    return await self._run_in_share(work, share)
+                    return await self._run_in_share(work, share, caller)
 
             if self._waits is None:
                 return await retry_while_store_opening(run_in_thread)
@@ -330,11 +349,12 @@ class FairThreadPool:
 
     async def run_admitted(self, work: Callable[[], T]) -> T:
         """Run the rest of work of the current caller, which its quota already counts, in a thread."""
-        with self._share(current_caller.get()) as share:
-            return await self._run_in_share(work, share)
+        caller = current_caller.get()
+        with self._share(caller) as share:
+            return await self._run_in_share(work, share, caller)
 
-    async def _run_in_share(self, work: Callable[[], T], share: CapacityLimiter) -> T:
-        async with share:
+    async def _run_in_share(self, work: Callable[[], T], share: CapacityLimiter, caller: str) -> T:
+        async with share, nullcontext() if self._throttle is None else self._throttle.one(caller):
             return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     @contextmanager
@@ -385,10 +405,12 @@ class AdmissionControl:
         self.quotas = (queue, waited, stated, self.transfers)
         self._statements = stated
         self.callers = ActiveCallers()
-        self.turns = WriteThrottle(self.callers, queue)
+        self.turns = CallerThrottle(self.callers, queue, MAX_CONCURRENT_WRITES, lambda: MAX_WRITE_WAIT_SECONDS)
+        self.read_turns = CallerThrottle(self.callers, None, MAX_CONCURRENT_READS, lambda: MAX_READ_WAIT_SECONDS)
         self.loop_reads = EventLoopReadScheduler()
+        self.repeats = IdempotentCallCache()
         self.kinds: dict[ExecutorName, FairThreadPool] = {
-            "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited),
+            "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited, self.read_turns),
             "writes": FairThreadPool(WORKER_POOL_THREADS, each, queue),
             "transfers": FairThreadPool(TRANSFER_THREADS, TRANSFER_THREADS // 2),
             "statements": FairThreadPool(WORKER_POOL_THREADS, MAX_STATEMENT_THREADS, stated),
@@ -421,7 +443,7 @@ class AdmissionControl:
         return await self.kinds["statements"].run_admitted(work)
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
-        """Return the context for a write of the current caller, throttled by `WriteThrottle`. Raises RateLimited."""
+        """Return the context for a write of the current caller, throttled by `CallerThrottle`. Raises RateLimited."""
         return self.turns.one(current_caller.get())
 
 

@@ -122,6 +122,8 @@ def create_app(graphs: CallerStoreHandles, token: str | None = None, bolt: BoltS
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None]:
+        forget_answers = partial(asyncio.get_running_loop().call_soon_threadsafe, threads.repeats.forget_all)
+        pool.after_erasing.append(forget_answers)
         try:
             async with endpoint.running(), nullcontext() if bolt is None else bolt.serving(backend):
                 yield

@@ -102,6 +102,8 @@ class StorePool(ClosableContext, StoreRegistry):
         self._entries: OrderedDict[str, _PoolEntry] = OrderedDict()
         self._lock = threading.Lock()
         self.companions: list[StoreObserver] = []
+        self.after_erasing: list[Callable[[], object]] = []
+        """Called in any thread after nodes were erased from a store."""
         self._feeds = ChangeFeedRegistry(self.placement.layout)
         self._inbound = InboundLinkIndex(self)
         self.engine_places = EngineProcessLimiter(settings.engine_processes)
@@ -473,6 +475,7 @@ class StorePool(ClosableContext, StoreRegistry):
         store.after_commit.append(partial(self._tender.committed, store))
         store.links.after_change.append(partial(self.inbound.record_changed_links, name))
         store.links.after_erasing.append(self.inbound.erase)
+        store.after_erasing.append(self._announce_erasure)
         for companion in self.companions:
             if companion.of_copies or not is_copy:
                 companion.on_store_opened(store)
@@ -530,6 +533,10 @@ class StorePool(ClosableContext, StoreRegistry):
                 return None
             store, entry.store = entry.store, None
             return store
+
+    def _announce_erasure(self) -> None:
+        for each in self.after_erasing:
+            each()
 
     def _detach_when_unused(self, name: str, entry: _PoolEntry, *, waiting: bool = False) -> OpenStore | None:
         deadline = time.monotonic() + _RELEASE_TIMEOUT_SECONDS

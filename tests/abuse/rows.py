@@ -52,7 +52,7 @@ _ROWS = {
         36 invalid UTF-8 → 400
         37 NaN, 1e400 → 400
         38 an integer outside INT64 → 400 naming the field
-        39 duplicate keys → last wins, as documented
+        39 duplicate keys → 400 with their place
         40 unknown field → 400 naming it
         41 one node over the batch limit → 400, nothing written
         42 a bad line in an NDJSON import → reported by number, the rest is in

@@ -1,7 +1,9 @@
-"""Concurrent first decoding of a type by many threads."""
+"""Concurrent first decoding of a type by many threads, and duplicate keys."""
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
 from typing import Literal
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 
 from kgserve.platform.codecs import convert_to_type, decode_json, json_decoder, locate_validation_error, msgpack_decoder
+from kgserve.platform.duplicate_json_keys import find_duplicate_key, may_have_duplicate_keys
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,3 +102,32 @@ def test_unknown_values_and_fields_are_reported_with_the_allowed_ones() -> None:
         fault = locate_validation_error(refused.value, _Whole)
         assert fault.path == place
         assert fault.message.endswith(told)
+
+
+_NAMES = ["a", "b", "\\u0061", '\\"', '\\":', "\\u0022:", '\\"\\u003A', " :", '\\" :', '\\"\\u0020:', "é\\u00e9"]
+
+
+def _draw_json(draw: random.Random, depth: int = 0) -> str:
+    kind = draw.randrange(3 if depth < 3 else 1)
+    if kind == 0:
+        return draw.choice(["1", "null", "1.50", *(f'"{name}"' for name in _NAMES)])
+    if kind == 1:
+        return f"[{','.join(_draw_json(draw, depth + 1) for _ in range(draw.randrange(3)))}]"
+    colon = draw.choice([":", ":", ": ", " :", "\n:"])
+    return "{%s}" % ",".join(  # noqa: UP031 - braces
+        f'"{draw.choice(_NAMES)}"{colon}{_draw_json(draw, depth + 1)}' for _ in range(draw.randrange(4))
+    )
+
+
+def test_duplicate_keys_are_found_like_by_pairs() -> None:
+    draw, found = random.Random(7), 0
+    for _ in range(5_000):
+        text = _draw_json(draw)
+        pairs: list[list[tuple[str, object]]] = []
+        json.loads(text, object_pairs_hook=pairs.append)
+        expected = any(len({name for name, _ in each}) < len(each) for each in pairs)
+        assert (find_duplicate_key(text.encode()) is not None) == expected, text
+        assert not expected or may_have_duplicate_keys(b"1\n" + text.encode().replace(b"\n", b" ")), text
+        found += expected
+    assert 500 < found < 4_500
+    assert find_duplicate_key(b'{"a":[1,{"b":{"c":1,"d":[],"c":2}}]}') == "a[1].b.c"

@@ -1,4 +1,4 @@
-"""Thread sharing between callers, and throttling of writes."""
+"""Thread sharing between callers, and throttling of reads and writes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kgserve.server.admission import (
     MAX_LOOP_READ_SECONDS,
     ActiveCallers,
     CallerQuota,
+    CallerThrottle,
     EventLoopReadScheduler,
     FairThreadPool,
-    WriteThrottle,
 )
 from tests.stores.writing import PATIENCE
 
@@ -116,7 +116,9 @@ class Writers:
 
     def __init__(self) -> None:
         self.callers, self.queue = ActiveCallers(), CallerQuota("requests", OPEN, "of your requests wait")
-        self.turns = WriteThrottle(self.callers, self.queue)
+        self.turns = CallerThrottle(
+            self.callers, self.queue, MAX_CONCURRENT_WRITES, lambda: admission.MAX_WRITE_WAIT_SECONDS
+        )
         self.begun: list[int] = []
         self._ends: list[asyncio.Event] = []
         self._news = asyncio.Event()
@@ -302,3 +304,31 @@ def test_long_reads_on_the_event_loop_take_turns_between_other_work() -> None:
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
     assert done[-1] == "later"
+
+
+def test_reads_in_threads_take_turns_while_others_are_active() -> None:
+    """A third read of one caller waits for a slot, though threads are free; alone, no read waits."""
+
+    async def go(*, with_others: bool) -> None:
+        callers, begun, end = ActiveCallers(), threading.Semaphore(0), threading.Event()
+        callers.record_request("many")
+        if with_others:
+            callers.record_request("other")
+        throttle = CallerThrottle(callers, None, 2, lambda: PATIENCE)
+        pool = FairThreadPool(THREADS, THREADS, throttle=throttle)
+
+        def read() -> None:
+            begun.release()
+            assert end.wait(PATIENCE)
+
+        tasks = [asyncio.create_task(pool.run(read, "many")) for _ in range(THREADS)]
+        for _ in range(2 if with_others else THREADS):
+            assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
+        assert throttle.is_waiting("many") == with_others
+        assert not begun.acquire(blocking=False)
+        end.set()
+        await asyncio.gather(*tasks)
+        assert not throttle.is_waiting("many")
+
+    asyncio.run(go(with_others=True))
+    asyncio.run(go(with_others=False))

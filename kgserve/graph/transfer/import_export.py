@@ -71,6 +71,7 @@ from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, form
 from kgserve.graph.transfer.simple_ndjson_lines import decode_simple_ndjson_lines, hash_import_row_keys
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import find_lone_surrogate, json_decoder
+from kgserve.platform.duplicate_json_keys import find_duplicate_key, may_have_duplicate_keys
 from kgserve.platform.durable_files import translate_os_error
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.gil_yield import fair_pause_seconds
@@ -436,7 +437,11 @@ class StreamingImport:
             return
         for number, text in enumerate(texts, first):
             try:
-                yield number, self._decode_line(text)
+                line = self._decode_line(text)
+                if (twice := find_duplicate_key(text.removeprefix(BOM_UTF8))) is None:
+                    yield number, line
+                else:
+                    self._add_error(number, f"has the key `{twice}` twice in the same object")
             except RecursionError:
                 self._add_error(number, "is nested too deeply")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -492,7 +497,7 @@ def _decode_block(block: bytes, count: int) -> list[_Line] | None:
     if block.count(b"}\n{") + 1 == count:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             lines = _decoder.decode_lines(block)
-            return lines if len(lines) == count else None
+            return lines if len(lines) == count and not may_have_duplicate_keys(block) else None
     return None
 
 

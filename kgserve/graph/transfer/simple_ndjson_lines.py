@@ -20,6 +20,7 @@ from kgserve.graph.request_validation import (
     encode_canonical_attributes_json,
 )
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.duplicate_json_keys import count_keys, has_plain_keys, may_have_duplicate_keys
 from kgserve.storage.model.node_edge_fields import MAX_ATTRIBUTES_BYTES, MAX_CONTENT_BYTES, MAX_ID_BYTES
 from kgserve.stores.bulk_insert import RowsWithoutOptionalFields
 
@@ -56,30 +57,36 @@ _Line = _PlainNode | _PlainEdge
 def decode_simple_ndjson_lines(block: bytes, count: int, cost: int) -> RowsWithoutOptionalFields | None:
     """Decode a block of ``count`` NDJSON lines into rows; None unless all lines have few, simple fields.
 
-    Keys may repeat. ``cost`` is that of the rows.
+    Ids may repeat. ``cost`` is that of the rows.
     """
     if not _has_an_object_per_line(block):
         return None
     try:
         lines: list[_Line] = _decoder.decode_lines(block)
-        attributes = _canonical_attributes([line.attributes for line in lines if type(line) is _PlainNode])
+        texts = [bytes(line.attributes) for line in lines if type(line) is _PlainNode]
+        attributes = _canonical_attributes(texts)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _UnusualAttributes):
         return None
     if len(lines) != count:
         return None
     nodes = [line for line in lines if type(line) is _PlainNode]
     edges = [line for line in lines if type(line) is _PlainEdge]
+    contents, weights = [node.content for node in nodes], [edge.weight for edge in edges]
+    keys = 3 * len(nodes) + _count_given(contents) + _count_attribute_keys(texts)
+    keys += 4 * len(edges) + _count_given(weights)
+    if (not has_plain_keys(block) or count_keys(block) != keys) and may_have_duplicate_keys(block):
+        return None
     return RowsWithoutOptionalFields(
         [at for at, line in enumerate(lines) if type(line) is _PlainNode],
         [node.id for node in nodes],
         [node.type for node in nodes],
-        [node.content for node in nodes],
+        contents,
         attributes,
         [at for at, line in enumerate(lines) if type(line) is _PlainEdge],
         [edge.source for edge in edges],
         [edge.target for edge in edges],
         [edge.relation_type for edge in edges],
-        _without_negative_zero([edge.weight for edge in edges]),
+        _without_negative_zero(weights),
         cost,
     )
 
@@ -91,9 +98,18 @@ def _has_an_object_per_line(block: bytes) -> bool:
     return bool((text[ends - 1] == ord("}")).all() and (text[ends + 1] == ord("{")).all())
 
 
-def _canonical_attributes(values: list[msgspec.Raw]) -> list[str | None]:
+def _count_given(values: list[Any]) -> int:
+    return len(values) - values.count(None)
+
+
+def _count_attribute_keys(texts: list[bytes]) -> int:
+    """Return the number of keys that lines with these attributes have for them."""
+    known = {text: 0 if text == b"null" else 1 + count_keys(text) for text in set(texts)}
+    return sum(map(known.__getitem__, texts))
+
+
+def _canonical_attributes(texts: list[bytes]) -> list[str | None]:
     """Return attributes as canonical JSON; equal texts are checked once. Raises _UnusualAttributes and DecodeError."""
-    texts = [*map(bytes, values)]
     known = {text: _canonical(text) for text in set(texts)}
     return [*map(known.__getitem__, texts)]
 
@@ -103,6 +119,8 @@ def _canonical(text: bytes) -> str | None:
     if value is None:
         return None
     encoded = encode_canonical(value)
+    if count_keys(encoded) != count_keys(text):
+        raise _UnusualAttributes
     if len(encoded) <= MAX_ATTRIBUTES_BYTES and _is_harmless(encoded):
         return encoded.decode()
     faults = ValidationErrorCollector()

@@ -115,6 +115,7 @@ _BY_CODE = {
     ),
     "conflict": Neo4jFailureStatus("Neo.TransientError.Transaction.Outdated", "40000", "error: transaction rollback"),
     "conflict_manual": _CONSTRAINT,
+    "idempotency_key_reused": _CONSTRAINT,
     "gone": Neo4jFailureStatus(
         "Neo.ClientError.Transaction.InvalidBookmark", "22000", "error: data exception - invalid bookmark"
     ),

@@ -325,6 +325,8 @@ class HttpConnection(HttpToolsProtocol):
             self._abort_parsing(
                 RateLimited(f"more than {MAX_PIPELINED_REQUESTS} requests wait on this connection for their answers")
             )
+        if not self.url.startswith(b"/"):
+            self._replace_host_by_authority()
         super().on_headers_complete()
         self._newest = self.cycle
         self.headers = _DROPPED
@@ -332,6 +334,16 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
+
+    def _replace_host_by_authority(self) -> None:
+        """Make the authority of an absolute-form target count as Host (RFC 9112, 3.2.2); a missing Host stays so."""
+        target = httptools.parse_url(self.url)
+        if not target.schema or not target.host:
+            return
+        host = target.host if b":" not in target.host else b"[%b]" % target.host
+        userinfo = b"%b@" % target.userinfo if target.userinfo else b""
+        authority = userinfo + (b"%b:%d" % (host, target.port) if target.port else host)
+        self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
 
     @override
     def on_body(self, body: bytes) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgserve.server.http.error_responses import Header
 
 
-BROWSER_HEADERS = frozenset({b"host", b"origin"})
+BROWSER_HEADERS = frozenset({b"host", b"origin", b"sec-fetch-site"})
 """Headers that `CrossSiteGuard` checks."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -24,13 +24,20 @@ _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=._~:@%\[\]-]*")  # RFC 3986, 3.2.2, a
 _ORIGIN_SCHEMES = ("http", "https")
 _VARY_BY_ORIGIN: Header = (b"vary", b"Origin")
 _PRIVATE = b"access-control-request-private-network"
+_PAGE_PATHS = ("/explorer/", "/docs")
+
+
+def is_page_path(path: str) -> bool:
+    """Return whether a path is a page for people, to which other sites may link."""
+    return path == "/" or path.startswith(_PAGE_PATHS)
 
 
 class CrossSiteGuard:
     """Refuses cross-site requests and requests for other host names.
 
     A server on a loopback address may run without keys, but any page in a browser on that machine can reach it. The
-    Host check prevents DNS rebinding; the Origin check refuses requests by pages of other sites.
+    Host check prevents DNS rebinding; the Origin check refuses requests by pages of other sites. Images, links and
+    forms with GET carry no Origin; browsers mark them with Sec-Fetch-Site instead.
     """
 
     def __init__(self, host: str, origins: AllowedOrigins | None = None, allowed_hosts: str = "") -> None:
@@ -44,15 +51,14 @@ class CrossSiteGuard:
         self._names = LOOPBACK_NAMES | {host.lower().strip("[]")} | further if bounded else None
         self._origins = origins or AllowedOrigins()
 
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check the Host and Origin headers. Raises InvalidInput, HostNotAllowed or Forbidden."""
-        hosts: list[bytes] = []
-        origins: list[bytes] = []
-        for name, value in headers:
-            if name == b"host":
-                hosts.append(value)
-            elif name == b"origin":
-                origins.append(value)
+    def check(self, headers: Iterable[tuple[bytes, bytes]], *, is_page: bool = False) -> None:
+        """Check the Host, Origin and Sec-Fetch-Site headers. Raises InvalidInput, HostNotAllowed or Forbidden.
+
+        is_page: the request is for a page, to which other sites may link (`is_page_path`).
+        """
+        sent = [*headers]
+        hosts = [value for name, value in sent if name == b"host"]
+        origins = [value for name, value in sent if name == b"origin"]
         if len(hosts) != 1 or not hosts[0]:
             raise InvalidInput("exactly one Host header is required")
         host = _HostHeader.parse(hosts[0])
@@ -66,6 +72,8 @@ class CrossSiteGuard:
             page = origin.decode("latin-1")
             if page not in self._origins and (host.parts is None or not _is_same_origin(page, host.parts)):
                 raise Forbidden("pages of other sites may not use this server")
+        if (b"sec-fetch-site", b"cross-site") in sent and not origins and not is_page:
+            raise Forbidden("pages of other sites may not use this server, not even by links or images")
 
 
 class _HostHeader(NamedTuple):
@@ -163,7 +171,8 @@ def _is_origin(text: str) -> bool:
 
 _ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _ALLOWED_HEADERS = (
-    b"Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, Kgserve-Store, "
+    b"Authorization, Content-Type, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, "
+    b"Kgserve-Store, "
     b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 )
 _MAX_AGE_SECONDS = 600
@@ -174,7 +183,7 @@ PREFLIGHT: tuple[Header, ...] = (
 )
 """Response headers that say which methods and headers pages of other origins may send."""
 EXPOSED_HEADERS = (
-    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, "
+    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, Idempotent-Replayed, "
     b"Mcp-Session-Id, Mcp-Protocol-Version"
 )
 """Response headers that pages of other origins may read."""

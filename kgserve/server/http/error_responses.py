@@ -68,6 +68,7 @@ ERROR_RESPONSE_KINDS: dict[str, ErrorStatusAndTitle] = {
     "url_too_long": ErrorStatusAndTitle(414, "URL too long"),
     "unsupported": ErrorStatusAndTitle(415, "Unsupported media type"),
     "misdirected": ErrorStatusAndTitle(421, "Misdirected request"),
+    "idempotency_key_reused": ErrorStatusAndTitle(422, "Idempotency key used for another request"),
     "limited": ErrorStatusAndTitle(429, "Too many requests"),
     "head_too_large": ErrorStatusAndTitle(431, "Request headers too large"),
     "internal": ErrorStatusAndTitle(500, "Internal error"),

@@ -49,7 +49,7 @@ from kgserve.server.http.connection import (
     encode_header_lines,
     ensure_running_in_task,
 )
-from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard
+from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard, is_page_path
 from kgserve.server.http.error_responses import (
     CLIENT_DISCONNECTED_STATUS,
     ERROR_CODE_STATE_KEY,
@@ -72,6 +72,7 @@ from kgserve.server.http.gzip_and_etags import (
     is_compressible_response,
     matches_etag,
 )
+from kgserve.server.http.idempotent_requests import IdempotentRequests, RequestCycle, has_idempotency_key
 from kgserve.server.http.operation_endpoints import ENDPOINT_OPT_KEY, DirectAsgiEndpoint, OperationEndpoint
 from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.server.http.request_decoding import (
@@ -162,6 +163,7 @@ class HttpGateway:
         self._proxies = TrustedProxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
         self.rates = RateLimiter(settings.rate_limit)
+        self._idempotent = IdempotentRequests(service.admission.repeats, settings)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
         guard = CrossSiteGuard(settings.host, self._origins, settings.allowed_hosts)
@@ -218,20 +220,17 @@ class HttpGateway:
 
     async def _answer(self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext) -> None:
         try:
-            self._check_browser(tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS]))
+            checked = tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS])
+            self._check_browser(checked, is_page=is_page_path(scope["path"]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
                 await cycle.send_complete(HttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
             self._authenticate(scope, context)
             self._check_path(scope["path"])
-            is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
-            is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
-            if is_short and (found := self.routes.find(scope["method"], scope["path"])):
-                endpoint, scope["path_params"] = found
-                await self._answer_directly(endpoint, scope, cycle)
+            if has_idempotency_key(scope, cycle.headers):
+                await self._idempotent.answer(scope, cycle, self._route)
             else:
-                await ensure_running_in_task()
-                await self._app(scope, cycle.receive, cycle.send)
+                await self._route(scope, cycle)
         except asyncio.CancelledError:  # the grace period of a shutdown is over
             if not cycle.begun:
                 await cycle.refuse(Unavailable("the server is stopping"))
@@ -247,9 +246,17 @@ class HttpGateway:
         finally:
             cycle.log()
 
-    async def _answer_directly(
-        self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: HttpRequestResponseCycle
-    ) -> None:
+    async def _route(self, scope: HTTPScope, cycle: RequestCycle) -> None:
+        is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
+        is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
+        if is_short and (found := self.routes.find(scope["method"], scope["path"])):
+            endpoint, scope["path_params"] = found
+            await self._answer_directly(endpoint, scope, cycle)
+        else:
+            await ensure_running_in_task()
+            await self._app(scope, cycle.receive, cycle.send)
+
+    async def _answer_directly(self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: RequestCycle) -> None:
         scope["path_template"] = endpoint.path
         service = authorize_request(scope, endpoint.operation, self._service)
         answer = await endpoint.answer(scope, cycle.receive, service)
@@ -354,7 +361,7 @@ class HttpRequestResponseCycle:
     """One request and its response: wraps ``receive`` and ``send`` to add headers and to count bytes."""
 
     def __init__(
-        self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, headers: Mapping[bytes, bytes]
+        self, scope: HTTPScope, receive: Receive, send: Send, context: RequestContext, headers: dict[bytes, bytes]
     ) -> None:
         self._scope = scope
         self._receive = receive

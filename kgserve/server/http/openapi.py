@@ -37,6 +37,7 @@ from kgserve.platform.access.authentication import PUBLIC_PATHS
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS, PROBLEM_JSON
 from kgserve.server.http.gzip_and_etags import compute_etag
+from kgserve.server.http.idempotent_requests import IDEMPOTENCY_KEY_HEADER
 from kgserve.server.http.operation_endpoints import json_response
 from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
@@ -93,6 +94,15 @@ _OF_DEFAULT: tuple[Json, ...] = tuple(
         (STORE_PARAMETER, "query", "Name of the store; default: from the header, or else the default store"),
         (STORE_HEADER, "header", "Name of the store, if the query has none"),
     )
+)
+_IDEMPOTENCY: tuple[Json, ...] = (
+    {
+        "name": IDEMPOTENCY_KEY_HEADER,
+        "in": "header",
+        "required": False,
+        "description": "Key chosen by the client: a repeated request with it gets the answer of the first",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+    },
 )
 _FIELD_NAMES: Json = {
     "name": FIELD_NAMES_PARAMETER,
@@ -155,6 +165,7 @@ def _operation(path: str, handler: HTTPRouteHandler, operation: ApiOperation) ->
             *_path_parameters(path),
             *_query_parameters(operation),
             *(_OF_DEFAULT if operation.of_default else ()),
+            *(_IDEMPOTENCY if "idempotency_key_reused" in operation.errors else ()),
             *(_FIELD_NAMES for other in operation.others if other.media == VERSIONED_JSON_MEDIA_TYPE),
         ],
         "responses": _responses(operation),

@@ -22,6 +22,7 @@ from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDI
 from kgserve.platform.codecs import unwrap_optional_type
 from kgserve.platform.media_types import JSON_MEDIA_TYPE
 from kgserve.platform.nonblocking_reads import WouldBlock
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.http.error_responses import VERSIONED_NAMES_STATE_KEY
 from kgserve.server.http.request_decoding import (
     FIELD_NAMES_PARAMETER_BYTES,
@@ -160,8 +161,11 @@ class OperationEndpoint:
             return None
         if case.of_store:
             target = target.nonblocking_handle()
+        waits = not is_write and rows > MAX_UNQUEUED_READ_ROWS
+        if waits and service.admission.read_turns.is_waiting(current_caller.get()):
+            return None  # a try that would block costs the event loop up to a millisecond
         try:
-            if is_write or rows <= MAX_UNQUEUED_READ_ROWS:
+            if not waits:
                 return self._ask_encoded(target, request)
             async with service.admission.loop_reads.one():
                 return self._ask_encoded(target, request)

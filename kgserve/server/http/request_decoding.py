@@ -20,6 +20,7 @@ from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMET
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.codecs import convert_to_type, decode_json, find_lone_surrogate, locate_validation_error
+from kgserve.platform.duplicate_json_keys import find_duplicate_key
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
@@ -269,16 +270,16 @@ def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> 
     Raises Unsupported immediately. The iterator raises ClientDisconnected when the client disconnects before the end.
     """
     _check_headers(request.scope["headers"], media.__contains__)
-    return _chunks(request.receive)
+    return iter_chunks(request.receive)
 
 
 def decode_json_text(body: bytes, into: type[Into]) -> Into:
-    """Decode JSON text as ``into``; for duplicate keys the last value counts. Raises InvalidInput."""
+    """Decode JSON text as ``into``. Raises InvalidInput, also for a key that occurs twice in an object."""
     body = body.removeprefix(BOM_UTF8)
     if not body.strip():
         raise InvalidInput("the body is empty; send a JSON object")
     try:
-        return _decode_either(body, into)
+        decoded = _decode_either(body, into)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
@@ -288,6 +289,9 @@ def decode_json_text(body: bytes, into: type[Into]) -> Into:
         raise InvalidInput(f"the body {find_lone_surrogate(body) or f'is not JSON: {error}'}") from None
     except RecursionError:
         raise InvalidInput("the body is nested too deeply") from None
+    if (twice := find_duplicate_key(body)) is not None:
+        raise InvalidInput.at(twice, "occurs twice in the same object; send each key once")
+    return decoded
 
 
 def _decode_either(body: bytes, into: type[Into]) -> Into:
@@ -358,7 +362,7 @@ async def _body(headers: Headers, receive: Receive, service: RequestHandlerDepen
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in _chunks(receive):
+    async for part in iter_chunks(receive):
         size += len(part)
         if size > limit:
             raise _too_large(limit)
@@ -386,7 +390,8 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+async def iter_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the chunks of a body. Raises ClientDisconnected when the client disconnects before the end."""
     more = True
     while more:
         message = await receive()

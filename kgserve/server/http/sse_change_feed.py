@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import anyio
@@ -179,7 +180,8 @@ class EventStreamResponse(ASGIResponse):
             merged = self._merged(stream, context)
             own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.resume_position)
             try:
-                await streams.call(own.open)
+                async with self._service.admission.read_turns.one(context.accounting_name):
+                    await streams.call(own.open)
                 if merged is not None:
                     await merged.begin(own, self._wanted.positions)
                 await self.start_response(send)
@@ -219,6 +221,7 @@ class _StreamWriter:
         context: RequestContext,
     ) -> None:
         self._streams = service.streams
+        self._turns = service.admission.read_turns
         self._dropped = service.graphs.pool.observation.streams_dropped
         self._settings = service.graphs.settings
         self._stream = stream
@@ -226,6 +229,8 @@ class _StreamWriter:
         self._send = send
         self._context = context
         self._slow = False
+        self._is_behind = True
+        """True while further events may be ready; reading them takes turns with the caller's other reads."""
         self._written_at = 0.0
 
     async def run(self) -> None:
@@ -246,23 +251,23 @@ class _StreamWriter:
             await self._drop("the key is no longer valid")
             return False
         try:
-            page = self._reader.read_without_waiting() or await self._streams.call(self._reader.read)
+            async with self._turns.one(self._context.accounting_name) if self._is_behind else nullcontext():
+                page = self._reader.read_without_waiting() or await self._streams.call(self._reader.read)
+                block = b"".join(sse.encode_sse_event(each.kind, each.data, each.id) for each in page.deliveries)
+            self._is_behind = not page.idle
         except (KgserveError, OSError) as error:
             log.warning("event_stream_ended", error=str(error))
             self._dropped.add("failed")
             await self._drop(str(error) if isinstance(error, KgserveError) else "the journal could not be read")
             return False
-        await self._write_page(page)
+        if block:
+            await self._write(block)
         if self._slow:
             self._dropped.add("slow")
             await self._drop("the client reads too slowly")
         elif page.idle and not page.ended:
             await self._wait_for_events()
         return not (self._slow or page.ended)
-
-    async def _write_page(self, page: EventPage) -> None:
-        if page.deliveries:
-            await self._write(b"".join(sse.encode_sse_event(each.kind, each.data, each.id) for each in page.deliveries))
 
     async def _drop(self, reason: str) -> None:
         await self._write(sse.encode_sse_dropped_event(self._reader.place, reason))

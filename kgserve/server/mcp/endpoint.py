@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, Generator
 from functools import partial
 from importlib import import_module
@@ -15,6 +16,7 @@ import structlog
 from kgserve.errors import Unavailable
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS, RequestContext
 from kgserve.platform.codecs import decode_json
+from kgserve.platform.duplicate_json_keys import find_duplicate_key
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -58,6 +60,12 @@ class McpEndpoint:
         scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope["user"] = served.user_of(scope["state"]["request_context"].caller)
         served.check(scope)
+        limit = served.manager.max_request_body_size or 0
+        if scope["method"] == "POST" and int(dict(scope["headers"]).get(b"content-length", 0)) <= limit:
+            receive, body = await _read_ahead(receive, limit)
+            if (twice := find_duplicate_key(body)) is not None:
+                await _refuse_duplicate_key(send, twice)
+                return
         if scope["method"] != "GET" and _LISTEN_HEADER not in scope["headers"]:
             await self._handle(served, scope, receive, send)
             return
@@ -187,6 +195,30 @@ def _too_large_error(largest: int) -> bytes:
         "import the data: `kgserve import`, or POST /api/memory/{store}/import"
     )
     return msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID_REQUEST, "message": text}})
+
+
+async def _read_ahead(receive: Any, limit: int) -> tuple[Any, bytes]:
+    """Return a body, and a function that receives it once more; an empty body if it exceeds the limit or breaks off."""
+    messages, size, more = deque[Any](), 0, True
+    while more and size <= limit:
+        messages.append(await receive())
+        size += len(messages[-1].get("body", b""))
+        more = messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False)
+    is_whole = size <= limit and messages[-1]["type"] == "http.request"
+    body = b"".join(message.get("body", b"") for message in messages) if is_whole else b""
+
+    async def receive_again() -> Any:
+        return messages.popleft() if messages else await receive()
+
+    return receive_again, body
+
+
+async def _refuse_duplicate_key(send: Any, path: str) -> None:
+    error = {"code": _INVALID_REQUEST, "message": f"{path}: occurs twice in the same object; send each key once"}
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": _BAD_REQUEST, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _replace_validation_error(body: bytes) -> bytes:

@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -32,7 +32,7 @@ from kgserve.graph.search import node_search
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.access.authentication import CALLER_HEADER, AuthenticatedCaller, HiddenStore, RequestContext
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.idempotency import IdempotencyKey, current_idempotency_key
+from kgserve.platform.idempotency import IdempotencyKey
 from kgserve.platform.version import __version__
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
@@ -65,10 +65,6 @@ T = TypeVar("T")
 CALL_HEADER = "kgserve-call"
 AGE_HEADER = "kgserve-call-age"
 
-MAX_REMEMBERED_CALLS = 512
-"""Maximum number of remembered calls, each with an answer of at most about 75 kB."""
-MAX_REMEMBERED_CALLS_PER_CALLER = 128
-
 _CALL_ID = re.compile(r"[!-~]{16,128}")
 
 
@@ -86,53 +82,8 @@ def idempotency_key_of(
     return IdempotencyKey(f"{given} {blake2b(content, digest_size=16).hexdigest()}", _age(headers))
 
 
-class IdempotentCallCache:
-    """Recent calls with an idempotency key, running and finished.
-
-    A client that lost an answer repeats the call with the same id and gets the answer of the first call.
-    """
-
-    def __init__(self) -> None:
-        self._calls: OrderedDict[tuple[str, str], asyncio.Task[Any]] = OrderedDict()
-
-    async def run_once(
-        self, caller: str, made: IdempotencyKey | None, answer: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        """Return the answer to a call, which runs once while it is remembered.
-
-        The call continues when its client disconnects, so that the answer can be fetched later.
-        """
-        if made is None:
-            return await answer()
-        task = self._calls.get((caller, made.key))
-        if task is None:
-            task = self._start(made, answer)
-            self._keep((caller, made.key), task)
-        return await asyncio.shield(task)
-
-    def _start(self, made: IdempotencyKey, answer: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        before = current_idempotency_key.set(made)
-        try:
-            return asyncio.create_task(answer(), name="call")
-        finally:
-            current_idempotency_key.reset(before)
-
-    def _keep(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
-        self._calls[key] = task
-        task.add_done_callback(lambda done: self._forget_failed(key, done))
-        self._forget_oldest([each for each in self._calls if each[0] == key[0]], MAX_REMEMBERED_CALLS_PER_CALLER)
-        self._forget_oldest([*self._calls], MAX_REMEMBERED_CALLS)
-
-    def _forget_oldest(self, keys: list[tuple[str, str]], most: int) -> None:
-        # Running calls are never forgotten.
-        done = [each for each in keys if self._calls[each].done()]
-        for each in done[: max(0, len(keys) - most)]:
-            del self._calls[each]
-
-    def _forget_failed(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
-        # A failed call has no answer to repeat.
-        if task.cancelled() or task.exception() is not None:
-            self._calls.pop(key, None)
+def _encoded_size(result: dict[str, Any]) -> int:
+    return len(msgspec.json.encode(result))
 
 
 def _age(headers: Mapping[str, str]) -> float:
@@ -278,7 +229,6 @@ class ToolDispatcher:
         self._graphs = graphs
         self._threads = threads
         self._written = LastWriteSequences()
-        self._repeats = IdempotentCallCache()
         self._forwarder = forwarder
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -307,7 +257,9 @@ class ToolDispatcher:
             tool, params.arguments, wishes, request_context_of(context), _asker(context), [], _headers(context)
         )
         made = idempotency_key_of(_headers(context), tool.name, params.arguments) if call.writes else None
-        answering = self._repeats.run_once(call.visit.accounting_name, made, partial(self._measure, call))
+        answering = self._threads.repeats.run_once(
+            call.visit.accounting_name, made, partial(self._measure, call), weigh=_encoded_size
+        )
         if context.meta is None or context.meta.get("progress_token") is None:
             return await answering
         return await _report_progress(context, tool, answering)

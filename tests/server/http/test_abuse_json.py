@@ -89,9 +89,22 @@ def test_abuse_38_integers_at_the_edge(http: httpx.Client, api: str) -> None:
 
 
 @pytest.mark.abuse(39)
-def test_abuse_39_of_duplicate_keys_the_last_counts(http: httpx.Client, api: str) -> None:
-    accepted(inject(http, api, '{"nodes":[{"id":"a","id":"b","type":"t"}],"nodes":[{"id":"x","id":"c","type":"t"}]}'))
-    assert [node["id"] for node in accepted(http.get(f"{api}/nodes"))["nodes"]] == ["c"]
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ('{"nodes":[{"id":"x","type":"t"},{"id":"a","id":"b","type":"t"}]}', "nodes[1].id"),
+        ('{"nodes":[],"nodes":[{"id":"c","type":"t"}]}', "nodes"),
+        ('{"nodes":[{"id":"c","type":"t","attributes":{"a" :1,"\\u0061":2}}]}', "nodes[0].attributes.a"),
+    ],
+)
+def test_abuse_39_duplicate_keys_are_refused(http: httpx.Client, api: str, body: str, path: str) -> None:
+    document = refusal(inject(http, api, body), 400)
+    assert [error["path"] for error in document["errors"]] == [path]
+    assert nothing_written(http, api)
+    lines = '{"kind":"node","id":"a","type":"t"}\n{"kind":"node","id":"b","type":"t","type":"u"}\n'
+    imported = accepted(http.post(f"{api}/import", content=lines, headers={"content-type": "application/x-ndjson"}))
+    assert (imported["nodes_created"], imported["error_count"]) == (1, 1)
+    assert imported["errors"] == [{"line": 2, "message": "has the key `type` twice in the same object"}]
 
 
 @pytest.mark.abuse(40)

@@ -49,6 +49,30 @@ def test_local_host_names_are_accepted(served: RunningServer, host: str) -> None
     assert exchange(served.port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status == 200
 
 
+@pytest.mark.parametrize(
+    ("target", "hosts", "status"),
+    [
+        ("http://localhost:1/health", "Host: evil.example", 200),
+        ("HTTP://[::1]:8080/health", "Host: localhost", 200),
+        ("http://evil.example/health", "Host: localhost", 421),
+        ("http://localhost@evil.example/health", "Host: localhost", 421),
+        ("http://a@localhost/health", "Host: localhost", 421),
+        ("http://localhost/health", "X-None: 1", 400),
+        ("http://localhost/health", "Host: localhost\r\nHost: localhost", 400),
+    ],
+)
+def test_authority_of_an_absolute_target_counts_as_host(
+    served: RunningServer, target: str, hosts: str, status: int
+) -> None:
+    assert exchange(served.port, f"GET {target} HTTP/1.1\r\n{hosts}\r\n\r\n".encode()).status == status
+
+
+def test_cross_site_get_without_origin_is_refused(http: httpx.Client, api: str) -> None:
+    cross_site = {"sec-fetch-site": "cross-site"}
+    refusal(http.get(f"{api}/stats", headers=cross_site), 403)
+    assert http.get("/", headers=cross_site | {"sec-fetch-mode": "navigate"}).status_code == 200
+
+
 @pytest.mark.abuse(4)
 @pytest.mark.parametrize("hosts", ["", "Host:\r\n", "Host: localhost\r\nHost: evil.example\r\n"])
 def test_abuse_04_no_host_or_two(served: RunningServer, hosts: str) -> None:

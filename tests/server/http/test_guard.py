@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from kgserve.errors import Forbidden, KgserveError
@@ -81,3 +83,21 @@ def test_allowed_hosts_and_origins_are_accepted() -> None:
         guard.check([(b"host", b"app.example")])
     with pytest.raises(HostNotAllowed):
         CrossSiteGuard("0.0.0.0", allowed_hosts=names).check([(b"host", b"other.example")])  # noqa: S104
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_page", "refused"),
+    [
+        ({}, False, True),
+        ({}, True, False),
+        ({"origin": "http://localhost:8"}, False, False),
+        ({"origin": "https://other.example"}, True, True),
+        ({"sec-fetch-site": "same-origin"}, False, False),
+        ({"sec-fetch-site": "none"}, False, False),
+    ],
+)
+def test_cross_site_requests_without_origin(headers: dict[str, str], *, is_page: bool, refused: bool) -> None:
+    sent = {"host": "localhost:8", "sec-fetch-site": "cross-site"} | headers
+    guard = CrossSiteGuard("localhost")
+    with pytest.raises(Forbidden) if refused else nullcontext():
+        guard.check([(name.encode(), value.encode()) for name, value in sent.items()], is_page=is_page)

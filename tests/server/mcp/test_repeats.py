@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,15 @@ import httpx
 import msgspec
 import pytest
 
+from kgserve.errors import Conflict
 from kgserve.platform.idempotency import IdempotencyKey
-from kgserve.server.mcp.tool_calls import MAX_REMEMBERED_CALLS_PER_CALLER, IdempotentCallCache, idempotency_key_of
+from kgserve.server.idempotent_calls import (
+    MAX_REMEMBERED_ANSWER_BYTES,
+    MAX_REMEMBERED_BYTES,
+    MAX_REMEMBERED_CALLS_PER_CALLER,
+    IdempotentCallCache,
+)
+from kgserve.server.mcp.tool_calls import idempotency_key_of
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, serving
 
 PREFIX = "io.modelcontextprotocol"
@@ -106,5 +114,34 @@ def test_idempotency_eviction_is_per_caller() -> None:
         assert await repeats.run_once("often", IdempotencyKey("5"), answer) < before
         assert await repeats.run_once("often", IdempotencyKey("0"), answer) == before
         assert await repeats.run_once("often", None, answer) == before + 1
+        assert len(repeats) == MAX_REMEMBERED_CALLS_PER_CALLER + 1
+
+    asyncio.run(go())
+
+
+def test_idempotency_answers_are_bounded_by_size() -> None:
+    async def answer(size: int) -> int:
+        return size
+
+    async def go() -> None:
+        repeats = IdempotentCallCache()
+
+        async def ask(caller: str, key: str, size: int) -> int:
+            made = IdempotencyKey(key)
+            return await repeats.run_once(caller, made, partial(answer, size), weigh=lambda found: found or None)
+
+        assert await ask("a", "too large", MAX_REMEMBERED_ANSWER_BYTES + 1) > MAX_REMEMBERED_ANSWER_BYTES
+        with pytest.raises(Conflict):
+            await ask("a", "too large", 1)
+        assert await ask("a", "not kept", 0) == 0
+        assert await ask("a", "not kept", 1) == 1
+        for number in range(100):
+            caller = f"c{number % 6}"
+            await ask(caller, f"{number}", MAX_REMEMBERED_ANSWER_BYTES)
+        assert repeats.size <= MAX_REMEMBERED_BYTES
+        assert await ask("c3", "99", 5) == MAX_REMEMBERED_ANSWER_BYTES
+        assert await ask("c3", "3", 5) == 5
+        repeats.forget_all()
+        assert await ask("c3", "99", 6) == 6
 
     asyncio.run(go())

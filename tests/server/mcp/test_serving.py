@@ -103,6 +103,15 @@ def test_malformed_requests_are_400(bare: httpx.Client, body: bytes) -> None:
     assert bare.post("/mcp", content=b"{}", headers=headers | {"content-type": "text/plain"}).status_code in (400, 415)
 
 
+def test_duplicate_keys_are_refused(bare: httpx.Client) -> None:
+    headers = {"content-type": "application/json", "accept": BOTH}
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"id":"a","id":"b"}}}'
+    for version in ({}, {"mcp-protocol-version": "2026-07-28"}):
+        answer = bare.post("/mcp", content=body, headers=headers | version)
+        assert answer.status_code == 400
+        assert "params.arguments.id: occurs twice" in answer.json()["error"]["message"]
+
+
 def test_first_request_and_shutdown_do_not_wait(tmp_path: Path) -> None:
     # Runs in a new process: a forked one has imported the SDK already.
     with serving(tmp_path / "data", "--shutdown-grace", str(GRACE), program=COMMAND) as running:

@@ -1,0 +1,88 @@
+"""Requests with the header Idempotency-Key."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+
+import httpx
+import pytest
+
+from tests.server.http.serving import RunningServer, accepted, refusal
+
+_keys = count()
+
+
+@pytest.fixture
+def key() -> dict[str, str]:
+    return {"idempotency-key": f"key-{next(_keys)}"}
+
+
+RETAIN = {"content": "Ada lives in London"}
+
+
+def test_idempotency_key_replays_the_answer(http: httpx.Client, api: str, key: dict[str, str]) -> None:
+    """Repeated by POST, PUT, PATCH and DELETE: one effect, the same bytes, and a header that says so."""
+    accepted(http.put(api), 201)
+    for method, path, body in (
+        ("POST", "/api/v1/retain", RETAIN),
+        ("PUT", f"{api}-second", None),
+        ("PATCH", api, {"metadata": {"a": 1}}),
+        ("DELETE", f"{api}-second?confirm={api.rpartition('/')[2]}-second", None),
+    ):
+        mine = {"idempotency-key": key["idempotency-key"] + method, "kgserve-store": api.rpartition("/")[2]}
+        first = http.request(method, path, json=body, headers=mine)
+        assert first.status_code < 300, first.text
+        assert "idempotent-replayed" not in first.headers
+        before = accepted(http.get(api + "/stats"))["sequence"]
+        again = http.request(method, path, json=body, headers=mine)
+        assert again.headers["idempotent-replayed"] == "true"
+        assert (again.status_code, again.content) == (first.status_code, first.content)
+        assert again.headers.get("location") == first.headers.get("location")
+        assert accepted(http.get(api + "/stats"))["sequence"] == before
+
+
+def test_idempotency_key_belongs_to_one_request_and_store(http: httpx.Client, api: str, key: dict[str, str]) -> None:
+    body = {"nodes": [{"id": "a", "type": "t"}]}
+    accepted(http.post(f"{api}/inject", json=body, headers=key))
+    refused = refusal(http.post(f"{api}/inject", json={"nodes": []}, headers=key), 422)
+    assert refused["type"] == "urn:kgserve:error:idempotency_key_reused"
+    refusal(http.post(f"{api}/traverse", json=body, headers=key), 422)
+    other = http.post(f"{api}-other/inject", json=body, headers=key)
+    accepted(other)
+    assert "idempotent-replayed" not in other.headers
+    for wrong in ("with blank", "x" * 256):
+        refusal(http.post(f"{api}/inject", json=body, headers={"idempotency-key": wrong}), 400)
+
+
+def test_idempotency_key_of_a_failed_request_can_be_repeated(http: httpx.Client, api: str, key: dict[str, str]) -> None:
+    refusal(http.patch(api, json={"name": "y"}, headers=key), 404)
+    accepted(http.put(api), 201)
+    accepted(http.patch(api, json={"name": "y"}, headers=key))
+
+
+def test_concurrent_requests_with_one_idempotency_key(served: RunningServer, api: str, key: dict[str, str]) -> None:
+    found: list[httpx.Response] = []
+    begin, of_store = threading.Barrier(4), {"kgserve-store": api.rpartition("/")[2]}
+
+    def ask() -> None:
+        with httpx.Client(base_url=served.url) as client:
+            begin.wait()
+            found.append(client.post("/api/v1/retain", json=RETAIN, headers=key | of_store))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(each.status_code, each.content) for each in found}) == 1
+    assert sorted("idempotent-replayed" in each.headers for each in found) == [False, True, True, True]
+
+
+def test_erasure_forgets_answers(http: httpx.Client, api: str, key: dict[str, str]) -> None:
+    of_store = {"kgserve-store": api.rpartition("/")[2]}
+    made = http.post("/api/memories", json=RETAIN, headers=key | of_store)
+    asked = {"ids": [made.json()["id"]], "erase": True}
+    accepted(http.post("/api/v1/forget", json=asked, headers=of_store))
+    again = http.post("/api/memories", json=RETAIN, headers=key | of_store)
+    assert "idempotent-replayed" not in again.headers
