@@ -19,6 +19,7 @@ from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.storage.store_index import ClosedStoreEntry
 from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.placement import StorePlacement
@@ -141,6 +142,10 @@ class StoreRegistry(Protocol):
         """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
+    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+        """Return what is known of a cleanly closed store, without reading its folder; None for any other store."""
+        ...
+
     def require(self, name: str) -> None:
         """Raise NotFound unless the store exists."""
         ...
@@ -261,6 +266,10 @@ class CallerScopedStores(StoreRegistry):
     @override
     def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
         return self._visible(name).reserve_if_closed(name)
+
+    @override
+    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+        return self._visible(name).find_closed(name)
 
     @override
     def require(self, name: str) -> None:
