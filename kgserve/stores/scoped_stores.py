@@ -368,9 +368,28 @@ class CallerScopedChangeFeeds(ChangeFeedLookup):
         return self._feeds.listen(wake)
 
     @override
+    def next_number(self) -> int:
+        return self._feeds.next_number()
+
+    @override
+    def drop_count(self, store: str) -> int:
+        return self._feeds.drop_count(store)
+
+    @override
+    def known_latest(self, store: str) -> int | None:
+        return self._feeds.known_latest(store)
+
+    @override
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        return self._feeds.listen_by_name(self._choosing(wake))
+
+    @override
+    def listen_to_commits(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        return self._feeds.listen_to_commits(self._choosing(wake))
+
+    def _choosing(self, wake: NamedWakeCallback) -> NamedWakeCallback:
         def choose(store: str) -> None:
             if self._sees(store):
                 wake(store)
 
-        return self._feeds.listen_by_name(choose)
+        return choose
