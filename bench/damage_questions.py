@@ -76,7 +76,7 @@ def _current_state_questions(library: Library, store: Store) -> dict[str, Questi
     }
 
 
-def _list_stores(library: Library) -> list[tuple[str, int]]:
+def _list_stores(library: Library) -> list[tuple[str, int | None]]:
     stores = library.stores().stores
     if damaged := [each.name for each in stores if each.state == "damaged"]:
         raise KgserveError(f"listed as damaged: {damaged}")

@@ -5,7 +5,7 @@ Arrays are never null, sizes are in bytes, times are RFC 3339 in UTC.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -167,21 +167,40 @@ class StoreSettingsSummary(msgspec.Struct, kw_only=True):
     metadata: dict[str, Any] | UnsetType = UNSET
 
 
+StoreListState: TypeAlias = Literal["open", "closed", "damaged", "elsewhere"]
+MAX_LISTED_STORES = 1_000
+"""Maximum and default number of stores on one page of the list."""
+
+
+class StoreListParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Query parameters of the list of stores."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED_STORES, description="Maximum number of stores per page")] = (
+        MAX_LISTED_STORES
+    )
+    after: Annotated[str, Meta(max_length=256, description="`next_after` of the previous page")] = ""
+    prefix: Annotated[str, Meta(max_length=256, description="Only stores whose names begin with this")] = ""
+    state: Annotated[StoreListState, Meta(description="Only stores in this state")] | None = None
+    kind: (
+        Annotated[str, Meta(max_length=256, description="Only stores whose settings allow nodes of this type")] | None
+    ) = None
+
+
 class StoreSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Entry of the list of stores. Sizes are in bytes on disk; ``lag`` (commits) and checks are of open stores only.
 
     ``last_write`` is the time of the last commit, absent before the first. ``links`` is present if edges lead into
     other stores, or from them into this one. A store with the state ``elsewhere`` is served by another ``node`` of the
-    cluster: name and settings are known here, and counts are 0.
+    cluster: name and settings are known here, and counts are null.
     """
 
     name: str
-    state: Literal["open", "closed", "damaged", "elsewhere"]
-    nodes: int
-    edges: int
-    sequence: int
-    journal_bytes: int
-    engine_bytes: int
+    state: StoreListState
+    nodes: int | None
+    edges: int | None
+    sequence: int | None
+    journal_bytes: int | None
+    engine_bytes: int | None
     created_at: str
     last_write: str | None = None
     settings: StoreSettingsSummary | UnsetType = UNSET
@@ -214,10 +233,11 @@ class LinkedStoresAnswer(msgspec.Struct, kw_only=True):
 
 
 class StoreList(msgspec.Struct, kw_only=True):
-    """All stores by name."""
+    """A page of the stores by name. ``count`` is the number of stores on all pages."""
 
     stores: list[StoreSummary]
     count: int
+    next_after: Annotated[str | None, Meta(description="`after` for the next page; null on the last one")] = None
 
 
 class CreateStoreAnswer(msgspec.Struct, kw_only=True):

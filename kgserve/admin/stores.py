@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from kgserve.admin.api import (
     CreateStoreAnswer,
     DropStoreAnswer,
     StoreList,
+    StoreListParameters,
     StoreSettingsAnswer,
     StoreSettingsRequest,
     StoreSettingsSummary,
@@ -26,10 +28,10 @@ from kgserve.admin.api import (
     StoreSummary,
 )
 from kgserve.admin.metrics import find_largest_projection_lag, measure_projection_lag
-from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull, Unavailable
+from kgserve.errors import Conflict, InvalidInput, StorageFull, Unavailable
 from kgserve.graph.answers import CallerInfo, HealthStatus, ReadinessStatus, ReindexAnswer
 from kgserve.graph.as_of_resolution import caught_up_history
-from kgserve.graph.cross_store_links import count_cross_store_links
+from kgserve.graph.cross_store_links import count_cross_store_links, count_outbound_links
 from kgserve.graph.query_parameters import DropStoreParameters
 from kgserve.graph.request_bodies import NodeInput
 from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length, validate_node_input
@@ -44,13 +46,11 @@ from kgserve.platform.timestamps import format_time
 from kgserve.platform.version import __version__
 from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.journal import list_journal_segments
-from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.projection_statuses import IndexStatus
 from kgserve.storage.model.row_digest import format_digest
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, MemorySettingsChange, StoreSettings
-from kgserve.storage.store_folder_layout import MIN_FREE_BYTES, StoreDescription, StoreLayout, read_closed_store_state
+from kgserve.storage.store_folder_layout import MIN_FREE_BYTES, StoreDescription
 from kgserve.stores.cluster_api import (
     ClusterFormatUpgradeAnswer,
     ClusterStatus,
@@ -69,17 +69,60 @@ MAX_LISTED_METADATA_BYTES = 4096
 """Largest metadata in bytes that the list of stores includes."""
 
 
-def list_stores(graphs: CallerStoreHandles) -> StoreList:
-    """Return all stores by name, without opening any."""
-    stores: list[StoreSummary] = []
-    for name in graphs.pool.names():
-        # A store may be deleted while the list is built.
+def list_stores(graphs: CallerStoreHandles, request: StoreListParameters) -> StoreList:
+    """Return a page of the stores by name, without opening any. `count` is the number of stores on all pages.
+
+    `next_after` is null on the last page. Without parameters, the first 1,000 stores are returned.
+    """
+    names = select_store_names(graphs, request)
+    start = bisect_right(names, request.after)
+    page = names[start : start + request.limit]
+    is_last = start + request.limit >= len(names)
+    return StoreList(stores=summarize_stores(graphs, page), count=len(names), next_after=None if is_last else page[-1])
+
+
+def summarize_stores(graphs: CallerStoreHandles, names: Iterable[str]) -> list[StoreSummary]:
+    """Return the summaries of stores, without opening any. Stores that are deleted meanwhile are left out."""
+    found: list[StoreSummary] = []
+    for name in names:
         with contextlib.suppress(FileNotFoundError), graphs.pool.peek_open(name) as store:
             if (away := graphs.pool.placement.find_remote_store(name)) is not None:
-                stores.append(_summary_of_remote(name, away))
+                found.append(_summary_of_remote(name, away))
+            elif store is not None:
+                found.append(_summary_of_open(graphs, store))
             else:
-                stores.append(_summary(graphs, graphs.pool.layout(name), store))
-    return StoreList(stores=stores, count=len(stores))
+                found.append(_summary_of_closed(graphs, name))
+    return found
+
+
+def select_store_names(graphs: CallerStoreHandles, request: StoreListParameters) -> list[str]:
+    """Return the names of the stores that the filters accept, in order."""
+    names = graphs.pool.names()
+    if prefix := request.prefix:
+        # No name contains a character after the last one of ASCII.
+        names = names[bisect_left(names, prefix) : bisect_right(names, f"{prefix}\x7f")]
+    if request.state is None and request.kind is None:
+        return names
+    opened = graphs.pool.open_stores()
+    return [name for name in names if _is_accepted(graphs, name, opened.get(name), request)]
+
+
+def _is_accepted(graphs: CallerStoreHandles, name: str, store: OpenStore | None, request: StoreListParameters) -> bool:
+    if (away := graphs.pool.placement.find_remote_store(name)) is not None:
+        state, description = "elsewhere", away.description
+    elif store is not None:
+        state, description = "open", store.description
+    elif request.state in ("open", "elsewhere"):
+        return False
+    else:
+        try:
+            entry = graphs.pool.placement.index.read(graphs.pool.layout(name))
+        except FileNotFoundError:
+            return False
+        state = "damaged" if entry.is_damaged else "closed"
+        description = decode_json(entry.description, StoreDescription)
+    kinds = description.kind_whitelist
+    return request.state in (None, state) and (request.kind is None or not kinds or request.kind in kinds)
 
 
 def create_store(graph: StoreHandle, request: StoreSettingsRequest) -> CreateStoreAnswer:
@@ -239,33 +282,40 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
     )
 
 
-def _summary(graphs: CallerStoreHandles, layout: StoreLayout, store: OpenStore | None) -> StoreSummary:
-    standing: Literal["open", "closed", "damaged"] = "open" if store else "closed"
-    try:
-        state = store.state if store else read_closed_store_state(layout)
-        journal_bytes = sum(segment.size for segment in list_journal_segments(layout.journal))
-    except JournalDamaged:
-        standing, state, journal_bytes = "damaged", StoreState(), 0
-    engine_bytes = sum(path.stat().st_size for path in layout.root.glob("graph*.kuzu*"))
-    checked = store.last_check if store else None
-    described = store.description if store else layout.read_description_or_default()
+def _summary_of_open(graphs: CallerStoreHandles, store: OpenStore) -> StoreSummary:
+    state, checked, described = store.state, store.last_check, store.description
     return StoreSummary(
-        name=layout.name,
-        state=standing,
+        name=store.name,
+        state="open",
         nodes=state.nodes,
         edges=state.edges,
         sequence=state.sequence,
-        journal_bytes=journal_bytes,
-        engine_bytes=engine_bytes,
+        journal_bytes=store.journal.bytes,
+        engine_bytes=sum(path.stat().st_size for path in store.layout.root.glob("graph*.kuzu*")),
         created_at=format_time(described.created_at),
         last_write=format_time(state.time) if state.sequence else None,
         settings=_settings_summary(described),
-        lag=find_largest_projection_lag(measure_projection_lag(store, graphs.indexer, graphs.historian))
-        if store
-        else None,
+        lag=find_largest_projection_lag(measure_projection_lag(store, graphs.indexer, graphs.historian)),
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
-        links=count_cross_store_links(graphs, layout, store),
+        links=count_cross_store_links(graphs, store.name, count_outbound_links(store)),
+    )
+
+
+def _summary_of_closed(graphs: CallerStoreHandles, name: str) -> StoreSummary:
+    entry = graphs.pool.placement.index.read(graphs.pool.layout(name))
+    return StoreSummary(
+        name=name,
+        state="damaged" if entry.is_damaged else "closed",
+        nodes=entry.nodes,
+        edges=entry.edges,
+        sequence=entry.sequence,
+        journal_bytes=entry.journal_bytes,
+        engine_bytes=entry.engine_bytes,
+        created_at=format_time(entry.created_at),
+        last_write=format_time(entry.time) if entry.sequence else None,
+        settings=_settings_summary(decode_json(entry.description, StoreDescription)),
+        links=count_cross_store_links(graphs, name, max(entry.links, 0)),
     )
 
 
@@ -273,11 +323,11 @@ def _summary_of_remote(name: str, away: RemoteStore) -> StoreSummary:
     return StoreSummary(
         name=name,
         state="elsewhere",
-        nodes=0,
-        edges=0,
-        sequence=0,
-        journal_bytes=0,
-        engine_bytes=0,
+        nodes=None,
+        edges=None,
+        sequence=None,
+        journal_bytes=None,
+        engine_bytes=None,
         created_at=format_time(away.description.created_at),
         settings=_settings_summary(away.description),
         node=away.node,

@@ -136,8 +136,8 @@ USE_CASES = (
     ),
     UseCase(
         *("stores", "GET", "/api/memory", stores.list_stores),
-        id="listStores", tag="stores", role="read", summary="List all stores with counts and sizes",
-        note="`last_write` is the time of the last commit. The request opens no store.",
+        id="listStores", tag="stores", role="read", summary="List stores with counts and sizes",
+        note="At most 1,000 per page. `last_write` is the time of the last commit. The request opens no store.",
         example=examples.STORE_LIST_EXAMPLE, errors=COMMON_ERRORS,
     ),
     UseCase(

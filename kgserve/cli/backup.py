@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,13 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cli.exit_codes import EXIT_FAILED
-from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client, require_data_folder
+from kgserve.cli.options import (
+    add_server_options,
+    get_click_option_value,
+    list_all_stores,
+    open_server_client,
+    require_data_folder,
+)
 from kgserve.cli.terminal import TableColumn, format_size, make_json_option, print_json_if_requested, show_table
 from kgserve.errors import NoStore
 from kgserve.platform.file_permissions import private_umask
@@ -108,25 +116,27 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: Ba
     require_data_folder(settings)
     if find_running_server(settings.data_dir) is not None:
         with open_server_client(settings.data_dir) as client:
+            data_dir, known_at = settings.data_dir.resolve(), time.time_ns() // 1000
+            sequences = _sequences(client)
             wanted = [
-                BackupSource(StoreLayout(settings.data_dir.resolve(), name), lambda name=name: _sequences(client)[name])
-                for name in _select_stores(names, list(_sequences(client)))
+                BackupSource(StoreLayout(data_dir, name), partial(sequences.__getitem__, name), known_at)
+                for name in _select_stores(names, sequences)
             ]
             return back_up_all(BackupFolder(folder), wanted, msgspec.structs.replace(options, live=True), _announce)
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         wanted = [
             BackupSource(pool.layout(name), lambda name=name: read_closed_store_state(pool.layout(name)).sequence)
-            for name in _select_stores(names, pool.names())
+            for name in _select_stores(names, dict.fromkeys(pool.names()))
         ]
         return back_up_all(BackupFolder(folder), wanted, options, _announce)
 
 
 def _sequences(client: Client) -> _Sequences:
-    stores = client.stores().stores
+    stores = [*list_all_stores(client)]
+    local = {each.name: each.sequence for each in stores if each.sequence is not None}
     remote = {each.name for each in stores if each.node is not None}
-    return _Sequences(
-        {each.name: each.sequence for each in stores}, lambda name: _replicate_to_owner(client, name), remote
-    )
+    known = {name: local.get(name, 0) for name in sorted({*local, *remote})}
+    return _Sequences(known, lambda name: _replicate_to_owner(client, name), remote)
 
 
 class _Sequences(dict[str, int]):
@@ -158,7 +168,7 @@ def _replicate_to_owner(client: Client, name: str) -> int:
     return ask(Kgserve_Read="copy", Kgserve_At_Least=str(at_owner))
 
 
-def _select_stores(names: Sequence[str], existing: Sequence[str]) -> list[str]:
+def _select_stores(names: Sequence[str], existing: Mapping[str, object]) -> list[str]:
     """Return the named stores without duplicates, or all of them. Raises NotFound when one does not exist."""
     for name in names:
         if name not in existing:
@@ -219,7 +229,6 @@ def _restore(
 def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRestoreSpec) -> RestoredStore:
     """Prepare the store's folder in the data folder and have the running server adopt it."""
     import shutil
-    import time
 
     from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP_ROUTE

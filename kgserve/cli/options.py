@@ -18,6 +18,9 @@ from kgserve.errors import InvalidInput, KgserveError
 from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Settings, load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kgserve.admin.api import StoreListState, StoreSummary
     from kgserve.client import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -172,6 +175,17 @@ def open_server_client(data_dir: Path | None = None, *, timeout: float | None = 
             yield client
         except KgserveError as error:
             raise translate_client_error(error, get_client_server_url(client)) from error
+
+
+def list_all_stores(
+    client: Client, *, prefix: str = "", state: StoreListState | None = None, kind: str | None = None
+) -> Iterator[StoreSummary]:
+    """Yield the stores of a server by name, page by page."""
+    page = client.stores(prefix=prefix, state=state, kind=kind)
+    yield from page.stores
+    while page.next_after is not None:
+        page = client.stores(after=page.next_after, prefix=prefix, state=state, kind=kind)
+        yield from page.stores
 
 
 def translate_client_error(error: Exception, url: str) -> Exception:

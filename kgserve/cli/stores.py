@@ -5,13 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import click
 import msgspec
 from typing_extensions import override
 
-from kgserve.admin.api import StoreSettingsAnswer, StoreStats, StoreSummary
+from kgserve.admin.api import (
+    MAX_LISTED_STORES,
+    StoreList,
+    StoreListState,
+    StoreSettingsAnswer,
+    StoreStats,
+    StoreSummary,
+)
 from kgserve.cli.options import (
     RequestRefused,
     add_server_options,
@@ -58,8 +65,13 @@ INDEX_ERROR_TIMEOUT_SECONDS = 5.0
 @click.command("stores")
 @as_json_option
 @click.option("--indexes", is_flag=True, help="Also show the lag of the indexes of open stores.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only stores whose names begin with TEXT.")
+@click.option("--state", type=click.Choice(get_args(StoreListState)), help="Only stores in this state.")
+@click.option("--kind", metavar="TYPE", help="Only stores whose settings allow nodes of this type.")
+@click.option("--limit", type=click.IntRange(1, MAX_LISTED_STORES), help="Show at most this many.  [default: all]")
+@click.option("--after", default="", metavar="STORE", help="Begin after this store; with --limit, the next page.")
 @add_server_options
-def list_stores_command(*, indexes: bool) -> None:
+def list_stores_command(*, indexes: bool, limit: int | None, after: str, **filters: Any) -> None:
     """List the stores of a running server, with counts and sizes on disk.
 
     For open stores, also show the lag: the number of commits that the slowest index or the history has not applied yet.
@@ -71,11 +83,16 @@ def list_stores_command(*, indexes: bool) -> None:
     if get_click_option_value("as_json") and indexes:
         raise click.UsageError("--json cannot be combined with --indexes.")
     with open_server_client() as client:
-        answer = client.stores()
+        answer = client.stores(limit=limit or MAX_LISTED_STORES, after=after, **filters)
+        while limit is None and answer.next_after is not None:
+            page = client.stores(after=answer.next_after, **filters)
+            answer = StoreList(stores=answer.stores + page.stores, count=page.count, next_after=page.next_after)
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
     if print_json_if_requested(answer):
         return
     show_table(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
+    if answer.next_after is not None:
+        click.echo(f"{answer.count:,} stores; the next page: --after {answer.next_after}", err=True)
 
 
 @click.command("reindex")
@@ -179,7 +196,7 @@ def wait_until_indexes_complete(stats: Callable[[], StoreStats], sequence: int) 
 
 def _row(each: StoreSummary) -> tuple[Any, ...]:
     counts = (each.nodes, each.edges, each.sequence, each.journal_bytes, each.engine_bytes)
-    return each.name, each.state, *counts, "" if each.lag is None else each.lag, _last_check(each)
+    return each.name, each.state, *("" if count is None else count for count in (*counts, each.lag)), _last_check(each)
 
 
 def _last_check(each: StoreSummary) -> str:

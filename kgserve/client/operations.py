@@ -14,6 +14,7 @@ from kgserve.admin.api import (
     PruneHistoryAnswer,
     PruneHistoryRequest,
     StoreList,
+    StoreListParameters,
     StoreSettingsAnswer,
     StoreStats,
 )
@@ -526,12 +527,21 @@ def timeline(store: str, *, buckets: int = 120) -> ClientRequest[CommitTimeline]
     return TIMELINE_ROUTE.ask(store, CommitTimelineQuery(buckets=buckets))
 
 
-def stores() -> ClientRequest[StoreList]:
-    """List all stores with counts and sizes.
+def stores(
+    *,
+    limit: int = 1000,
+    after: str = "",
+    prefix: str = "",
+    state: Literal["open", "closed", "damaged", "elsewhere"] | None = None,
+    kind: str | None = None,
+) -> ClientRequest[StoreList]:
+    """List stores with counts and sizes.
 
-    Return all stores by name, without opening any.
+    Return a page of the stores by name, without opening any. `count` is the number of stores on all pages.
+
+    `next_after` is null on the last page. Without parameters, the first 1,000 stores are returned.
     """
-    return STORES_ROUTE.ask(None)
+    return STORES_ROUTE.ask(None, StoreListParameters(limit=limit, after=after, prefix=prefix, state=state, kind=kind))
 
 
 def settings(store: str) -> ClientRequest[StoreSettingsAnswer]:

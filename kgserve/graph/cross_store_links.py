@@ -11,7 +11,6 @@ from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, EdgeKey, EdgeRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert
-from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.stores.open_store import OpenStore
 
 
@@ -82,20 +81,14 @@ def get_cross_store_link_counts(graph: StoreHandle) -> LinkedStoresAnswer:
     )
 
 
-def count_cross_store_links(
-    graphs: CallerStoreHandles, layout: StoreLayout, store: OpenStore | None
-) -> CrossStoreEdgeCounts | None:
-    """Return the number of edges that lead out of a store and into it; None if both are 0. Opens no store.
+def count_outbound_links(store: OpenStore) -> int:
+    """Return the number of edges that lead out of a store."""
+    return store.links.ask(lambda links, _: links.state.count) if store.rows.rows().linked else 0
 
-    The outgoing edges of a store that was not closed cleanly, and is not open, are unknown and counted as 0.
-    """
-    outbound = 0
-    if store is None:
-        mark = layout.close_mark()
-        outbound = 0 if mark is None else max(mark.links, 0)
-    elif store.rows.rows().linked:
-        outbound = store.links.ask(lambda links, _: links.state.count)
-    inbound = sum(count for _, count in graphs.pool.inbound.counts(layout.name, may_open=False))
+
+def count_cross_store_links(graphs: CallerStoreHandles, name: str, outbound: int) -> CrossStoreEdgeCounts | None:
+    """Return the number of edges that lead out of a store and into it; None if both are 0. Opens no store."""
+    inbound = sum(count for _, count in graphs.pool.inbound.counts(name, may_open=False))
     return CrossStoreEdgeCounts(outbound, inbound) if outbound or inbound else None
 
 

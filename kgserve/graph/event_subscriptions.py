@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
+from kgserve.graph.event_checkpoints import START_POSITION, DormantStores, EventCheckpoints
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.storage.changefeed import ChangeFeedReader, EncodedStoreEvent
 from kgserve.storage.model.change_feed_events import (
@@ -23,13 +24,16 @@ from kgserve.storage.model.change_feed_events import (
 )
 
 MAX_FOLLOWED_STORES = 1_000
+"""Stores that a stream follows one by one. A stream of all stores follows more only while they have news."""
+MAX_AWAKE_STORES = 256
+"""Stores that a stream of more stores keeps following when it has read all of their events."""
+MAX_NAMED_POSITIONS = 100
+"""Positions in the ids of such a stream; all others are in a checkpoint."""
 ArrivalPosition: TypeAlias = Callable[[str, int], FeedPosition | None]
 """Callback that returns where to begin with a store that this node has served since a sequence.
 
 None means that another subscriber knows the position.
 """
-START_POSITION = FeedPosition.after(0)
-"""The position before all events of a store."""
 
 
 class EventDelivery(msgspec.Struct, frozen=True):
@@ -53,7 +57,8 @@ class EventSubscription(msgspec.Struct, frozen=True):
 
     A store without a position is followed from now on; `EVERY_OTHER_STORE` gives the position of all stores not named.
     With ``prefixed``, ids contain the positions of all stores, the event's own first. ``goes_on``: another node
-    continues an earlier subscription; a store without a position has moved to this node meanwhile.
+    continues an earlier subscription; a store without a position has moved to this node meanwhile. ``checkpoint`` names
+    the `EventCheckpoints` file that has the positions of stores not named.
     """
 
     stores: tuple[str, ...] | None
@@ -61,6 +66,7 @@ class EventSubscription(msgspec.Struct, frozen=True):
     selection: ChangeFeedEventFilter = ChangeFeedEventFilter()
     prefixed: bool = True
     goes_on: bool = False
+    checkpoint: str = ""
 
     def position(self, store: str) -> FeedPosition | None:
         """Return the position to begin at in a store."""
@@ -95,6 +101,7 @@ class EventReader:
         self._waiting: list[EventDelivery] = []
         self._turn: int | None = None
         self._unlisten: Callable[[], None] | None = None
+        self._dormant: DormantStores | None = None
 
     def open(self) -> None:
         """Begin to follow the stores. Blocks.
@@ -102,6 +109,8 @@ class EventReader:
         Raises NotFound, Gone for a position that cannot be resumed from, TooLarge, and Conflict for named stores that
         several nodes of a cluster serve.
         """
+        if self._wanted.checkpoint:
+            self._wanted = self._with_checkpoint()
         if self._wanted.stores is not None:
             first, *others = self._wanted.stores
             self._graphs.graph(first).handles_including(others)
@@ -109,7 +118,13 @@ class EventReader:
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.store_list_generation
-        self._follow_all({name: self._start_position(name) for name in self._local_stores()})
+        names = self._local_stores()
+        if len(names) > MAX_FOLLOWED_STORES and not self._pool.placement.is_shared:
+            self._dormant = DormantStores(self._pool, self._wake)
+            self._enroll(names, self._dormant)
+            self._dormant.save(self.positions)
+        else:
+            self._follow_all({name: self._start_position(name) for name in names})
         for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
 
@@ -145,6 +160,8 @@ class EventReader:
         """Stop following."""
         if self._unlisten is not None:
             self._unlisten()
+        if self._dormant is not None:
+            self._dormant.close()
         for follower in self._followers.values():
             follower.reader.close()
         self._followers.clear()
@@ -154,6 +171,8 @@ class EventReader:
             if not may_block:
                 return None
             self._follow_new_stores()
+        if self._dormant is not None and not self._tend_dormant(self._dormant, may_block=may_block):
+            return None
         while self._fresh and not self._waiting:
             follower = self._fresh.popleft()
             follower.fresh = False
@@ -167,7 +186,8 @@ class EventReader:
                 follower.enqueue()
                 break
         deliveries, self._waiting = self._waiting, []
-        idle = not self._fresh and self._turn in (None, self._pool.feeds.store_list_generation)
+        has_news = bool(self._fresh) or (self._dormant is not None and self._dormant.has_news)
+        idle = not has_news and self._turn in (None, self._pool.feeds.store_list_generation)
         is_over = self._is_over or (self._unlisten is None and not self._followers)
         return EventPage(deliveries, idle, ended=idle and is_over)
 
@@ -175,6 +195,8 @@ class EventReader:
         """Queue a page of one store's events; return whether it has more, or None if that would block."""
         reader = follower.reader
         closed = reader.feed.closed
+        if closed and self._dormant is not None and not may_block:
+            return None  # the end of a store is saved in a checkpoint
         try:
             entries = reader.take(self._wanted.selection, may_block=may_block)
         except FileNotFoundError:
@@ -182,16 +204,72 @@ class EventReader:
             return False
         if entries is None:
             return None
+        if self._dormant is not None:
+            self._dormant.moved.add(follower.name)
         self._deliver(follower.name, entries)
         if entries or not reader.is_caught_up():
             return True
         if closed:
             self._end(follower)
+        elif self._dormant is not None and len(self._followers) > MAX_AWAKE_STORES:
+            self._retire(follower, self._dormant)
         return False
 
+    def _with_checkpoint(self) -> EventSubscription:
+        """Return the subscription with the positions of its checkpoint. Raises Gone."""
+        sequences = EventCheckpoints(self._pool.data_dir).load(self._wanted.checkpoint, "last_event_id")
+        visible = self._graphs.caller.can_access
+        saved = {name: FeedPosition.after(at) for name, at in sequences.items() if visible(name)}
+        return msgspec.structs.replace(self._wanted, positions={**saved, **self._wanted.positions})
+
+    def _enroll(self, names: Iterable[str], dormant: DormantStores) -> None:
+        """Add stores to the dormant ones; those with unread events are followed when it is their turn. Raises Gone."""
+        for name in names:
+            position = self._start_position(name)
+            with suppress(NotFound, FileNotFoundError):  # dropped meanwhile
+                latest = FeedPosition.after(dormant.latest(name))
+                if position is not None and position > latest:
+                    self._follow_all({name: position})  # raises Gone
+                dormant.add(name, position or latest)
+                is_new = position == START_POSITION and name not in self._wanted.positions
+                if is_new:
+                    dormant.unannounced.add(name)
+                if is_new or position not in (None, latest):
+                    dormant.rouse(name)
+
+    def _tend_dormant(self, dormant: DormantStores, *, may_block: bool) -> bool:
+        """Follow the next store that has news, and save the positions if too many differ. False if that would block."""
+        is_due = len(dormant.moved) > MAX_NAMED_POSITIONS
+        if not may_block:
+            return not is_due and (bool(self._fresh) or not dormant.has_news)
+        if is_due:
+            dormant.save(self.positions)
+        while not self._fresh and (name := dormant.take_roused()) is not None:
+            was_dropped, is_new = dormant.was_dropped(name), name in dormant.unannounced
+            position, marker = dormant.take(name)
+            if was_dropped:
+                dormant.save(self.positions)
+                self._announce("store_dropped", name, _now())
+                position = START_POSITION
+            with suppress(NotFound, FileNotFoundError):  # dropped, and not created again
+                self._follow(name, position, marker)
+                if was_dropped or is_new:
+                    self._announce_created(name)
+        return True
+
+    def _retire(self, follower: _Follower, dormant: DormantStores) -> None:
+        """Stop following a store whose events were all read."""
+        reader = follower.reader
+        del self._followers[follower.name]
+        dormant.add(follower.name, reader.position, reader.last_marker)
+        reader.close()
+
     def _follow_all(self, positions: Mapping[str, FeedPosition | None]) -> None:
-        if len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
-            raise TooLarge(f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; select stores with ?store=")
+        if self._dormant is None and len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
+            if self._wanted.stores is not None or self._pool.placement.is_shared:
+                raise TooLarge(f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; select stores with ?store=")
+            self._dormant = DormantStores(self._pool, self._wake)
+            self._dormant.save(self.positions)
         for name, position in positions.items():
             self._follow(name, position)
         if self._wanted.stores is None:
@@ -199,15 +277,21 @@ class EventReader:
                 name for name, at in positions.items() if at == START_POSITION and name not in self._wanted.positions
             ]
             for name in made:
-                layout = self._pool.layout(name)
-                known = layout.description()
-                settings = {} if known is None else msgspec.to_builtins(known.settings)
-                self._announce("store_created", name, layout.created_at(), settings)
+                self._announce_created(name)
 
-    def _follow(self, name: str, position: FeedPosition | None) -> None:
+    def _announce_created(self, name: str) -> None:
+        layout = self._pool.layout(name)
+        known = layout.description()
+        settings = {} if known is None else msgspec.to_builtins(known.settings)
+        self._announce("store_created", name, layout.created_at(), settings)
+
+    def _follow(self, name: str, position: FeedPosition | None, marker: int | None = None) -> None:
         self._pool.require_files(name)
         follower = _Follower(name, self._fresh, self._wake)
-        follower.reader = ChangeFeedReader(self._pool.feeds.of(name), position, follower.enqueue_from_thread)
+        feed = self._pool.feeds.of(name)
+        follower.reader = ChangeFeedReader(feed, position, follower.enqueue_from_thread, markers_after=marker)
+        if self._dormant is not None:
+            self._dormant.moved.add(name)
         self._followers[name] = follower
         try:
             _check_reachable(follower.reader)
@@ -223,8 +307,14 @@ class EventReader:
     def _follow_new_stores(self) -> None:
         """Follow stores created since the last call; dropped ones end on their own."""
         self._turn = self._pool.feeds.store_list_generation
-        for name in self._local_stores():
-            if name in self._followers:
+        names = self._local_stores()
+        if self._dormant is not None:
+            for name in self._dormant.names() - {*names}:
+                self._dormant.take(name)
+                self._dormant.save(self.positions)
+                self._announce("store_dropped", name, _now())
+        for name in names:
+            if name in self._followers or (self._dormant is not None and name in self._dormant.names()):
                 continue
             with suppress(NotFound, FileNotFoundError):  # dropped again
                 came = self._pool.feeds.serving_since(name) or 0
@@ -248,6 +338,8 @@ class EventReader:
     def _end(self, follower: _Follower) -> None:
         follower.reader.close()
         self._followers.pop(follower.name, None)
+        if self._dormant is not None:
+            self._dormant.save(self.positions)
         if follower.reader.feed.dropped or self._is_dropped(follower.name):
             self._announce("store_dropped", follower.name, _now())
             if self._unlisten is not None:
@@ -273,6 +365,8 @@ class EventReader:
 
     def _other_positions(self, name: str) -> str:
         """Return the positions of all stores but one, followed by that of future stores."""
+        if self._dormant is not None:
+            return self._dormant.format_positions(self.positions, name)
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
         return format_feed_positions(
             places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START_POSITION}

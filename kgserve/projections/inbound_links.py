@@ -24,6 +24,7 @@ from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.storage.store_index import ClosedStoreEntry
 
 INBOUND_LINKS_FILE = "links.sqlite"
 _NO_POSITION = CrossStoreLinksPosition(0, 0)
@@ -40,6 +41,8 @@ class _Pool(Protocol):
     def layout(self, name: str) -> StoreLayout: ...
 
     def open_stores(self) -> Mapping[str, StoreFollowedByProjections]: ...
+
+    def find_closed(self, name: str) -> ClosedStoreEntry | None: ...
 
     def lease(self, name: str) -> AbstractContextManager[StoreFollowedByProjections]: ...
 
@@ -149,16 +152,17 @@ class InboundLinkIndex(DerivedSqliteFile, InboundLinkLookup):
 
     def _update_store(self, name: str, *, may_open: bool) -> bool:
         """Update the links of a store. Return whether the file is up to date for it."""
+        before, entry = self._seen.get(name), self._pool.find_closed(name)
+        if entry is not None and _is_followed(before, CrossStoreLinksPosition(entry.created_at, entry.links_changed)):
+            return True
         layout = self._pool.layout(name)
-        before = self._seen.get(name)
         if not layout.exists:
             if before is not None:
                 self._open_file().forget(name)
                 del self._seen[name]
             return True
         created, mark = layout.created_at(), layout.close_mark()
-        is_known = mark is not None and before == CrossStoreLinksPosition(created, mark.links_changed)
-        if is_known or (mark is not None and mark.links_changed == 0 and before is None):
+        if mark is not None and _is_followed(before, CrossStoreLinksPosition(created, mark.links_changed)):
             return True
         if name not in self._pool.open_stores():
             if mark is not None and self._read_closed(
@@ -192,6 +196,11 @@ class InboundLinkIndex(DerivedSqliteFile, InboundLinkLookup):
             begin = before.changed if before is not None and before.born == created else -1
             _StoreLinkProjection(self._open_file(), store, links, begin, seen).catch_up(rows.at)
             self._seen[store.name] = seen
+
+
+def _is_followed(before: CrossStoreLinksPosition | None, closed: CrossStoreLinksPosition) -> bool:
+    """Return whether the file, at ``before``, has the links of a closed store, or the store never had any."""
+    return before == closed or (before is None and closed.changed == 0)
 
 
 class _StoreLinkProjection(Projection):

@@ -130,8 +130,13 @@ class CommitRingBuffer:
 class ChangeFeed:
     """Events of one store. Thread-safe."""
 
-    def __init__(self, layout: StoreLayout, kept: int = MAX_RING_EVENTS) -> None:
-        """Keep the newest ``kept`` events in memory while the feed has listeners; older ones come from the files."""
+    def __init__(
+        self, layout: StoreLayout, kept: int = MAX_RING_EVENTS, registry: ChangeFeedRegistry | None = None
+    ) -> None:
+        """Keep the newest ``kept`` events in memory while the feed has listeners; older ones come from the files.
+
+        registry: has the listeners of all stores.
+        """
         self.store = layout.name
         self.layout = layout
         self.closed = False
@@ -142,7 +147,8 @@ class ChangeFeed:
         self._wakes: dict[int, WakeCallback] = {}
         self._ring = CommitRingBuffer(kept)
         self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_MAX_MARKERS)
-        self._numbers = count(1)
+        self._registry = registry
+        self._numbers = count(1) if registry is None else registry.numbers
 
     @property
     def latest(self) -> int:
@@ -155,6 +161,11 @@ class ChangeFeed:
             return self._latest
 
     @property
+    def known_latest(self) -> int | None:
+        """The newest sequence, or None if it has to be read from the files."""
+        return self._latest
+
+    @property
     def oldest(self) -> int:
         """The first sequence that the journal still holds. Raises NoStore if the store does not exist."""
         with _missing_store_as_no_store(self.store):
@@ -163,7 +174,7 @@ class ChangeFeed:
     def publish_marker(self, kind: EventKind, fields: Mapping[str, Any]) -> None:
         """Send current listeners an event that is not in the journal, such as ``index_ready``. Thread-safe."""
         with self._lock:
-            if not self._wakes:
+            if not self._wakes and (self._registry is None or not self._registry.is_followed):
                 return
             event = StoreEvent(kind, self.store, self.latest, -1, time.time_ns() // 1000, dict(fields))
             self._markers.append((next(self._numbers), event))
@@ -222,6 +233,8 @@ class ChangeFeed:
             wakes = list(self._wakes.values())
         for wake in wakes:
             wake()
+        if self._registry is not None:
+            self._registry.pass_on(self.store)
 
     def drop_buffered_commits(self) -> None:
         """Drop all commits from memory; listeners that are behind read the journal."""
@@ -239,7 +252,8 @@ class ChangeFeed:
             self._wakes.pop(number, None)
             if not self._wakes:
                 self._ring.clear()
-                self._markers.clear()
+                if self._registry is None or not self._registry.is_followed:
+                    self._markers.clear()
 
 
 class ChangeFeedReader:
@@ -251,13 +265,17 @@ class ChangeFeedReader:
         position: FeedPosition | None,
         wake: WakeCallback,
         limits: ChangeFeedPageLimits = _DEFAULT_PAGE_LIMITS,
+        markers_after: int | None = None,
     ) -> None:
-        """Begin at a position, or after the newest commit. Blocks briefly. Raises NoStore."""
+        """Begin at a position, or after the newest commit. Blocks briefly. Raises NoStore.
+
+        markers_after: number of the last marker that was read before; by default, all existing ones.
+        """
         self._limits = limits
         self.feed = feed
         self._unlisten = feed.listen(wake)
         try:
-            self._last_marker = feed.number()
+            self.last_marker = feed.number() if markers_after is None else markers_after
             latest = feed.latest  # read even if a position is given: later reads of it do not block
             self.position = position or FeedPosition.after(latest)
         except BaseException:
@@ -325,9 +343,9 @@ class ChangeFeedReader:
         return page
 
     def _take_markers(self, selection: ChangeFeedEventFilter) -> list[EncodedStoreEvent]:
-        found = self.feed.markers_after(self._last_marker)
+        found = self.feed.markers_after(self.last_marker)
         if found:
-            self._last_marker = found[-1][0]
+            self.last_marker = found[-1][0]
         return [EncodedStoreEvent(event, event.json()) for _, event in found if selection.takes(event)]
 
 
@@ -351,6 +369,22 @@ class ChangeFeedLookup(Protocol):
         """Call ``wake`` when ``store_list_generation`` advances. Return the function that unregisters it."""
         ...
 
+    def listen_to_commits(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        """Call ``wake`` with the name of each store that has news. Return the function that unregisters it."""
+        ...
+
+    def next_number(self) -> int:
+        """Return a number above those of all existing markers."""
+        ...
+
+    def drop_count(self, store: str) -> int:
+        """Return how often a store of this name was dropped since the process began."""
+        ...
+
+    def known_latest(self, store: str) -> int | None:
+        """Return the newest sequence of a store that was opened or listened to, else None. Never blocks."""
+        ...
+
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         """Call ``wake`` with the name of each created, changed or dropped store.
 
@@ -372,7 +406,10 @@ class ChangeFeedRegistry(ChangeFeedLookup):
         self._feeds: dict[str, ChangeFeed] = {}
         self._wakes: dict[int, WakeCallback] = {}
         self._named_wakes: dict[int, NamedWakeCallback] = {}
-        self._numbers = count()
+        self._commit_wakes: dict[int, NamedWakeCallback] = {}
+        self.numbers = count(1)
+        """Numbers of listeners and markers; one series, so that markers of different stores can be compared."""
+        self._drops: dict[str, int] = {}
         self._arrivals: dict[str, int] = {}
         self._turn = 0
 
@@ -386,7 +423,7 @@ class ChangeFeedRegistry(ChangeFeedLookup):
         with self._lock:
             feed = self._feeds.get(store)
             if feed is None:
-                feed = self._feeds[store] = ChangeFeed(self._layout(store))
+                feed = self._feeds[store] = ChangeFeed(self._layout(store), registry=self)
             return feed
 
     @override
@@ -396,6 +433,34 @@ class ChangeFeedRegistry(ChangeFeedLookup):
     @override
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
         return self._listen(self._named_wakes, wake)
+
+    @override
+    def listen_to_commits(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        return self._listen(self._commit_wakes, wake)
+
+    @override
+    def known_latest(self, store: str) -> int | None:
+        feed = self._feeds.get(store)
+        return None if feed is None else feed.known_latest
+
+    @override
+    def next_number(self) -> int:
+        return next(self.numbers)
+
+    @override
+    def drop_count(self, store: str) -> int:
+        return self._drops.get(store, 0)
+
+    @property
+    def is_followed(self) -> bool:
+        """True if anything listens to all stores."""
+        return bool(self._commit_wakes)
+
+    def pass_on(self, store: str) -> None:
+        """Wake those that listen to all stores."""
+        if self._commit_wakes:
+            for wake in [*self._commit_wakes.values()]:
+                wake(store)
 
     def announce_created_store(self, store: str) -> None:
         """Announce a new store."""
@@ -420,7 +485,10 @@ class ChangeFeedRegistry(ChangeFeedLookup):
 
     def announce_dropped_store(self, store: str) -> None:
         """End the listeners of a deleted store and announce the deletion."""
+        with self._lock:
+            self._drops[store] = self._drops.get(store, 0) + 1
         self._end_feed(store, dropped=True)
+        self.pass_on(store)
         self._announce(store)
 
     def announce_moved_store(self, store: str) -> None:
@@ -444,7 +512,7 @@ class ChangeFeedRegistry(ChangeFeedLookup):
 
     def _listen(self, wakes: dict[int, T], wake: T) -> Callable[[], None]:
         with self._lock:
-            number = next(self._numbers)
+            number = next(self.numbers)
             wakes[number] = wake
 
         def unlisten() -> None:

@@ -60,6 +60,7 @@ STORE_FOLDER_SUFFIX = "_memory"
 JOURNAL_FOLDER = "journal"
 HISTORY_FILE = "history.sqlite"
 CATALOG_FILE = "views/catalog.sqlite"
+CLOSE_MARK_FILE = "closed.json"
 STORE_FILE = "store.json"
 STORE_FORMAT = 2
 """Newest known format of a store. Older programs refuse a newer one, which they could not read. 2: packed frames."""
@@ -178,7 +179,7 @@ class StoreLayout:
     embeddings = _LayoutPath("views/embeddings.sqlite")
     scratch = _LayoutPath("scratch")
     _store_file = _LayoutPath(STORE_FILE)
-    _close_mark = _LayoutPath("closed.json")
+    _close_mark = _LayoutPath(CLOSE_MARK_FILE)
     _engine_mark = _LayoutPath("engine.json")
     _backup_mark = _LayoutPath("backed-up.json")
 
@@ -300,10 +301,17 @@ class StoreLayout:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def mark_backed_up(self, time: int) -> None:
+    def mark_backed_up(self, time: int, *, durably: bool = True) -> None:
         """Record the time of a backup, in microseconds. A read-only folder is no error."""
+        content, path = msgspec.json.encode(time), self._backup_mark
         try:
-            write_file_atomically(self._backup_mark, msgspec.json.encode(time))
+            if durably:
+                write_file_atomically(path, content)
+            else:
+                # Not truncated first: ext4 then flushes the file when it is closed. All times have 16 digits.
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+                with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+                    file.write(content)
         except OSError as error:
             log.warning("backup_not_marked", store=self.name, error=str(error))
 

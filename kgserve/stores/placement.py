@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from kgserve.errors import Conflict, InvalidInput, NoStore, ServedElsewhere
+from kgserve.errors import Conflict, NoStore, ServedElsewhere
 from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.durable_files import fsync_folder
@@ -21,15 +21,13 @@ from kgserve.platform.metrics.telemetry import ClusterNodeMetrics
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet
-from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import (
     PLAIN_STORE_FORMAT,
-    STORE_FOLDER_SUFFIX,
     StoreDescription,
     StoreLayout,
-    is_store_folder,
 )
+from kgserve.storage.store_index import StoreIndex
 from kgserve.stores.cluster_api import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
 
 log = structlog.get_logger()
@@ -127,6 +125,7 @@ class StorePlacement:
         self.data_dir = data_dir
         self._settings = settings
         self._making = threading.Lock()
+        self.index = StoreIndex(data_dir)
         # Called with the name of a store whose local replica is obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
         self._check_folder()
@@ -137,11 +136,7 @@ class StorePlacement:
 
     def local_store_names(self) -> list[str]:
         """Return the names of the stores whose current state is in this folder, sorted."""
-        found = (
-            (path.name.removesuffix(STORE_FOLDER_SUFFIX), path)
-            for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}")
-        )
-        return sorted(name for name, path in found if _is_name(name) and is_store_folder(path))
+        return self.index.names()
 
     def layout(self, name: str) -> StoreLayout:
         """Return the file layout of a store, whether it exists or not."""
@@ -296,12 +291,13 @@ class StorePlacement:
 
     def _others(self) -> Iterable[str]:
         """Return all names in use, including those of incomplete stores."""
-        return (path.name[: -len(STORE_FOLDER_SUFFIX)] for path in self.data_dir.glob(f"*{STORE_FOLDER_SUFFIX}"))
+        return self.index.folder_names()
 
     def _refuse_twin(self, name: str) -> None:
         """Raise Conflict if another store's name differs only in case: some file systems fold case."""
+        folded = name.lower()
         for other in self._others():
-            if other.lower() == name.lower() and other != name:
+            if other.lower() == folded and other != name:
                 raise Conflict(f"a store named {other!r} exists, and names must differ in more than case")
 
 
@@ -316,11 +312,3 @@ def create_store_files(layout: StoreLayout, segment_mb: int, description: StoreD
     # Written before the journal, whose presence makes the folder a store, so that its settings always exist.
     layout.describe(description)
     Journal.create(layout.journal, segment_mb * MEBIBYTE).close()
-
-
-def _is_name(name: str) -> bool:
-    try:
-        check_store_name(name)
-    except InvalidInput:
-        return False
-    return True

@@ -30,6 +30,7 @@ from kgserve.storage.changefeed import ChangeFeedRegistry
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.storage.store_folder_layout import StoreLayout, validate_data_folder_path
+from kgserve.storage.store_index import ClosedStoreEntry
 from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.open_store import OpenStore, StoreDependencies
 from kgserve.stores.placement import StorePlacement
@@ -113,7 +114,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self._dependencies = StoreDependencies(
             settings, self._background.submit, self.observation, ScratchEngineFileLruCache(), self.placement
         )
-        self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_lost)
+        self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_lost, self.placement.index.tend)
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
@@ -305,6 +306,10 @@ class StorePool(ClosableContext, StoreRegistry):
         return self.placement.local_store_names()
 
     @override
+    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+        return self.placement.index.find(name)
+
+    @override
     def require(self, name: str) -> None:
         check_store_name(name)
         if not self.placement.exists(name):
@@ -352,6 +357,7 @@ class StorePool(ClosableContext, StoreRegistry):
                     entry.store = None
         self.inbound.close()
         self.feeds.close()
+        self.placement.index.save()
         self._background.shutdown(wait=True)
         self._checker.join()
         self.observation.close()
@@ -463,6 +469,7 @@ class StorePool(ClosableContext, StoreRegistry):
             log.error("symlink_refused", store=name, path=str(layout.root))
             raise NoStore(name)
         started = time.perf_counter()
+        self.placement.index.forget(name)
         with translate_storage_errors(f"opening store {name!r}"):
             store = self._open_or_create(layout, create=create, or_copy=or_copy)
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
@@ -556,6 +563,7 @@ class StorePool(ClosableContext, StoreRegistry):
         except (KgserveError, OSError) as error:
             # Without the clean-close marker, the next open rebuilds it from its journal.
             log.exception("store_close_failed", store=store.name, error=str(error))
+        self.placement.index.note_closed(store.name)
 
     def _check_periodically(self) -> None:
         interval = self.settings.check_interval
@@ -582,15 +590,18 @@ class MaintenanceTicker:
         names: Callable[[], Iterable[str]],
         held: Callable[[str], AbstractContextManager[OpenStore | None]],
         first: Callable[[], None],
+        last: Callable[[], None],
     ) -> None:
         """Start the thread.
 
-        ``names`` lists the open stores, ``held`` yields one of them if it is still open, and ``first`` runs before each
-        pass.
+        ``names`` lists the open stores, ``held`` yields one of them if it is still open, ``first`` runs before each
+        pass, and ``last`` at most once a second after one.
         """
         self._names = names
         self._held = held
         self._first = first
+        self._last = last
+        self._next_last = time.monotonic() + POOL_TICK_SECONDS
         self._awake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
@@ -615,6 +626,9 @@ class MaintenanceTicker:
                 self._first()
                 for name in self._names():
                     self._tend(name)
+                if time.monotonic() >= self._next_last:
+                    self._next_last = time.monotonic() + POOL_TICK_SECONDS
+                    self._last()
             except Exception:
                 # The thread must survive any error.
                 log.exception("not_tended")

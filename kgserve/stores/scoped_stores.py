@@ -19,6 +19,7 @@ from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.storage.store_index import ClosedStoreEntry
 from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.placement import StorePlacement
@@ -139,6 +140,10 @@ class StoreRegistry(Protocol):
 
     def reserve_if_closed(self, name: str) -> AbstractContextManager[bool]:
         """Yield whether a store is closed; if so, it stays closed within the block."""
+        ...
+
+    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+        """Return what is known of a cleanly closed store, without reading its folder; None for any other store."""
         ...
 
     def require(self, name: str) -> None:
@@ -263,6 +268,10 @@ class CallerScopedStores(StoreRegistry):
         return self._visible(name).reserve_if_closed(name)
 
     @override
+    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+        return self._visible(name).find_closed(name)
+
+    @override
     def require(self, name: str) -> None:
         self._visible(name).require(name)
 
@@ -359,9 +368,28 @@ class CallerScopedChangeFeeds(ChangeFeedLookup):
         return self._feeds.listen(wake)
 
     @override
+    def next_number(self) -> int:
+        return self._feeds.next_number()
+
+    @override
+    def drop_count(self, store: str) -> int:
+        return self._feeds.drop_count(store)
+
+    @override
+    def known_latest(self, store: str) -> int | None:
+        return self._feeds.known_latest(store)
+
+    @override
     def listen_by_name(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        return self._feeds.listen_by_name(self._choosing(wake))
+
+    @override
+    def listen_to_commits(self, wake: NamedWakeCallback) -> Callable[[], None]:
+        return self._feeds.listen_to_commits(self._choosing(wake))
+
+    def _choosing(self, wake: NamedWakeCallback) -> NamedWakeCallback:
         def choose(store: str) -> None:
             if self._sees(store):
                 wake(store)
 
-        return self._feeds.listen_by_name(choose)
+        return choose

@@ -3,11 +3,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 
-from kgserve.errors import Gone, JournalDamaged, NotFound
-from kgserve.graph.event_subscriptions import EventReader, EventSubscription
+from kgserve.errors import Gone, InvalidInput, JournalDamaged, NotFound
+from kgserve.graph import event_subscriptions
+from kgserve.graph.event_checkpoints import (
+    CHECKPOINTS_FOLDER,
+    MAX_CHECKPOINTS,
+    EventCheckpoints,
+    parse_multi_store_event_id,
+)
+from kgserve.graph.event_subscriptions import EventDelivery, EventReader, EventSubscription
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.storage.changefeed import ChangeFeed, ChangeFeedPageLimits, ChangeFeedReader
 from kgserve.storage.journal.journal_reader import JournalReader, find_oldest_journal_sequence
@@ -263,3 +272,105 @@ def test_a_feed_reads_the_layout_of_its_store(tmp_path: Path) -> None:
         assert store.feed.layout.journal == layout(tmp_path / "data").journal
         assert store.feed.latest == store.state.sequence
         assert store.feed.oldest == 1
+
+
+def by_store(deliveries: list[EventDelivery]) -> dict[str, list[bytes]]:
+    """Return the events of each store in order, without the times of those that no journal holds."""
+    found: dict[str, list[bytes]] = {}
+    for each in deliveries:
+        data = msgspec.json.decode(each.data)
+        if each.kind == "store_dropped":
+            data.pop("time")
+        found.setdefault(data["store"], []).append(msgspec.json.encode([each.kind, data]))
+    return found
+
+
+def deliveries_of(listener: EventReader) -> list[EventDelivery]:
+    found: list[EventDelivery] = []
+    while not (page := listener.read_without_waiting() or listener.read()).idle or page.deliveries:
+        found += page.deliveries
+    return found
+
+
+def resume_at(event_id: str) -> EventSubscription:
+    positions, checkpoint = parse_multi_store_event_id(event_id, "id")
+    return EventSubscription(None, positions, checkpoint=checkpoint)
+
+
+class RandomStoreChanges:
+    """Random writes to a few stores, which are also dropped and created again."""
+
+    names = tuple(f"s{number}" for number in range(6))
+
+    def __init__(self, pool: StorePool, seed: int) -> None:
+        self.pool, self.random = pool, Random(seed)
+
+    def write(self, name: str, *, marked: bool = False) -> None:
+        random = self.random
+        with self.pool.lease(name, create=True) as store:
+            write(store, *(batch(f"{random.randrange(9)}", "both") for _ in range(random.randrange(3))))
+            if marked:
+                store.feed.publish_marker("index_ready", {"index": f"{random.random()}"})
+
+    def write_to_some(self) -> None:
+        for name in self.random.choices(self.pool.names(), k=3):
+            self.write(name, marked=True)
+
+    def drop_or_create_some(self) -> None:
+        for name in self.random.sample(self.names, 3):
+            if name in self.pool.names():
+                self.pool.drop(name)
+            if self.random.random() < 0.7:
+                self.write(name)
+
+
+@pytest.mark.parametrize("since", [None, 0])
+def test_a_feed_of_many_stores_delivers_what_a_feed_of_few_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: int | None
+) -> None:
+    monkeypatch.setattr(event_subscriptions, "MAX_AWAKE_STORES", 1)
+    monkeypatch.setattr(event_subscriptions, "MAX_NAMED_POSITIONS", 2)
+    with StorePool(settings(tmp_path / "data", max_open_stores=2)) as pool:
+        changes = RandomStoreChanges(pool, since or 7)
+
+        def listening(subscription: EventSubscription, *, many: bool) -> EventReader:
+            monkeypatch.setattr(event_subscriptions, "MAX_FOLLOWED_STORES", 0 if many else 1_000)
+            listener = EventReader(CallerStoreHandles(pool), subscription, nothing)
+            listener.open()
+            return listener
+
+        for name in changes.names[:4]:
+            changes.write(name)
+        wanted = EventSubscription(None, {} if since is None else {"*": FeedPosition.after(since)})
+        many, few = listening(wanted, many=True), listening(wanted, many=False)
+        assert by_store(deliveries_of(many)) == by_store(deliveries_of(few))
+        found: list[EventDelivery] = []
+        for turn in range(10):
+            found = [] if turn == 7 else found
+            changes.write_to_some() if turn % 2 or turn > 6 else changes.drop_or_create_some()
+            delivered = deliveries_of(many)
+            assert by_store(delivered) == by_store(deliveries_of(few))
+            found += delivered
+        for at, event_id in enumerate(each.id for each in found):
+            if event_id is not None:
+                assert event_id.count(":") <= 5
+                again = listening(resume_at(event_id), many=at % 2 == 0)
+                rest = [each for each in found[at + 1 :] if each.id is not None]
+                assert by_store(deliveries_of(again)) == by_store(rest)
+                again.close()
+        few.close()
+        many.close()
+
+
+def test_a_checkpoint_that_is_no_longer_kept_is_gone(tmp_path: Path) -> None:
+    checkpoints = EventCheckpoints(tmp_path)
+    kept = [checkpoints.save({"a": number}) for number in range(MAX_CHECKPOINTS + 1)]
+    assert checkpoints.load(kept[-1], "last_event_id") == {"a": MAX_CHECKPOINTS}
+    for name in (kept[0], "0" * 32):
+        with pytest.raises(Gone, match="no longer kept"):
+            checkpoints.load(name, "last_event_id")
+    (tmp_path / CHECKPOINTS_FOLDER / kept[-1]).write_bytes(b"damaged")
+    with pytest.raises(Gone):
+        checkpoints.load(kept[-1], "last_event_id")
+    with pytest.raises(InvalidInput):
+        checkpoints.load("../keys.json", "last_event_id")

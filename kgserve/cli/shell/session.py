@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kgserve.admin.api import StoreStats, StoreSummary
+from kgserve.cli.options import list_all_stores
 from kgserve.cli.shell.formats import Mode, select_row_writer_by_extension
 from kgserve.cli.shell.screen import ShellOutput
 from kgserve.client import Client, Interrupted, Unreachable
@@ -77,7 +78,7 @@ class ServerConnection:
 
     def stores(self) -> list[StoreSummary]:
         """Return the stores of the server."""
-        return self._answer(lambda client: client.stores()).stores
+        return self._answer(lambda client: [*list_all_stores(client)])
 
     def close(self) -> None:
         """Close the connection."""

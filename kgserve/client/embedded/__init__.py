@@ -40,6 +40,7 @@ from kgserve.graph import answers
 from kgserve.graph import history_queries as history
 from kgserve.graph.cypher import statement_execution
 from kgserve.graph.cypher.result_streams import ResultTextStream, stream_statement_result
+from kgserve.graph.event_checkpoints import parse_multi_store_event_id
 from kgserve.graph.event_subscriptions import EventDelivery, EventReader, EventSubscription
 from kgserve.graph.query_parameters import EntityHistoryRequest
 from kgserve.graph.request_bodies import CypherRequest
@@ -65,7 +66,6 @@ from kgserve.storage.model.change_feed_events import (
     FeedPosition,
     parse_event_kinds,
     parse_feed_position,
-    parse_feed_positions,
 )
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.syncing import BatchSyncer, VectorSyncer
@@ -396,8 +396,8 @@ def stream_store_events(handle: DataFolderHandle, listener: ResumableEventStream
         at = {store: parse_feed_position(last, "last_event_id")} if last else _after(listener.since)
         return _start_listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
     names = tuple(check_store_name(name) for name in _names(query["store"])) or None
-    at = parse_feed_positions(last, "last_event_id") if last else _after(listener.since)
-    return _start_listening(handle, EventSubscription(names, at, selection), listener)
+    at, checkpoint = parse_multi_store_event_id(last, "last_event_id") if last else (_after(listener.since), "")
+    return _start_listening(handle, EventSubscription(names, at, selection, checkpoint=checkpoint), listener)
 
 
 def _start_listening(

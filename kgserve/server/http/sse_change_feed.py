@@ -20,7 +20,8 @@ from typing_extensions import override
 from kgserve.api import examples
 from kgserve.api.operation import COMMON_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
-from kgserve.graph.event_subscriptions import START_POSITION, EventDelivery, EventPage, EventReader, EventSubscription
+from kgserve.graph.event_checkpoints import START_POSITION, parse_multi_store_event_id
+from kgserve.graph.event_subscriptions import EventDelivery, EventPage, EventReader, EventSubscription
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
@@ -139,9 +140,11 @@ async def stream_multi_store_events(request: Request[Any, Any, Any]) -> ASGIResp
     asked = decode_query(request.scope["query_string"], MultiStoreEventsQuery, _EVENT_LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
     path, text = _last_id(request, asked)
-    positions = parse_feed_positions(text, path) if text else _since(asked)
+    positions, checkpoint = parse_multi_store_event_id(text, path) if text else (_since(asked), "")
     service, headers = get_request_dependencies(request), request.headers
-    wanted = EventSubscription(names, positions, _selection(asked), goes_on=RESUMED_STREAM_HEADER in headers)
+    wanted = EventSubscription(
+        names, positions, _selection(asked), goes_on=RESUMED_STREAM_HEADER in headers, checkpoint=checkpoint
+    )
     is_merged = names is None and service.graphs.pool.placement.is_shared and HOPS_HEADER not in headers
     elsewhere = (
         PeerNodeEventsRequest(request_target(request.scope), {POSITION_HEADER: headers.get(_LAST_EVENT_ID_HEADER, "")})

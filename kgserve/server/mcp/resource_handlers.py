@@ -21,7 +21,7 @@ import msgspec
 from mcp import MCPError, types
 
 from kgserve.admin import stores
-from kgserve.admin.api import StoreSummary
+from kgserve.admin.api import StoreListParameters, StoreSummary
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
 from kgserve.graph.answers import Edge, Node, NodeWithEdgesAnswer
@@ -336,13 +336,10 @@ def _require_store(graphs: CallerStoreHandles, place: ParsedResourceUri) -> Pars
 
 
 def _stores(graphs: CallerStoreHandles, after: str) -> StoresPage:
-    listed = stores.list_stores(graphs)
-    later = [each for each in listed.stores if each.name > after]
-    page = later[:STORES_PER_PAGE]
-    more = (
-        [_more("the next stores", ParsedResourceUri(), "after", page[-1].name)] if len(later) > STORES_PER_PAGE else []
-    )
-    return StoresPage(stores=page, count=listed.count, more=more)
+    listed = stores.list_stores(graphs, StoreListParameters(limit=STORES_PER_PAGE, after=after))
+    following = listed.next_after
+    more = [] if following is None else [_more("the next stores", ParsedResourceUri(), "after", following)]
+    return StoresPage(stores=listed.stores, count=listed.count, more=more)
 
 
 def _entity(graph: StoreHandle, place: ParsedResourceUri) -> EntityResource:

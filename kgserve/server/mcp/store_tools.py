@@ -13,6 +13,7 @@ from kgserve.admin.api import (
     DropStoreAnswer,
     LinkedStoresAnswer,
     StoreList,
+    StoreListParameters,
     StoreSettingsAnswer,
     StoreSettingsRequest,
     StoreSettingsSummary,
@@ -62,8 +63,9 @@ _MAX_SHOWN_TAGS = 20
 class ListStoresArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Page of the stores, by name."""
 
-    offset: Annotated[int, Meta(ge=0, le=10_000, description="Stores to skip")] = 0
+    offset: Annotated[int, Meta(ge=0, le=1_000_000, description="Stores to skip")] = 0
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
+    prefix: Annotated[str, Meta(max_length=256, description="Only names that begin with this")] = ""
 
 
 class DescribeStoreArguments(StoreToolArguments, kw_only=True):
@@ -141,13 +143,15 @@ class StoreOverview(msgspec.Struct, kw_only=True):
 
 
 def _list_stores(graph: StoreHandle, given: ListStoresArguments) -> StoreList:
-    listed = stores.list_stores(graph.graphs)
-    page = listed.stores[given.offset : given.offset + given.limit]
-    return StoreList(stores=page, count=listed.count)
+    names = stores.select_store_names(graph.graphs, StoreListParameters(prefix=given.prefix))
+    page = names[given.offset : given.offset + given.limit]
+    return StoreList(stores=stores.summarize_stores(graph.graphs, page), count=len(names))
 
 
 def _describe(graph: StoreHandle, given: DescribeStoreArguments) -> StoreOverview | StoreList:
-    return build_store_description(graph, given.tags_prefix) if graph.name else stores.list_stores(graph.graphs)
+    if graph.name:
+        return build_store_description(graph, given.tags_prefix)
+    return stores.list_stores(graph.graphs, StoreListParameters())
 
 
 def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreOverview:

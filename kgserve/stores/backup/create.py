@@ -11,6 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -50,6 +51,7 @@ from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.row_digest import format_digest
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
+from kgserve.storage.store_index import FolderFingerprint, read_folder_fingerprint
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
 from kgserve.stores.backup.folder import (
@@ -63,6 +65,7 @@ from kgserve.stores.backup.folder import (
     HistoryCopy,
     SnapshotCopy,
     StoreBackup,
+    UnchangedStoreBackup,
 )
 
 log = structlog.get_logger()
@@ -243,11 +246,19 @@ MAX_RUNS_PER_BASE = 1_000
 MAX_COPY_ATTEMPTS = 5
 
 
+MAX_PARALLEL_BACKUPS = 4
+"""Stores that are copied at the same time; most of their time is spent in syncs."""
+
+
 class BackupSource(msgspec.Struct, frozen=True):
-    """A store to back up: its files, and a function that returns its last acknowledged sequence."""
+    """A store to back up: its files, and a function that returns its last acknowledged sequence.
+
+    ``known_at`` is when that sequence was read, in microseconds; None if the function reads it.
+    """
 
     layout: StoreLayout
     mark: Callable[[], int]
+    known_at: int | None = None
 
 
 class BackupOptions(msgspec.Struct, frozen=True):
@@ -271,38 +282,41 @@ def back_up_all(
     options: BackupOptions,
     begins: Callable[[str], None] = _silent,
 ) -> BackupAnswer:
-    """Back up stores one after the other. A failure of one does not prevent the others.
+    """Back up stores, up to `MAX_PARALLEL_BACKUPS` at a time. A failure of one does not prevent the others.
 
     Raises StorageFull, Conflict if another backup uses the folder, and InvalidInput if the folder holds other files or
     lies in the data folder.
     """
-    done: list[StoreBackupAnswer] = []
-    failed: list[BackupFailure] = []
     stores = list(stores)
-    for wanted in stores:
-        _require_outside(folder, wanted.layout)
-    with folder.writing():
-        for wanted in stores:
-            name = wanted.layout.name
-            begins(name)
-            try:
-                done.append(_back_up_store(folder, wanted, options))
-            except KgserveError as error:
-                failed.append(BackupFailure(store=name, error=error.message))
+    for data_dir in {wanted.layout.root.parent for wanted in stores}:
+        _require_outside(folder, data_dir)
+
+    def back_up(wanted: BackupSource) -> StoreBackupAnswer | BackupFailure:
+        name = wanted.layout.name
+        begins(name)
+        try:
+            return _back_up_store(folder, wanted, options)
+        except KgserveError as error:
+            return BackupFailure(store=name, error=error.message)
+
+    with folder.writing(), ThreadPoolExecutor(MAX_PARALLEL_BACKUPS, thread_name_prefix="backup") as threads:
+        found = [*threads.map(back_up, stores)]
+    done = [each for each in found if isinstance(each, StoreBackupAnswer)]
+    failed = [each for each in found if isinstance(each, BackupFailure)]
     copied = sum(each.bytes_copied for each in done)
     return BackupAnswer(folder=str(folder.path), stores=done, failed=failed, bytes_copied=copied)
 
 
 def back_up_store(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
     """Back up one store. Raises the errors of `back_up_all` and those of the store itself."""
-    _require_outside(folder, wanted.layout)
+    _require_outside(folder, wanted.layout.root.parent)
     with folder.writing():
         return _back_up_store(folder, wanted, options)
 
 
-def _require_outside(folder: BackupFolder, layout: StoreLayout) -> None:
+def _require_outside(folder: BackupFolder, data_dir: Path) -> None:
     """Reject a folder within the data folder: it would be lost with the stores, and could take a store's name."""
-    data = layout.root.parent.resolve()
+    data = data_dir.resolve()
     if folder.path.resolve().is_relative_to(data):
         raise InvalidInput(
             f"{folder.path} lies in the data folder {data}; choose a folder outside it, preferably on another disk"
@@ -312,16 +326,21 @@ def _require_outside(folder: BackupFolder, layout: StoreLayout) -> None:
 def _back_up_store(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
     started = time.perf_counter()
     name = wanted.layout.name
-    copying = _BackupJob(wanted, folder.store(name), options)
+    backup, fingerprint = folder.store(name), read_folder_fingerprint(wanted.layout.root)
+    copying = _BackupJob(wanted, backup, options)
     try:
-        answer = copying.run()
+        answer = copying.find_unchanged(fingerprint)
+        is_copied = answer is None
+        answer = answer or copying.run()
     except KgserveError as error:
         log.warning("backup_failed", store=name, error=error.message)
         raise
     folder.count(name)
-    wanted.layout.mark_backed_up(time.time_ns() // 1000)
+    folder.note_unchanged(name, copying.unchanged_since(fingerprint, answer))
+    wanted.layout.mark_backed_up(time.time_ns() // 1000, durably=is_copied)
     answer.took_ms = round((time.perf_counter() - started) * 1000, 1)
-    log.info("backup_done", store=name, sequence=answer.sequence, bytes=answer.bytes_copied, ms=answer.took_ms)
+    note = log.info if is_copied else log.debug
+    note("backup_done", store=name, sequence=answer.sequence, bytes=answer.bytes_copied, ms=answer.took_ms)
     return answer
 
 
@@ -337,8 +356,43 @@ class _BackupJob:
         self._backup = backup
         self._options = options
         # Read before the mark, so that commits made during the copy are later than the time the backup covers.
-        self._requested_at = time.time_ns() // 1000
+        self._requested_at = wanted.known_at or time.time_ns() // 1000
         self._mark = wanted.mark()
+
+    def find_unchanged(self, fingerprint: FolderFingerprint | None) -> StoreBackupAnswer | None:
+        """Return the answer if the store is closed and equals its newest backup, which is then left as it is.
+
+        Raises BackupDamaged.
+        """
+        known, keep = self._backup.unchanged, self._options.keep
+        if self._options.full or known is None or fingerprint != known.fingerprint:
+            return None
+        found = self._backup.read()
+        if self._backup.unchanged is None or (keep is not None and len(found.bases) > keep):
+            return None
+        base = found.bases[-1]
+        if base.last.sequence != self._mark:
+            return None
+        self._require_files(base)
+        last = msgspec.structs.replace(base.last, taken=self._taken_at(base.last.time))
+        return self._answer(found, msgspec.structs.replace(base, marks=[*base.marks[:-1], last]), "", 0)
+
+    def unchanged_since(
+        self, fingerprint: FolderFingerprint | None, answer: StoreBackupAnswer
+    ) -> UnchangedStoreBackup | None:
+        """Return the record by which the next backup recognizes the store, if it was closed all the time."""
+        mark = self._layout.close_mark()
+        if mark is None or not mark.sequence == answer.sequence == self._mark:
+            return None
+        if fingerprint is None or fingerprint != read_folder_fingerprint(self._layout.root):
+            return None
+        return UnchangedStoreBackup(fingerprint, self._backup.checksum, self._taken_at(mark.time))
+
+    def _taken_at(self, last_write: int) -> int:
+        """Return the time that the backup covers, for a store with this last commit."""
+        # If the clock was ahead, the last commit may lie in the future.
+        is_near = last_write - self._requested_at <= MAX_CLOCK_DRIFT_MICROSECONDS
+        return max(self._requested_at, last_write) if is_near else self._requested_at
 
     def run(self) -> StoreBackupAnswer:
         """Copy new data; copy everything if requested or if the previous backup cannot be continued.
@@ -379,6 +433,10 @@ class _BackupJob:
         self._backup.write(after)
         self._backup.clear_leftovers(after)
         old = {file.path for each in before.bases for file in each.files}
+        copied = sum(file.bytes for file in base.files if file.path not in old)
+        return self._answer(after, base, reason, copied)
+
+    def _answer(self, manifest: BackupManifest, base: BackupChain, reason: str, copied: int) -> StoreBackupAnswer:
         mark = base.last
         return StoreBackupAnswer(
             store=self._layout.name,
@@ -390,9 +448,9 @@ class _BackupJob:
             nodes=mark.nodes,
             edges=mark.edges,
             new_base=reason,
-            bytes_copied=sum(file.bytes for file in base.files if file.path not in old),
-            bytes_total=after.bytes,
-            bases=len(after.bases),
+            bytes_copied=copied,
+            bytes_total=manifest.bytes,
+            bases=len(manifest.bases),
             took_ms=0.0,
         )
 
@@ -428,10 +486,7 @@ class _BackupJob:
         return BackupEndState(
             sequence=state.sequence,
             time=state.time,
-            # If the clock was ahead, the last commit may lie in the future.
-            taken=max(self._requested_at, state.time)
-            if state.time - self._requested_at <= MAX_CLOCK_DRIFT_MICROSECONDS
-            else self._requested_at,
+            taken=self._taken_at(state.time),
             digest=format_digest(state.digest),
             nodes=state.nodes,
             edges=state.edges,

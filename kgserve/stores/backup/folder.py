@@ -11,6 +11,8 @@ import hashlib
 import os
 import re
 import shutil
+import threading
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from kgserve.platform.timestamps import is_representable_time
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.store_folder_layout import StoreDescription
+from kgserve.storage.store_index import FolderFingerprint
 
 log = structlog.get_logger()
 
@@ -36,6 +39,16 @@ BACKUP_STORES_FOLDER = "stores"
 RUN_FOLDER_PREFIX = "run-"
 BACKUP_MANIFEST_FILE = "manifest.json"
 BACKUP_STORES_FILE = "stores.json"
+BACKUP_UNCHANGED_FILE = "unchanged.json"
+BACKUP_FOLDER_ENTRIES = frozenset(
+    {
+        BACKUP_LOCK_FILE,
+        BACKUP_STORES_FOLDER,
+        *(f"{name}{new}" for name in (BACKUP_STORES_FILE, BACKUP_UNCHANGED_FILE) for new in ("", ".new")),
+    }
+)
+COUNTED_STORES_PER_WRITE = 100
+"""New stores after which the list is written; a killed backup leaves fewer that the next one has to add."""
 
 _BACKED_UP_FILE_PATTERN = re.compile(
     r"run-[0-9]{6,}/(?:snapshot\.[0-9]+/[a-z]+\.(?:parquet|json)|history\.sqlite|[0-9]+\.[0-9]+\.log)"
@@ -181,6 +194,25 @@ class BackupStoreList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores: list[str] = []
 
 
+class UnchangedStoreBackup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A closed store that equals its newest backup.
+
+    ``fingerprint`` is that of the store's folder, ``manifest`` the checksum of the backup's manifest, and ``taken`` the
+    time of the last backup in microseconds, which no longer has to be written into each manifest.
+    """
+
+    fingerprint: FolderFingerprint
+    manifest: str
+    taken: int
+
+
+class UnchangedStoreList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Stores that equal their newest backups."""
+
+    format: int
+    stores: dict[str, UnchangedStoreBackup] = {}
+
+
 class _ChecksummedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """JSON document with its checksum."""
 
@@ -188,19 +220,19 @@ class _ChecksummedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     content: msgspec.Raw
 
 
-BackupDocument = TypeVar("BackupDocument", BackupManifest, BackupStoreList)
+BackupDocument = TypeVar("BackupDocument", BackupManifest, BackupStoreList, UnchangedStoreList)
 
 
-def _write(path: Path, content: BackupManifest | BackupStoreList) -> None:
-    """Replace a manifest atomically and durably."""
+def _write(path: Path, content: BackupManifest | BackupStoreList | UnchangedStoreList) -> str:
+    """Replace a manifest atomically and durably. Return its checksum."""
     text = msgspec.json.encode(content)
-    write_file_atomically(
-        path, msgspec.json.encode(_ChecksummedDocument(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
-    )
+    checksum = hashlib.sha256(text).hexdigest()
+    write_file_atomically(path, msgspec.json.encode(_ChecksummedDocument(checksum, msgspec.Raw(text))))
+    return checksum
 
 
-def _read(path: Path, kind: type[BackupDocument]) -> BackupDocument:
-    """Return a manifest.
+def _read(path: Path, kind: type[BackupDocument]) -> tuple[BackupDocument, str]:
+    """Return a manifest and its checksum.
 
     Raises BackupDamaged if its checksum does not match, and FileNotFoundError if it is missing.
     """
@@ -215,7 +247,7 @@ def _read(path: Path, kind: type[BackupDocument]) -> BackupDocument:
         raise BackupDamaged(f"{path}: cannot be read: {error}") from error
     if found.format != BACKUP_FORMAT:
         raise BackupDamaged(f"{path}: format {found.format} is not supported by this version of kgserve")
-    return found
+    return found, sealed.sha256
 
 
 def _require_names(path: Path, manifest: BackupManifest, store: str) -> None:
@@ -236,10 +268,14 @@ def _require_names(path: Path, manifest: BackupManifest, store: str) -> None:
 class StoreBackup:
     """Backup of one store: a manifest, and a folder for each run."""
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, store: str, unchanged: UnchangedStoreBackup | None = None) -> None:
+        """``unchanged`` says that a later backup found the store unchanged."""
         self.folder = folder
         self.store = store
         self.path = folder / BACKUP_MANIFEST_FILE
+        self.unchanged = unchanged
+        self.checksum = ""
+        """Checksum of the manifest that was last read or written."""
 
     @property
     def exists(self) -> bool:
@@ -249,11 +285,17 @@ class StoreBackup:
     def read(self) -> BackupManifest:
         """Return the manifest, an empty one for a new backup. Raises BackupDamaged."""
         try:
-            found = _read(self.path, BackupManifest)
+            found, self.checksum = _read(self.path, BackupManifest)
         except FileNotFoundError:
             return BackupManifest(BACKUP_FORMAT, self.store)
         _require_names(self.path, found, self.store)
-        return found
+        if (known := self.unchanged) is None or known.manifest != self.checksum:
+            self.unchanged = None
+            return found
+        base = found.bases[-1]
+        taken = max(base.last.taken, known.taken)
+        marks = [*base.marks[:-1], msgspec.structs.replace(base.last, taken=taken)]
+        return msgspec.structs.replace(found, bases=[*found.bases[:-1], msgspec.structs.replace(base, marks=marks)])
 
     def run_folder(self, number: int) -> Path:
         """Return the folder for the files of a run."""
@@ -266,7 +308,7 @@ class StoreBackup:
 
     def write(self, manifest: BackupManifest) -> None:
         """Replace the manifest, which completes the backup."""
-        _write(self.path, manifest)
+        self.checksum = _write(self.path, manifest)
 
 
 def list_leftover_backup_run_folders(folder: Path, manifest: BackupManifest) -> list[Path]:
@@ -286,6 +328,11 @@ class BackupFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
+        self._names: list[str] | None = None
+        self._uncounted: list[str] = []
+        self._unchanged: dict[str, UnchangedStoreBackup] | None = None
+        self._is_changed = False
 
     @contextmanager
     def writing(self) -> Generator[None]:
@@ -301,8 +348,14 @@ class BackupFolder:
                 f"{self.path} is in use by another backup or restore; try again when it has finished",
             )
             self._make()
-            yield
+            self._forget_contents()
+            self._unchanged_stores()  # read before several threads use it
+            try:
+                yield
+            finally:
+                self._write_lists()
         finally:
+            self._forget_contents()
             os.close(descriptor)
 
     @contextmanager
@@ -319,15 +372,22 @@ class BackupFolder:
             _lock(
                 descriptor, fcntl.LOCK_SH, f"{self.path} is in use by a running backup; try again when it has finished"
             )
+            self._forget_contents()
             yield
         finally:
+            self._forget_contents()
             os.close(descriptor)
 
     def names(self) -> list[str]:
         """Return the names of the stores it holds. Raises BackupDamaged."""
+        if self._names is None:
+            self._names = self._read_names()
+        return self._names
+
+    def _read_names(self) -> list[str]:
         path = self.path / BACKUP_STORES_FILE
         try:
-            found = _read(path, BackupStoreList)
+            found, _ = _read(path, BackupStoreList)
         except FileNotFoundError:
             raise BackupDamaged(f"{path}: missing") from None
         try:
@@ -337,7 +397,7 @@ class BackupFolder:
 
     def store(self, name: str) -> StoreBackup:
         """Return the backup of a store, whether it exists or not."""
-        return StoreBackup(self.path / BACKUP_STORES_FOLDER / name, name)
+        return StoreBackup(self.path / BACKUP_STORES_FOLDER / name, name, self._unchanged_stores().get(name))
 
     def there(self, name: str) -> StoreBackup:
         """Return the existing backup of a store. Raises NotFound, and BackupDamaged if its manifest is missing."""
@@ -351,20 +411,63 @@ class BackupFolder:
         return found
 
     def count(self, name: str) -> None:
-        """Add a store with a complete backup to the list."""
-        names = self.names()
-        if name not in names:
-            with translate_storage_errors(f"writing {self.path / BACKUP_STORES_FILE}"):
-                fsync_folder(self.path / BACKUP_STORES_FOLDER)
-                _write(self.path / BACKUP_STORES_FILE, BackupStoreList(BACKUP_FORMAT, sorted([*names, name])))
+        """Add a store with a complete backup to the list, which `writing` completes. Thread-safe."""
+        with self._lock:
+            names = self.names()
+            at = bisect_left(names, name)
+            if names[at : at + 1] != [name]:
+                self._uncounted.append(name)
+                if len(self._uncounted) >= COUNTED_STORES_PER_WRITE:
+                    self._write_names()
+
+    def note_unchanged(self, name: str, found: UnchangedStoreBackup | None) -> None:
+        """Record that a closed store equals its newest backup; with None, that it may differ. Thread-safe."""
+        with self._lock:
+            stores = self._unchanged_stores()
+            if found is not None:
+                stores[name] = found
+                self._is_changed = True
+            elif stores.pop(name, None) is not None:
+                self._is_changed = True
+
+    def _write_lists(self) -> None:
+        """Write what `count` and `note_unchanged` recorded."""
+        with self._lock:
+            self._write_names()
+            if self._is_changed:
+                with translate_storage_errors(f"writing {self.path / BACKUP_UNCHANGED_FILE}"):
+                    found = UnchangedStoreList(BACKUP_FORMAT, self._unchanged_stores())
+                    _write(self.path / BACKUP_UNCHANGED_FILE, found)
+
+    def _write_names(self) -> None:
+        if not self._uncounted:
+            return
+        names = sorted({*self.names(), *self._uncounted})
+        with translate_storage_errors(f"writing {self.path / BACKUP_STORES_FILE}"):
+            fsync_folder(self.path / BACKUP_STORES_FOLDER)
+            _write(self.path / BACKUP_STORES_FILE, BackupStoreList(BACKUP_FORMAT, names))
+        self._names, self._uncounted = names, []
+
+    def _unchanged_stores(self) -> dict[str, UnchangedStoreBackup]:
+        if self._unchanged is None:
+            try:
+                self._unchanged = _read(self.path / BACKUP_UNCHANGED_FILE, UnchangedStoreList)[0].stores
+            except FileNotFoundError:
+                self._unchanged = {}
+            except BackupDamaged as error:
+                # Without the list, stores are compared with their backups again, which end at their manifests' times.
+                log.warning("unchanged_list_damaged", reason=error.message)
+                self._unchanged = {}
+        return self._unchanged
+
+    def _forget_contents(self) -> None:
+        self._names, self._unchanged, self._is_changed = None, None, False
+        self._uncounted = []
 
     def _require_backup_or_empty(self) -> None:
         if not self.path.is_dir() or (self.path / BACKUP_STORES_FILE).exists():
             return
-        if any(
-            each.name not in {BACKUP_LOCK_FILE, BACKUP_STORES_FOLDER, BACKUP_STORES_FILE, f"{BACKUP_STORES_FILE}.new"}
-            for each in self.path.iterdir()
-        ):
+        if any(each.name not in BACKUP_FOLDER_ENTRIES for each in self.path.iterdir()):
             raise InvalidInput(f"{self.path} holds other files and no backup; choose an empty or a new folder")
 
     def _make(self) -> None:

@@ -37,9 +37,8 @@ from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupChainVerification, BackupVerification
 from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, hash_file_range
 from kgserve.stores.backup.folder import (
-    BACKUP_LOCK_FILE,
+    BACKUP_FOLDER_ENTRIES,
     BACKUP_MANIFEST_FILE,
-    BACKUP_STORES_FILE,
     BACKUP_STORES_FOLDER,
     RUN_FOLDER_PREFIX,
     BackedUpFile,
@@ -232,9 +231,8 @@ def _extra(folder: Path, manifest: BackupManifest, left: list[Path]) -> Iterator
 
 
 def _strays(folder: BackupFolder, names: list[str]) -> Iterator[str]:
-    known = {BACKUP_LOCK_FILE, BACKUP_STORES_FOLDER, BACKUP_STORES_FILE, f"{BACKUP_STORES_FILE}.new"}
     stores = folder.path / BACKUP_STORES_FOLDER
-    found = [path for path in folder.path.iterdir() if path.name not in known]
+    found = [path for path in folder.path.iterdir() if path.name not in BACKUP_FOLDER_ENTRIES]
     entries = stores.iterdir() if stores.is_dir() else ()  # copying tools may omit an empty folder
     inside = [path for path in entries if path.name not in names and not _unfinished(path)]
     yield from (f"{path}: does not belong to this backup" for path in sorted([*found, *inside]))

@@ -47,7 +47,7 @@ def test_threads_write_and_read_concurrently(library: Library) -> None:
 
     with ThreadPoolExecutor(THREADS) as threads:
         assert sum(threads.map(work, range(THREADS))) == 10 * THREADS
-    assert sum(each.nodes for each in library.stores().stores) == 10 * THREADS
+    assert sum(each.nodes or 0 for each in library.stores().stores) == 10 * THREADS
 
 
 def test_closing_waits_for_calls_and_rejects_further_ones(folder: Path) -> None:

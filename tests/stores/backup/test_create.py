@@ -16,9 +16,11 @@ from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.storage.journal.journal import journal_segment_path, list_journal_segments
 from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
+from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions, BackupSource
 from kgserve.stores.backup.create import back_up_all as stores_back_up
-from kgserve.stores.backup.folder import BackupFolder
+from kgserve.stores.backup.folder import BACKUP_UNCHANGED_FILE, BackupFolder
+from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import LONG, back_up, faults, manifest, restored
 from tests.stores.writing import (
@@ -436,3 +438,43 @@ def test_damage_before_a_snapshot_only_shortens_the_covered_range(tmp_path: Path
         assert (made.first, made.sequence) == (9, 10)
         assert faults(folder) == []
         assert ids(restored(pool, folder)) == ids(store)
+
+
+def test_backups_of_unchanged_stores_write_one_list(tmp_path: Path, folder: Path) -> None:
+    every, names = BackupOptions(live=True), ["a", "b", "c"]
+    with StorePool(settings(tmp_path / "data", max_open_stores=1)) as pool:
+        for name in names:
+            with pool.lease(name, create=True) as store:
+                write(store, batch("n"))
+
+    def back_up_all(options: BackupOptions = every) -> dict[str, StoreBackupAnswer]:
+        with StorePool(settings(tmp_path / "data")) as pool:
+            done = ops.back_up_stores_to_folder(pool, folder, names, options)
+            assert not done.failed
+            return {each.store: each for each in done.stores}
+
+    def manifests() -> dict[str, tuple[int, int]]:
+        found = {name: (folder / "stores" / name / "manifest.json").stat() for name in names}
+        return {name: (each.st_ino, each.st_mtime_ns) for name, each in found.items()}
+
+    back_up_all()
+    first, before = back_up_all(), manifests()
+    second = back_up_all(BackupOptions(live=True, keep=1))
+    assert manifests() == before
+    assert all(second[name].taken_at > first[name].taken_at for name in names)
+    assert [each.bases[0].until for each in verify_backup(BackupFolder(folder))] == [second[n].taken_at for n in names]
+    with StorePool(settings(tmp_path / "data")) as pool:
+        ops.restore_stores(pool, folder, [ops.StoreRestoreSpec("a", "again", second["a"].taken_at)])
+        with pool.lease("b") as store:
+            write(store, batch("m"))
+    changed = back_up_all()
+    assert {name for name in names if manifests()[name] != before[name]} == {"b"}
+    assert (changed["b"].sequence, changed["b"].bytes_copied > 0, changed["a"].bytes_copied) == (2, True, 0)
+    (folder / BACKUP_UNCHANGED_FILE).write_bytes(b"damaged")
+    assert faults(folder) == []
+    assert back_up_all()["a"].new_base == ""
+    flip(folder / "stores" / "c" / "run-000001" / f"{1:020d}.0.log", 20)
+    assert [each.store for each in verify_backup(BackupFolder(folder)) if not each.ok] == ["c"]
+    (folder / "stores" / "c" / "run-000001" / f"{1:020d}.0.log").unlink()
+    with StorePool(settings(tmp_path / "data")) as pool:
+        assert [each.store for each in ops.back_up_stores_to_folder(pool, folder, names, every).failed] == ["c"]

@@ -5,15 +5,39 @@ import { format, keyIn, parse } from "./link.js";
 import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
 import { ask, Refused, refused, useKey } from "./server.js";
-import { about, asOf, busy, focus, graph, lost, me, revision, searchText, store, stores, validAt, view } from "./state.js";
+import { about, asOf, busy, focus, graph, lost, me, revision, searchText, store, storeCount, stores, validAt, view } from "./state.js";
 import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
 const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
 /** True while a store is being opened: the URL is read, not written. */
 let opening = 0;
+/** Stores to list at least, if that many exist; whole pages are listed. */
+let wantedStores = 1;
 export async function listStores() {
-  stores.value = (await ask("GET", "/api/memory")).stores;
+  /** @type {any[]} */
+  const found = [];
+  let next = "", count = 0;
+  do {
+    const page = await ask("GET", `/api/memory${next ? `?after=${encodeURIComponent(next)}` : ""}`);
+    found.push(...page.stores);
+    next = page.next_after ?? "";
+    count = page.count;
+  } while (next && found.length < wantedStores);
+  if (next && store.value && !found.some((one) => one.name === store.value)) {
+    const own = (await ask("GET", `/api/memory?limit=1&prefix=${encodeURIComponent(store.value)}`)).stores;
+    found.push(...own.filter((/** @type {any} */ one) => one.name === store.value));
+  }
+  batch(() => {
+    stores.value = found;
+    storeCount.value = count;
+  });
+}
+
+/** List one more page of stores. */
+export function listMoreStores() {
+  wantedStores = (stores.value?.length ?? 0) + 1;
+  return listStores();
 }
 
 /** Start, or restart with another key. */

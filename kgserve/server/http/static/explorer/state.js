@@ -13,6 +13,8 @@ import { difference, holds } from "./graph/time.js";
 export const me = signal(/** @type {any} */ (null));
 /** List of stores; null: not known yet. */
 export const stores = signal(/** @type {any[] | null} */ (null));
+/** Number of stores, of which `stores` may hold the first pages only. */
+export const storeCount = signal(0);
 /** Current store; empty text: the list of stores. */
 export const store = signal("");
 /** Reason why the store cannot be shown; empty: it can. */

@@ -21,6 +21,7 @@ export const W = {
   // Stores
   store: "Store",
   stores: "Stores",
+  moreStores: "List more stores",
   filter: "Filter",
   toStores: "All stores",
   storeColumns: ["Store", "Nodes", "Edges", "Commits", "Last write", "Size", "Behind", "State", "Created"],

@@ -2,8 +2,8 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
-import { listStores } from "../session.js";
-import { attempt, mayWrite, me, stores } from "../state.js";
+import { listMoreStores, listStores } from "../session.js";
+import { attempt, mayWrite, me, storeCount, stores } from "../state.js";
 import { W } from "../words.js";
 import { BackUp } from "./backup.js";
 import { bytes, Command, number, time } from "./parts.js";
@@ -21,11 +21,12 @@ export function Stores() {
     <h1>${W.stores}</h1>
     ${all.length
       ? html`<p class="row"><label>${W.filter} <input type="search" value=${filter} onInput=${(/** @type {any} */ event) => setFilter(event.currentTarget.value)} /></label>
-            <span role="status">${W.storesShown(shown.length, all.length)}</span></p>
+            <span role="status">${W.storesShown(shown.length, storeCount.value)}</span></p>
           <div class="scroll" tabindex="0" role="region" aria-label=${W.stores}><table>
             <thead><tr>${W.storeColumns.map((name, i) => html`<th key=${name} scope="col" class=${i ? "number" : ""}>${name}</th>`)}</tr></thead>
             <tbody>${shown.map((one) => html`<${Row} key=${one.name} one=${one} />`)}</tbody>
-          </table></div>`
+          </table></div>
+          ${all.length < storeCount.value ? html`<p><button type="button" onClick=${() => attempt(listMoreStores)}>${W.moreStores}</button></p>` : null}`
       : html`<${Nothing} />`}
     ${mayWrite.value ? html`<${NewStore} />` : null}
     ${all.length && me.value?.backups ? html`<${BackUp} name="" />` : null}
