@@ -59,6 +59,7 @@ from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, 
 log = structlog.get_logger()
 
 IDLE_MERGE_DELAY_SECONDS = 2.0
+RECLAIM_DELAY_SECONDS = 10.0
 """Time since the last commit after which even a small delta is merged into a new base, for faster reads and opens."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -339,6 +340,8 @@ class OpenStore:
             self.folding.start_if_due(idle=True)
             self.rows.forget()
             self.rows.sync()
+            if self.rows.needs_rewrite and self._seconds_since_commit() > RECLAIM_DELAY_SECONDS:
+                self.compactor.start_reclaiming(partial(self.folding.at_once, copying=True))
         self.engine.tend(writing=self.writing)
         self.copy.tend()
         self.catalog.tend()
@@ -536,7 +539,10 @@ class OpenStore:
             self.accesses.drop_superseded(changes)
 
     def _is_idle(self) -> bool:
-        return not self.writing and time.monotonic() - self._committed_at > IDLE_MERGE_DELAY_SECONDS
+        return not self.writing and self._seconds_since_commit() > IDLE_MERGE_DELAY_SECONDS
+
+    def _seconds_since_commit(self) -> float:
+        return time.monotonic() - self._committed_at
 
     def _take_snapshot(self) -> int:
         """Take a snapshot and merge the delta into a new base. Return the snapshot's sequence."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kgserve.embedding.cache import round_to_half_precision
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.graph.answers import SearchAnswer
 from kgserve.graph.request_bodies import SearchRequest
@@ -183,7 +184,7 @@ class ModelCheckedStore:
         hits = {hit.node.id: hit.score for hit in self.search(request).hits}
         assert sorted(hits) == sorted(then)
         if then:
-            vectors = self.embedder.embed([known.content for known in then.values()])
+            vectors = round_to_half_precision(self.embedder.embed([known.content for known in then.values()]))
             near = dict(zip(then, vectors @ self.embedder.embed([query])[0], strict=True))
             np.testing.assert_allclose([near[node_id] for node_id in hits], list(hits.values()), atol=1e-5)
             assert list(hits.values()) == sorted(hits.values(), reverse=True)

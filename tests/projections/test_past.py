@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgserve.embedding.cache import round_to_half_precision
 from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.search.node_search import build_llm_context, search_query_variants
@@ -178,7 +179,7 @@ def test_a_corrupted_vector_is_detected_and_rebuilt(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         fill(of)
         of.settle()
-        vector = of.embedder.embed(["hen"])[0].astype("<f4").tobytes()
+        vector = round_to_half_precision(of.embedder.embed(["hen"]))[0].astype("<f4").tobytes()
     path = layout(tmp_path).views / "past-vector" / "vectors-0"
     flip(path, path.read_bytes().index(vector) + 40)
     assert vector not in path.read_bytes()

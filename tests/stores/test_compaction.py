@@ -14,6 +14,8 @@ from kgserve.projections.cypher_engine.projection import NO_STATEMENT_YET
 from kgserve.storage.current_rows_rebuild import link_current_snapshot_rows
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.row_materialization import MaterializationResult
+from kgserve.storage.rows import current_rows
+from kgserve.stores import open_store
 from kgserve.stores.open_store import OpenStore
 from tests.captured_log import capture_log
 from tests.stores.writing import (
@@ -71,6 +73,36 @@ def test_the_rows_of_a_current_whole_snapshot_are_reused(tmp_path: Path) -> None
         store.compactor.run()
         (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.EDGES_FILE).write_bytes(b"")
         assert link_current_snapshot_rows(store.layout, store.state, target) is None
+
+
+@pytest.mark.parametrize("engine_open", [True, False])
+def test_an_idle_store_returns_the_space_of_deleted_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, engine_open: bool
+) -> None:
+    monkeypatch.setattr(current_rows, "MIN_UNUSED_TEXT_BYTES", 5_000)
+    monkeypatch.setattr(open_store, "IDLE_MERGE_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(open_store, "RECLAIM_DELAY_SECONDS", 0.0)
+    with opened(tmp_path) as store:
+        write(store, batch(*"abcdef", edges=[("a", "b", "r"), ("b", "c", "r")], content="x" * 3_000))
+        ask(store)
+        store.folding.at_once()
+        write(store, batch(delete_nodes=[*"ab"]))
+        store.folding.at_once()
+        assert store.rows.needs_rewrite
+        if not engine_open:
+            until(store.engine.give_way)
+        old = store.rows.rows().base.texts_size
+        until(lambda: not store.writing)
+        store.tend()
+        store.compactor.wait()
+        assert not store.rows.needs_rewrite
+        assert store.rows.rows().base.texts_size < old
+        assert bool([*layout(tmp_path).root.glob("graph*.kuzu")]) is engine_open
+        # Not again at once, and nothing is left to return.
+        store.tend()
+        assert store.compactor.done == 1
+        assert ids(store) == list("cdef")
+        assert_whole(store)
 
 
 def outgrow(store: OpenStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 HISTORY_VERSION = 1
 HISTORY_PAGE_BYTES = 4096
+MAX_KEPT_LOG_BYTES = 4 << 20
 HISTORY_TABLES = ("node", "edge", "link")
 SELECT_IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
 HISTORY_SCHEMA = f"""
@@ -13,7 +14,7 @@ PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
 PRAGMA wal_autocheckpoint = 0;
 PRAGMA secure_delete = FAST;
-PRAGMA journal_size_limit = {4 << 20};
+PRAGMA journal_size_limit = {MAX_KEPT_LOG_BYTES};
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS node (
     id TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER, version INTEGER NOT NULL, type TEXT NOT NULL,
@@ -189,6 +190,7 @@ SELECT_CAN_VACUUM = "SELECT auto_vacuum > 0 FROM pragma_auto_vacuum"
 SELECT_EMPTY_PAGES = "SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count"
 VACUUM_PAGES = "PRAGMA incremental_vacuum(1024)"
 CHECKPOINT_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
+TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
 CHECKPOINT_PAGES = 1000
 """Number of log pages that triggers a checkpoint, as in SQLite's default."""
 SELECT_EXTENT = "SELECT sequence, oldest FROM cursor"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -372,7 +373,19 @@ class HistoryFile(ConcurrentDatabase):
             self._seal.seal(PageChecksumHeader(sequence, oldest, self._seal.pages, roots), changed)
             self._seal.record_checkpoint()
             self._settled = sequence
+            self._truncate_log()
         return True
+
+    def _truncate_log(self) -> None:
+        """Empty a long log that has been moved completely, unless it is being read.
+
+        SQLite itself would do so only at the next write.
+        """
+        with suppress(FileNotFoundError):
+            if self._log.stat().st_size > sql.MAX_KEPT_LOG_BYTES:
+                self._writer.execute("PRAGMA busy_timeout = 0")
+                self._writer.execute(sql.TRUNCATE_LOG).fetchone()
+                self._writer.execute(f"PRAGMA busy_timeout = {int(HISTORY_LOCK_TIMEOUT_SECONDS * 1000)}")
 
     def _checkpoint_if_long(self) -> None:
         if self._log.stat().st_size >= sql.CHECKPOINT_PAGES * sql.HISTORY_PAGE_BYTES:

@@ -132,6 +132,11 @@ class MappedBaseSegment:
         self._texts.check_range(start, end)
         return memoryview(self._texts.data)[start:end]
 
+    @cached_property
+    def unused_text_bytes(self) -> int:
+        """Bytes of the text file that belong to no row: those of replaced and deleted rows."""
+        return self.texts_size - int(self.node_size.sum(dtype=np.int64) + self.edge_size.sum(dtype=np.int64))
+
     @property
     def size(self) -> int:
         """Bytes of the base's files."""

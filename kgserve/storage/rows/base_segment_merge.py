@@ -124,7 +124,7 @@ def merge_into_base_segment(
 
 def _is_worth_adding_to(base: MappedBaseSegment) -> bool:
     """Return True if enough of the base's text file is in use."""
-    used = base.node_size.sum(dtype=np.int64) + base.edge_size.sum(dtype=np.int64)
+    used = base.texts_size - base.unused_text_bytes
     return base.texts_size <= MAX_TEXTS_GROWTH_FACTOR * used
 
 

@@ -121,6 +121,9 @@ log = structlog.get_logger()
 
 WRITER_WAIT_FACTOR = 6
 IDLE_MERGE_SHARE = 0.1
+MIN_UNUSED_TEXT_BYTES = 4 << 20
+UNUSED_TEXT_DIVISOR = 5
+"""Fraction (1/N) of a text file that must be unused before an idle store rewrites it."""
 IMMEDIATE_MERGE_SHARE = 0.25
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """Function that returns the change sets after a sequence, from the journal."""
@@ -330,6 +333,12 @@ class CurrentRowsProjection:
     def is_overfull(self) -> bool:
         """True if the changes far exceed their limits, so that writers should wait for a new base."""
         return self._is_full(self._epoch.delta, WRITER_WAIT_FACTOR)
+
+    @property
+    def needs_rewrite(self) -> bool:
+        """True if much of the base's text file belongs to rows that were replaced or deleted."""
+        base = self._epoch.base
+        return base.unused_text_bytes >= max(MIN_UNUSED_TEXT_BYTES, base.texts_size // UNUSED_TEXT_DIVISOR)
 
     def fold(self, *, copying: bool = False) -> None:
         """Build a new base from the current rows and put it in service. One thread at a time.

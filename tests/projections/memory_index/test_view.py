@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kgserve.embedding.cache import round_to_half_precision
 from kgserve.graph.search.search_index import SearchIndex
 from kgserve.projections.indexed_text import EntitySearchFilter, extract_facets
 from kgserve.projections.keyword_query import KeywordQuery
@@ -77,6 +78,6 @@ def test_a_name_is_searchable_by_word_and_vector(tmp_path: Path, fields: dict[st
         of.settle()
         assert set(of.indexes.search_keywords(KeywordQuery("vixen"), 9, EntitySearchFilter())) == {"n1", "n3", "Vixen"}
         near = of.indexes.vectors_of(["n1", "n2", "n3", "Vixen"])
-        embedded = of.embedder.embed(["Vixen red fur", "red fur", "Vixen"])
+        embedded = round_to_half_precision(of.embedder.embed(["Vixen red fur", "red fur", "Vixen"]))
         for node_id, place in (("n1", 0), ("n2", 1), ("n3", 2), ("Vixen", 1)):
             assert near[node_id] == pytest.approx(embedded[place], abs=1e-6)
