@@ -99,7 +99,7 @@ MEMORY_CASES = (
         *("memory", "GET", _MEMORY_PATH, memory_crud.get_memory),
         id="getMemory", tag="memories", role="read", summary="Get one memory",
         note="The read counts as an access unless `touch` is false.",
-        example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
+        example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"), short=0,
     ),
     UseCase(
         *("whole_memory", "GET", "/api/v1/memories/{id}", memory_details.get_memory_details),
@@ -221,7 +221,7 @@ MEMORY_CASES = (
         *("entity", "GET", _ENTITY_PATH, entity_operations.get_entity),
         id="getEntity", tag="entities", role="read", summary="Get one entity with its relations",
         note="By its id or name.",
-        example=examples.ENTITY_ANSWER_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
+        example=examples.ENTITY_ANSWER_EXAMPLE, errors=(*READ_ERRORS, "conflict"), short=0,
     ),
     UseCase(
         *("update_entity", "PUT", _ENTITY_PATH, entity_operations.update_entity),

@@ -50,9 +50,11 @@ from kgserve.memory.entities_api import (
     UpdatedEntity,
     UpdateEntityRequest,
 )
+from kgserve.memory.nonblocking_reads import require_small_neighbourhood
 from kgserve.memory.relation_ends import find_relation_end_by_name, resolve_relation_key
 from kgserve.memory.serialization import build_memories_from_rows, name_or_id, now_in_microseconds, record_memory_use
 from kgserve.platform.codecs import decode_json
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.projections.memory_index import confidence_decay
 from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, memory_half_lives_from_settings
@@ -205,9 +207,12 @@ def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityWithRelati
 
     Raises NotFound, and Conflict for an ambiguous name.
     """
+    block = graph.most_edges is None
     with graph.lease() as store:
-        entity = resolve_entity(store, request.entity_id, graph.name)
+        entity = resolve_entity(store, request.entity_id, graph.name, block=block)
         with store.reading() as rows:
+            if not block:
+                require_small_neighbourhood(rows, entity, incoming=True)
             edges = list(islice(_relations_of(rows, entity), MAX_SHOWN_RELATIONS + 1))
             number = rows.number(entity)
             about = filter_edges_by_type(
@@ -577,12 +582,18 @@ def entity_not_found(near: Sequence[str], text: str, store: str) -> NotFound:
     return NotFound(f"there is no entity {text!r} in store {store!r}{hint}")
 
 
-def resolve_entity(store: OpenStore, text: str, name: str) -> str:
-    """Return the id of an entity, given its id or name. Raises NotFound and Conflict."""
+def resolve_entity(store: OpenStore, text: str, name: str, *, block: bool = True) -> str:
+    """Return the id of an entity, given its id or name.
+
+    Raises NotFound and Conflict, and without ``block`` WouldBlock if names must be looked up.
+    """
     with store.reading() as rows:
-        return _require_entity(
-            MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds())), text, name
-        ).id
+        draft = MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds()))
+        if not block:
+            require_small_neighbourhood(rows, text, incoming=False)
+            if not draft.find_current_nodes((text,)):
+                raise WouldBlock
+        return _require_entity(draft, text, name).id
 
 
 def _relations_of(rows: RowsSnapshot, entity: str) -> Iterator[EdgeRow]:

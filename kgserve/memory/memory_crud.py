@@ -51,6 +51,7 @@ from kgserve.memory.api import (
 from kgserve.memory.deduplication import Deduplicator, MemoryStoreResult, ValidatedMemoryInput
 from kgserve.memory.extraction.marks import ExtractionQueueAnswer, ExtractionQueueRequest, can_extract_facts
 from kgserve.memory.former_memory_versions import check_memory_validity_overlap
+from kgserve.memory.nonblocking_reads import require_small_neighbourhood
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds, record_memory_use
 from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.platform.idempotency import generate_node_id
@@ -388,12 +389,17 @@ def get_memory(graph: StoreHandle, request: ReadMemoryRequest) -> Memory:
     used. Raises NotFound, also for a withdrawn memory; list with `ended` to find those.
     """
     request = expand_short_ids(graph, request)
+    block = graph.most_edges is None
     with graph.lease() as store:
         with store.reading() as rows:
+            if not block:
+                require_small_neighbourhood(rows, request.memory_id, incoming=False)
             row = find_active_memory(rows, request.memory_id, graph.name, or_former=True)
-        (memory,) = _memories(store, [row.id])
+            if not block and row.id != request.memory_id:
+                require_small_neighbourhood(rows, row.id, incoming=False)
+        (memory,) = _memories(store, [row.id], block=block)
         if is_active_memory_node(row) and request.touch and graph.graphs.caller.has_role("write"):
-            used = record_memory_use(store, [row], now_in_microseconds())[row.id]
+            used = record_memory_use(store, [row], now_in_microseconds(), block=block)[row.id]
             memory = msgspec.structs.replace(
                 memory,
                 confidence=used.confidence,
@@ -589,10 +595,12 @@ class _DeletionSelector:
         )
 
 
-def _memories(store: OpenStore, ids: Sequence[str]) -> list[Memory]:
+def _memories(store: OpenStore, ids: Sequence[str], *, block: bool = True) -> list[Memory]:
     with store.reading() as rows:
         found = rows.nodes(ids)
-        return build_memories_from_rows(store, rows, [found[node_id] for node_id in ids], now_in_microseconds())
+        return build_memories_from_rows(
+            store, rows, [found[node_id] for node_id in ids], now_in_microseconds(), block=block
+        )
 
 
 def find_active_memory(rows: RowsSnapshot, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:

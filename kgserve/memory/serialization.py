@@ -33,9 +33,17 @@ def now_in_microseconds() -> int:
 
 
 def record_memory_use(
-    store: OpenStore, rows: Iterable[NodeRow], now: int, least: Mapping[str, float] | None = None
+    store: OpenStore,
+    rows: Iterable[NodeRow],
+    now: int,
+    least: Mapping[str, float] | None = None,
+    *,
+    block: bool = True,
 ) -> dict[str, MemoryAccessRecord]:
-    """Record one use of each memory, which raises its confidence; `least` are minimum confidences by id."""
+    """Record one use of each memory, which raises its confidence; `least` are minimum confidences by id.
+
+    Without `block`, raises WouldBlock if it would have to wait.
+    """
     by_id = {row.id: row for row in rows}
     settings, at_least = store.description.memory, least or {}
     half_lives = memory_half_lives_from_settings(settings)
@@ -48,7 +56,7 @@ def record_memory_use(
         raised = _reinforce(settings, stored, now, half_life)
         return MemoryAccessRecord(node_id, 1 if before is None else before.count + 1, raised.since, raised.confidence)
 
-    return store.accesses.update(by_id, used)
+    return store.accesses.update(by_id, used, block=block)
 
 
 def _reinforce(settings: MemorySettings, stored: ConfidenceAtTime, now: int, half_life: int | None) -> ConfidenceAtTime:
@@ -58,17 +66,23 @@ def _reinforce(settings: MemorySettings, stored: ConfidenceAtTime, now: int, hal
     return confidence_decay.restore_and_boost_confidence(stored, now, settings.reinforcement_amount)
 
 
-def build_memories_from_rows(store: OpenStore, rows: RowsSnapshot, found: Sequence[NodeRow], now: int) -> list[Memory]:
-    """Return memories as of `now`, in microseconds, with their entities."""
-    return [Memory(**fields) for fields in build_memory_fields_from_rows(store, rows, found, now)]
+def build_memories_from_rows(
+    store: OpenStore, rows: RowsSnapshot, found: Sequence[NodeRow], now: int, *, block: bool = True
+) -> list[Memory]:
+    """Return memories as of `now`, in microseconds, with their entities.
+
+    Without `block`, raises WouldBlock if it would have to wait.
+    """
+    return [Memory(**fields) for fields in build_memory_fields_from_rows(store, rows, found, now, block=block)]
 
 
 def build_memory_fields_from_rows(
-    store: OpenStore, rows: RowsSnapshot, found: Sequence[NodeRow], now: int
+    store: OpenStore, rows: RowsSnapshot, found: Sequence[NodeRow], now: int, *, block: bool = True
 ) -> list[dict[str, Any]]:
-    """Return the `Memory` fields of some rows."""
+    """Return the `Memory` fields of some rows. Without `block`, raises WouldBlock if it would have to wait."""
     ids = [row.id for row in found]
-    accesses, half_lives = store.accesses.of(ids), memory_half_lives_from_settings(store.description.memory)
+    accesses = store.accesses.of(ids, block=block)
+    half_lives = memory_half_lives_from_settings(store.description.memory)
     edges = find_outgoing_edges(rows, ids, (IS_ABOUT_RELATION, CHILD_OF_RELATION))
     about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT_RELATION]
     about = group_entities_by_memory(about_edges, rows.nodes({edge.target for edge in about_edges}))

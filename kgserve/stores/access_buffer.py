@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
+from typing import Protocol
 
 import structlog
 
 from kgserve.errors import KgserveError
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.write_planner import WriteReport
@@ -30,8 +32,15 @@ MAX_BUFFERED_ACCESSES = 10_000
 _ACCESS_FLUSH_RETRY_SECONDS = 5.0
 _ACCESS_RECORD_BYTES = 200
 
-AccessLookup = Callable[[Collection[str]], Mapping[str, MemoryAccessRecord]]
-"""Looks up the journaled accesses of the given nodes; nodes without accesses are omitted."""
+
+class AccessLookup(Protocol):
+    """Looks up the journaled accesses of nodes; nodes without accesses are omitted."""
+
+    def __call__(self, ids: Collection[str], /, *, block: bool) -> Mapping[str, MemoryAccessRecord]:
+        """Return the accesses. Raises WouldBlock without ``block`` if it would have to wait."""
+        ...
+
+
 SubmitBatch = Callable[[WriteBatch], Future[WriteReport]]
 AccessUpdate = Callable[[str, MemoryAccessRecord | None], MemoryAccessRecord]
 """Returns the next access record of a node, given its previous one or None."""
@@ -69,15 +78,23 @@ class MemoryAccessBuffer:
         with self._lock:
             return {node_id: found for node_id in ids if (found := self._waiting(node_id)) is not None}
 
-    def of(self, ids: Iterable[str]) -> dict[str, MemoryAccessRecord]:
-        """Return the accesses of the given nodes, buffered or journaled."""
-        return self._look_up(ids)[0]
+    def of(self, ids: Iterable[str], *, block: bool = True) -> dict[str, MemoryAccessRecord]:
+        """Return the accesses of the given nodes, buffered or journaled.
 
-    def update(self, ids: Iterable[str], change: AccessUpdate) -> dict[str, MemoryAccessRecord]:
-        """Record one access to each of the given nodes. Readers see it immediately."""
+        Without ``block``, raises WouldBlock if it would have to wait.
+        """
+        return self._look_up(ids, block=block)[0]
+
+    def update(self, ids: Iterable[str], change: AccessUpdate, *, block: bool = True) -> dict[str, MemoryAccessRecord]:
+        """Record one access to each of the given nodes. Readers see it immediately.
+
+        Without ``block``, raises WouldBlock if it would have to wait; nothing is recorded then.
+        """
+        if not block and len(self._pending) >= MAX_BUFFERED_ACCESSES:
+            raise WouldBlock
         ids = dict.fromkeys(ids)
         while ids:
-            before, left = self._look_up(ids)
+            before, left = self._look_up(ids, block=block)
             with self._lock:
                 if left == self._flush_count:
                     made = {node_id: change(node_id, self._waiting(node_id) or before.get(node_id)) for node_id in ids}
@@ -86,7 +103,7 @@ class MemoryAccessBuffer:
                     break
         else:
             return {}
-        if len(self._pending) >= MAX_BUFFERED_ACCESSES and self.is_flush_due:
+        if block and len(self._pending) >= MAX_BUFFERED_ACCESSES and self.is_flush_due:
             self.flush()
         return made
 
@@ -140,13 +157,13 @@ class MemoryAccessBuffer:
                     if self._flushing.get(access.id) != access:
                         self._drop(access.id)
 
-    def _look_up(self, ids: Iterable[str]) -> tuple[dict[str, MemoryAccessRecord], int]:
+    def _look_up(self, ids: Iterable[str], *, block: bool) -> tuple[dict[str, MemoryAccessRecord], int]:
         """Return the accesses of the given nodes, and the flush counter as of the lookup."""
         with self._lock:
             left = self._flush_count
             waiting = {node_id: self._waiting(node_id) for node_id in ids}
         missing = [node_id for node_id, access in waiting.items() if access is None]
-        known = self.known(missing) if missing else {}
+        known = self.known(missing, block=block) if missing else {}
         found = {node_id: access or known.get(node_id) for node_id, access in waiting.items()}
         return {node_id: access for node_id, access in found.items() if access is not None}, left
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,11 @@ from kgserve.graph.query_parameters import (
 )
 from kgserve.graph.request_bodies import CountNodesRequest, GetNodesByIdRequest
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.memory.api import ReadMemoryRequest, StoreMemoryRequest
+from kgserve.memory.entities_api import EntityIdRequest, RelationInput
+from kgserve.memory.entity_operations import create_relation
+from kgserve.memory.memory_crud import get_memory, store_memory
+from kgserve.memory.nonblocking_reads import MAX_NONBLOCKING_RELATIONS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
@@ -154,3 +160,37 @@ def _accepts(name: str, graph: StoreHandle, request: msgspec.Struct) -> None:
 def _refuses(name: str, graph: StoreHandle, request: msgspec.Struct) -> None:
     with pytest.raises(WouldBlock):
         CASES[name].ask(graph.nonblocking_handle(), request)
+
+
+def test_memories_and_entities_on_the_event_loop_answer_as_in_threads(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool, pool.lease(NAME, create=True) as store:
+        graph = graph_of(pool, NAME)
+        memories = [
+            store_memory(graph, StoreMemoryRequest(content=f"text {place}", entity_names=names, dedup="off")).result()
+            for place, names in enumerate((["Ada"], ["Ada", "Bob"], []))
+        ]
+        create_relation(graph, RelationInput(source="Ada", target="Bob", relation_type="knows")).result()
+        entity = memories[1].entities[0].id
+        asked = [
+            *(("memory", ReadMemoryRequest(memory_id=each.id, touch=False)) for each in memories),
+            *(("memory", ReadMemoryRequest(memory_id=each, touch=False)) for each in ("none", entity)),
+            *(("entity", EntityIdRequest(entity_id=each)) for each in (entity, memories[1].entities[1].id)),
+        ]
+        for name, request in asked:
+            there, here = (_answer(CASES[name], each, request) for each in (graph, graph.nonblocking_handle()))
+            assert _without_decay(here) == _without_decay(there)
+        for count in (1, 2):
+            read = get_memory(graph.nonblocking_handle(), ReadMemoryRequest(memory_id=memories[0].id))
+            assert read.access_count == count
+        _refuses("entity", graph, EntityIdRequest(entity_id="ada"))  # a name
+        fill(pool, [], [{"from": entity, "to": each.id, "relation_type": "R"} for each in memories])
+        write(store, batch(*(f"n{number}" for number in range(MAX_NONBLOCKING_RELATIONS))))
+        edges = [
+            {"from": memories[0].id, "to": f"n{n}", "relation_type": "R"} for n in range(MAX_NONBLOCKING_RELATIONS)
+        ]
+        fill(pool, [], edges)
+        _refuses("memory", graph, ReadMemoryRequest(memory_id=memories[0].id))
+
+
+def _without_decay(answer: bytes | str) -> bytes | str:
+    return re.sub(rb'"effective_confidence":[0-9.e-]+', b"", answer) if isinstance(answer, bytes) else answer

@@ -39,7 +39,8 @@ def read(store: OpenStore, *names: str) -> dict[str, int]:
 def journaled(store: OpenStore) -> None:
     """Make the buffer look up journaled accesses in the journal, since this store has no other index of them."""
 
-    def known(wanted: Collection[str]) -> dict[str, MemoryAccessRecord]:
+    def known(wanted: Collection[str], *, block: bool) -> dict[str, MemoryAccessRecord]:
+        assert block
         found = read_latest_access_records(store.journal.frames(0), 0, store.state.sequence)
         return {node_id: access for node_id in wanted if (access := found.get(node_id)) is not None}
 

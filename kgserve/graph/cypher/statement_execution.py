@@ -184,7 +184,7 @@ def _look_up(
 
 
 StatementRoute = Literal["lookup", "engine"]
-"""How a text was answered last: from the rows, or by the engine."""
+"""Way in which a text was answered last: from the rows, or by the engine."""
 _known_routes: dict[str, StatementRoute] = {}
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import structlog
 from typing_extensions import override
 
+from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
@@ -207,11 +208,11 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
         self.is_in_demand = True
         return super().ask(question)
 
-    def accesses(self, ids: Collection[str]) -> dict[str, MemoryAccessRecord]:
-        """Return the journaled accesses of some nodes. Raises Unavailable."""
+    def accesses(self, ids: Collection[str], *, block: bool = True) -> dict[str, MemoryAccessRecord]:
+        """Return the journaled accesses of some nodes. Raises Unavailable, and WouldBlock without ``block``."""
         recent, since = self._recent.accesses(ids)
         rest = [node_id for node_id in ids if node_id not in recent]
-        known = self._look_up(lambda file: file.accesses(rest), since) if rest else {}
+        known = self._look_up(lambda file: file.accesses(rest), since, block=block) if rest else {}
         return known | {node_id: access for node_id, access in recent.items() if access is not None}
 
     def memories_with_equal_text(self, hash_: bytes, print_: bytes, now: int) -> list[str]:
@@ -269,14 +270,23 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
             else:
                 self._discard()
 
-    def _look_up(self, question: Callable[[MemoryIndexReader], Found], since: int) -> Found:
-        """Return the result of a query on the file, which contains the commit ``since`` and maybe later ones."""
-        with self._reading:
+    def _look_up(self, question: Callable[[MemoryIndexReader], Found], since: int, *, block: bool = True) -> Found:
+        """Return the result of a query on the file, which contains the commit ``since`` and maybe later ones.
+
+        Without ``block``, raises WouldBlock if the file is in use or must be brought up to date.
+        """
+        if not self._reading.acquire(blocking=block):
+            raise WouldBlock
+        try:
             if self._reader is not None and self._committed >= since:
                 try:
                     return question(self._reader)
                 except sqlite3.Error:
                     log.exception("memories_damaged", store=self._layout.name)
+        finally:
+            self._reading.release()
+        if not block:
+            raise WouldBlock
         return self.ask(lambda memories, _: question(memories))
 
     # Caller holds the lock

@@ -220,7 +220,8 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
         self._since = 0.0
         self._fed = 0  # bytes of the head that is arriving
-        self._arrived = 0  # at least the bytes of the head that is being parsed
+        self._newest_read = 0  # bytes of the data that is being parsed
+        self._arrived = 0  # bytes since the read in which the head before ended; at least those of this head
         self._on_wire = 0  # bytes of the body with its framing
         self._in_body = 0
         self._progress = RequestBodyRateMonitor()
@@ -262,10 +263,10 @@ class HttpConnection(HttpToolsProtocol):
             if not self._fed:
                 self._since = self.loop.time()
             self._fed += len(data)
-            self._arrived = self._fed
         else:
             self._on_wire += len(data)
-            self._arrived = len(data)
+        self._newest_read = len(data)
+        self._arrived += len(data)
         self._parse(data)
         if self._in_head:
             if self._fed > self._limits.head:
@@ -334,6 +335,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = False
         self._progress.begin(self.loop.time())
         self._fed = self._on_wire = self._in_body = 0
+        self._arrived = self._newest_read  # the next head may begin in the same data
 
     def _replace_host_by_authority(self) -> None:
         """Make the authority of an absolute-form target count as Host (RFC 9112, 3.2.2); a missing Host stays so."""

@@ -91,6 +91,18 @@ def test_abuse_11_blank_lines_before_a_request(served: RunningServer) -> None:
     assert reply.status == 431
 
 
+@pytest.mark.parametrize("early", [100, 60_000, 65_700])
+@pytest.mark.abuse(11)
+def test_abuse_11_headers_begun_with_the_request_before(served: RunningServer, early: int) -> None:
+    """ABUSE 11: a head that arrives in part with the request before it is measured as a whole."""
+    second = get(b"/health", b"X: " + b"x" * 65_800)
+    with connected(served.port) as connection:
+        connection.sendall(get(b"/health") + second[:early])
+        assert read_reply(connection).status == 200
+        connection.sendall(second[early:])
+        assert read_reply(connection).status == 431
+
+
 def test_headers_below_the_limit(served: RunningServer) -> None:
     with connected(served.port) as connection:
         connection.sendall(get(b"/health", b"X: " + b"x" * 60_000))

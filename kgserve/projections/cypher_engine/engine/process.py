@@ -56,7 +56,7 @@ PROCESS_EXIT_TIMEOUT_SECONDS = 5
 MAX_SMALL_REPLY_BYTES = 64 << 10
 """Bytes of the largest reply that is read on an event loop."""
 _LENGTH = struct.Struct("!i")
-"""What `multiprocessing.connection.Connection` sends before each message of less than 2 GiB."""
+"""Length that a `Connection` sends before each message of less than 2 GiB."""
 _MAX_LOGGED_STATEMENT_CHARS = 200
 _Value = TypeVar("_Value")
 
