@@ -12,7 +12,11 @@ from kgserve.admin.future_timestamp_repair import count_future_timestamps, repai
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.platform.access.audit import count_damaged_audit_lines
 from kgserve.platform.access.authentication import KeyFileDamaged, read_api_keys
-from kgserve.platform.file_permissions import PermissionRepairResult, restrict_data_folder_permissions
+from kgserve.platform.file_permissions import (
+    PermissionRepairResult,
+    restrict_data_folder_permissions,
+    restrict_folder_permissions,
+)
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files
 from kgserve.projections.history.recovery import (
@@ -25,6 +29,7 @@ from kgserve.storage.commit_clock import CLUSTER_REPAIR_TIMES_ADVICE
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import describe_journal_segment, list_journal_segments
 from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
+from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.store_folder_layout import (
     EngineCleanCloseMarker,
     StoreLayout,
@@ -55,13 +60,18 @@ class StoreCheckReport(msgspec.Struct, frozen=True):
     findings: list[StoreCheckFinding]
 
 
-def check_data_folder(settings: Settings, mended: PermissionRepairResult) -> Iterator[StoreCheckReport]:
+def check_data_folder(
+    settings: Settings, store: str | None, mended: PermissionRepairResult
+) -> Iterator[StoreCheckReport]:
     """Yield a report if files next to the stores are damaged, or if other users had access to the data folder.
 
-    ``mended`` is what was just closed to them. Files within a closed folder are unreachable whatever their modes are;
-    they are closed here without a report.
+    Only the folder of ``store`` is searched for such files, if one is named. ``mended`` is what was just closed. Files
+    within a closed folder are unreachable whatever their modes are; they are closed here without a report.
     """
-    within = restrict_data_folder_permissions(settings.data_dir, whole=True)
+    if store is None:
+        within = restrict_data_folder_permissions(settings.data_dir, whole=True)
+    else:
+        within = restrict_folder_permissions(StoreLayout(settings.data_dir, check_store_name(store)).root, whole=True)
     faults: list[tuple[str, str]] = []
     if within.still_open:
         first, number = within.still_open[0], len(within.still_open)

@@ -167,7 +167,7 @@ def check_stores_command(store: str | None, *, rebuild: bool, salvage: bool, rep
         require_non_cluster_data_folder(settings.data_dir)
     with DataFolderLock(settings.data_dir) as lock:
         repairs = StoreRepairOptions(rebuild=rebuild, salvage=salvage, times=repair_times)
-        reports = [*check_data_folder(settings, lock.mended), *examine(settings, store, repairs)]
+        reports = [*check_data_folder(settings, store, lock.mended), *examine(settings, store, repairs)]
     rows = [
         (report.store, finding.part, "ok" if finding.ok else "BAD", finding.detail)
         for report in reports

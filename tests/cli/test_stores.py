@@ -37,6 +37,22 @@ def test_json_prints_the_servers_answer(server: ServerProcessHandle) -> None:
     assert answer["count"] == len(answer["stores"])
 
 
+def test_store_lists_have_filters_and_pages(server: ServerProcessHandle) -> None:
+    for name in ("paged-a", "paged-b", "paged-c"):
+        httpx.put(f"{server.url}/api/memory/{name}", json={"kind_whitelist": [name[-1]]}).raise_for_status()
+    listed = ("stores", "--server", server.url, "--prefix", "paged-")
+    assert [row[0] for row in kgserve(*listed).lines()[1:]] == ["paged-a", "paged-b", "paged-c"]
+    assert [row[0] for row in kgserve(*listed, "--kind", "b", "--state", "open").lines()[1:]] == ["paged-b"]
+    first = kgserve(*listed, "--limit", "2")
+    assert ([row[0] for row in first.lines()[1:]], "--after paged-b" in first.err) == (["paged-a", "paged-b"], True)
+    last = kgserve(*listed, "--limit", "2", "--after", "paged-b")
+    assert ([row[0] for row in last.lines()[1:]], last.err) == (["paged-c"], "")
+    page = httpx.get(f"{server.url}/api/memory?prefix=paged-&limit=1&after=paged-a").json()
+    assert ([each["name"] for each in page["stores"]], page["count"], page["next_after"]) == (["paged-b"], 3, "paged-b")
+    for query in ("limit=0", "limit=1001", "state=shut", "first=1"):
+        assert httpx.get(f"{server.url}/api/memory?{query}").status_code == 400
+
+
 def test_a_terminal_gets_a_table(server: ServerProcessHandle) -> None:
     inject(server, "drawn")
     shown = on_a_terminal("stores", "--server", server.url)

@@ -215,12 +215,12 @@ def _dropped_reply(found: DropStoreAnswer, _given: DropStoreArguments, _store: s
 
 @build_tool_reply.register
 def _stores_reply(found: StoreList, given: msgspec.Struct, _store: str) -> ToolReply:
-    offset = given.offset if isinstance(given, ListStoresArguments) else 0
+    listed = given if isinstance(given, ListStoresArguments) else ListStoresArguments()
     fitting = take_items_within_json_size(map(_store_values, found.stores), MAX_SUBJECT_CHARS)
     lines = take_lines_within_length(map(_store_line, fitting), MAX_SUBJECT_CHARS)
     named = fitting[: len(lines)]
-    shown = offset + len(lines)
-    more = f"the next stores: list_stores with offset={shown}" if lines and shown < found.count else ""
+    shown, chosen = listed.offset + len(lines), f" and prefix={listed.prefix}" if listed.prefix else ""
+    more = f"the next stores: list_stores with offset={shown}{chosen}" if lines and shown < found.count else ""
     hint = "" if found.count else "there are no stores yet; inject_knowledge_graph creates one"
     text = "\n".join([format_count(found.count, "store"), *lines])
     return ToolReply(text, {"stores": named, "count": found.count}, more, hint)

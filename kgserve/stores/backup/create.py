@@ -371,11 +371,18 @@ class _BackupJob:
         if self._backup.unchanged is None or (keep is not None and len(found.bases) > keep):
             return None
         base = found.bases[-1]
-        if base.last.sequence != self._mark:
+        if base.last.sequence != self._mark or not self._ends_as_closed():
             return None
         self._require_files(base)
         last = msgspec.structs.replace(base.last, taken=self._taken_at(base.last.time))
         return self._answer(found, msgspec.structs.replace(base, marks=[*base.marks[:-1], last]), "", 0)
+
+    def _ends_as_closed(self) -> bool:
+        """Return whether the journal ends where the clean-close mark says; a power loss can bring back an older one."""
+        mark, segments = self._layout.close_mark(), list_journal_segments(self._layout.journal)
+        if mark is None or not segments:
+            return False
+        return (segments[-1].first, segments[-1].size) == (mark.journal.segment, mark.journal.size)
 
     def unchanged_since(
         self, fingerprint: FolderFingerprint | None, answer: StoreBackupAnswer

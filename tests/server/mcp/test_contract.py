@@ -27,7 +27,7 @@ def shown(server: ServerProcessHandle, store: str) -> dict[str, Any]:
     """Return the settings of a store; checks that description, list of stores and text agree."""
     names = ("conflict_policy", *CHOSEN)
     described = call(server.url, "auto", "describe_store", index=store)
-    listed = call(server.url, "auto", "list_stores", limit=100)
+    listed = call(server.url, "auto", "list_stores", limit=100, prefix=store)
     [line] = [each for each in listed.structured_content["stores"] if each["name"] == store]
     found = {name: described.structured_content[name] for name in names if name in described.structured_content}
     assert found == {name: line[name] for name in names if name in line}

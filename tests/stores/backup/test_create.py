@@ -470,6 +470,10 @@ def test_backups_of_unchanged_stores_write_one_list(tmp_path: Path, folder: Path
     changed = back_up_all()
     assert {name for name in names if manifests()[name] != before[name]} == {"b"}
     assert (changed["b"].sequence, changed["b"].bytes_copied > 0, changed["a"].bytes_copied) == (2, True, 0)
+    with newest_segment(tmp_path / "data", "a").open("ab") as segment:
+        segment.write(b"a commit after an older mark of a clean close")
+    back_up_all()
+    assert manifests()["a"] != before["a"]
     (folder / BACKUP_UNCHANGED_FILE).write_bytes(b"damaged")
     assert faults(folder) == []
     assert back_up_all()["a"].new_base == ""
