@@ -11,8 +11,11 @@ from pathlib import Path
 
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 
+_DESCRIPTORS_USED_UP_ERRORS = {errno.EMFILE, errno.ENFILE}
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
+DESCRIPTORS_USED_UP_MESSAGE = (
+    "the server has no file descriptors left; try again shortly, or raise its limit (ulimit -n, LimitNOFILE)"
+)
 
 _JOURNAL_FOLDER_NAME = "journal"
 _MAX_PATH_PARTS_BELOW_JOURNAL = 3
@@ -80,4 +83,6 @@ def translate_os_error(error: OSError, doing: str) -> KgserveError:
     """Return the error that a file-system error means for the caller."""
     if error.errno in _DISK_FULL_ERRORS:
         return StorageFull(f"the disk is full (while {doing}); free some space and try again")
+    if error.errno in _DESCRIPTORS_USED_UP_ERRORS:
+        return Unavailable(f"{DESCRIPTORS_USED_UP_MESSAGE} (while {doing})", retry_after=5)
     return Unavailable(f"a file operation failed while {doing}: {error.strerror or error}", retry_after=5)
