@@ -410,10 +410,13 @@ def _file_mark(path: Path) -> FileFingerprint:
     return FileFingerprint(found.st_size, found.st_mtime_ns)
 
 
-def require_disk_space_for_write(folder: Path, size: int) -> None:
-    """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences."""
+def require_disk_space_for_write(folder: Path, size: int, *, frees_space: bool = False) -> None:
+    """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences.
+
+    frees_space: the write deletes, and may use the room that is kept free of other writes.
+    """
     free = shutil.disk_usage(folder).free
-    if free < MIN_FREE_BYTES + WRITE_ROOM_FACTOR * size:
+    if free < (0 if frees_space else MIN_FREE_BYTES) + WRITE_ROOM_FACTOR * size:
         raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left. Free some space and try again.")
 
 
