@@ -28,6 +28,8 @@ KgserveError
  |    +-- ReplicatedLogCorrupt                   the replicated log lost acknowledged data
  |    +-- CopyTooOld                             a replica is too old to follow the log
  +-- StorageFull               storage_full      no disk space
+ |    +-- DiskFull                               no disk space for a file
+ |    +-- QuotaExceeded                          a store has reached its quota
 
 Each class has a stable ``code``. Transports map codes, never classes, to their own terms.
 """
@@ -243,6 +245,14 @@ class StorageFull(KgserveError):
     """There is no room on the disk for this write."""
 
     code = "storage_full"
+
+
+class DiskFull(StorageFull):
+    """There is no room on the disk for a file; reads that need none go on."""
+
+
+class QuotaExceeded(StorageFull):
+    """The store has reached its quota of nodes or bytes; deletions are still accepted."""
 
 
 def error_class_named(name: str) -> type[KgserveError]:

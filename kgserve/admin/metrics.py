@@ -151,6 +151,7 @@ _COUNTERS = (
     _StoreMetric("writes", "Writes since the store was opened", lambda each: each.store.count.writes),
     _StoreMetric("commits", "Commits since the store was opened", lambda each: each.store.count.commits),
     _StoreMetric("commit_failures", "Groups of writes that failed", lambda each: each.store.count.failures),
+    _StoreMetric("quota_refusals", "Writes that a quota refused", lambda each: each.store.quota.refusals),
     _StoreMetric("commit_seconds", "Total time of commits", lambda each: each.store.count.seconds),
     _StoreMetric("engine_rebuilds", "Engine files rebuilt from the journal", lambda each: each.store.engine.rebuilds),
     _StoreMetric("engine_starts", "Engine processes started", lambda each: each.store.engine.begun),
@@ -368,6 +369,8 @@ def _event_stream_metrics(observation: Telemetry, moment: HttpTransportMetrics) 
     yield counter_family(
         "kgserve_event_streams_dropped", "Event streams that the server ended, by reason", ("reason",), dropped
     )
+    over = {(): float(observation.stores_over_quota)}
+    yield counter_family("kgserve_store_limit_refusals", "New stores refused by --max-stores-per-key", (), over)
 
 
 def _quota_metrics(moment: HttpTransportMetrics) -> Iterator[MetricFamily]:

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from kgserve.errors import KgserveError, StorageFull, Unavailable
+from kgserve.errors import DiskFull, KgserveError, Unavailable
 
+_DESCRIPTORS_USED_UP_ERRORS = {errno.EMFILE, errno.ENFILE}
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
+DESCRIPTORS_USED_UP_MESSAGE = (
+    "the server has no file descriptors left; try again shortly, or raise its limit (ulimit -n, LimitNOFILE)"
+)
 
 _JOURNAL_FOLDER_NAME = "journal"
 _MAX_PATH_PARTS_BELOW_JOURNAL = 3
@@ -79,5 +82,7 @@ def translate_storage_errors(doing: str) -> Generator[None]:
 def translate_os_error(error: OSError, doing: str) -> KgserveError:
     """Return the error that a file-system error means for the caller."""
     if error.errno in _DISK_FULL_ERRORS:
-        return StorageFull(f"the disk is full (while {doing}); free some space and try again")
+        return DiskFull(f"the disk is full (while {doing}); free some space and try again")
+    if error.errno in _DESCRIPTORS_USED_UP_ERRORS:
+        return Unavailable(f"{DESCRIPTORS_USED_UP_MESSAGE} (while {doing})", retry_after=5)
     return Unavailable(f"a file operation failed while {doing}: {error.strerror or error}", retry_after=5)

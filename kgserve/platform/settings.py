@@ -150,6 +150,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_body_mb: Annotated[int, _doc("Largest request body, except for imports", ge=1)] = 32
     max_nodes: Annotated[int, _doc("Maximum number of nodes in one inject", ge=1)] = 10_000
     max_edges: Annotated[int, _doc("Maximum number of edges in one inject", ge=1)] = 50_000
+    max_store_nodes: Annotated[int, _doc("Quota of nodes of each store; 0: none", ge=0)] = 0
+    max_store_mb: Annotated[int, _doc("Quota of a store's files in MiB; 0: none", ge=0)] = 0
+    max_stores_per_key: Annotated[
+        int, _doc("Number of accessible stores from which on a key creates no further one; 0: no quota", ge=0)
+    ] = 0
     journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64
     journal_retention_mb: Annotated[int, _doc("Journal kept before the older snapshot, per store", ge=0)] = 256
     compact_wal_mb: Annotated[

@@ -386,7 +386,8 @@ class AdmissionControl:
     """Admission control of one server: a thread pool for each kind of work, and the quotas.
 
     The pool for transfers has no queue quota, because a running transfer must be able to finish. The quota
-    ``transfers`` limits how many may start.
+    ``transfers`` limits how many may start. ``loop_turns`` is for long work on the event loop: large bodies, and MCP
+    sessions that begin.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -407,12 +408,14 @@ class AdmissionControl:
         self.callers = ActiveCallers()
         self.turns = CallerThrottle(self.callers, queue, MAX_CONCURRENT_WRITES, lambda: MAX_WRITE_WAIT_SECONDS)
         self.read_turns = CallerThrottle(self.callers, None, MAX_CONCURRENT_READS, lambda: MAX_READ_WAIT_SECONDS)
+        self.transfer_turns = CallerThrottle(self.callers, None, 1, lambda: MAX_READ_WAIT_SECONDS)
+        self.loop_turns = CallerThrottle(self.callers, queue, 1, lambda: MAX_READ_WAIT_SECONDS)
         self.loop_reads = EventLoopReadScheduler()
         self.repeats = IdempotentCallCache()
         self.kinds: dict[ExecutorName, FairThreadPool] = {
             "reads": FairThreadPool(WORKER_POOL_THREADS, each, queue, waited, self.read_turns),
             "writes": FairThreadPool(WORKER_POOL_THREADS, each, queue),
-            "transfers": FairThreadPool(TRANSFER_THREADS, TRANSFER_THREADS // 2),
+            "transfers": FairThreadPool(TRANSFER_THREADS, TRANSFER_THREADS // 2, throttle=self.transfer_turns),
             "statements": FairThreadPool(WORKER_POOL_THREADS, MAX_STATEMENT_THREADS, stated),
             "writing_statements": FairThreadPool(WORKER_POOL_THREADS, MAX_STATEMENT_THREADS, stated),
         }

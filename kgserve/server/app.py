@@ -52,6 +52,7 @@ from kgserve.platform.access.authentication import (
     require_key_if_exposed,
 )
 from kgserve.platform.data_folder_lock import DataFolderLock
+from kgserve.platform.file_descriptors import count_needed_descriptors, get_descriptor_limit, limit_connections
 from kgserve.platform.server_discovery import replace_wildcard_host_in_url
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import get_fork_server
@@ -370,6 +371,11 @@ def _warn_if_open_to_others(settings: Settings) -> None:
 def _warn_of_excess(settings: Settings) -> None:
     for each in find_excessive_limits(settings, measure_machine_resources(settings.data_dir)):
         logger.warning("limits_exceed_machine", **to_builtins(each))
+    if (limit := get_descriptor_limit()) < (needed := count_needed_descriptors(settings)):
+        reason = "raise it (ulimit -n, LimitNOFILE); idle stores are closed and connections refused earlier meanwhile"
+        logger.warning(
+            "few_descriptors", limit=limit, needed=needed, connections=limit_connections(settings), reason=reason
+        )
 
 
 class HttpServer(uvicorn.Server):

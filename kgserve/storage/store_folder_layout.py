@@ -24,7 +24,7 @@ import msgspec
 import structlog
 import xxhash
 
-from kgserve.errors import Conflict, InvalidInput, JournalDamaged, StorageFull
+from kgserve.errors import Conflict, DiskFull, InvalidInput, JournalDamaged, StorageFull
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, shorten_journal_path, write_file_atomically
 from kgserve.platform.settings import MEBIBYTE
@@ -418,24 +418,25 @@ def _file_mark(path: Path) -> FileFingerprint:
     return FileFingerprint(found.st_size, found.st_mtime_ns)
 
 
-def require_disk_space_for_write(folder: Path, size: int) -> None:
-    """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences."""
+def require_disk_space_for_write(folder: Path, size: int, *, frees_space: bool = False) -> None:
+    """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences.
+
+    frees_space: the write deletes, and may use the room that is kept free of other writes.
+    """
     free = shutil.disk_usage(folder).free
-    if free < MIN_FREE_BYTES + WRITE_ROOM_FACTOR * size:
+    if free < (0 if frees_space else MIN_FREE_BYTES) + WRITE_ROOM_FACTOR * size:
         raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left. Free some space and try again.")
 
 
 def require_disk_space_for_rebuild(folder: Path, size: int) -> None:
-    """Raise StorageFull unless the disk has room for an engine file built next to files of ``size`` bytes.
+    """Raise DiskFull unless the disk has room for an engine file built next to files of ``size`` bytes.
 
     The engine can hang if the disk fills up while it closes a file.
     """
     free = shutil.disk_usage(folder).free
     needed = REBUILD_ROOM_FACTOR * size + MIN_REBUILD_ROOM_BYTES
     if free < needed:
-        raise StorageFull(
-            f"A new engine file needs {needed // MEBIBYTE} MiB of disk space; {free // MEBIBYTE} are left."
-        )
+        raise DiskFull(f"A new engine file needs {needed // MEBIBYTE} MiB of disk space; {free // MEBIBYTE} are left.")
 
 
 def require_disk_space_for_dry_run(folder: Path, needed: int) -> None:

@@ -54,6 +54,7 @@ from kgserve.stores.placement import StorePlacement
 from kgserve.stores.planning_workspace import gather_planning_workspace, plan_unchanged_batch
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache
+from kgserve.stores.store_quota import StoreQuota
 from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
 
 log = structlog.get_logger()
@@ -103,7 +104,7 @@ class OpenStore:
         settings, background = around.settings, around.background
         self.observation = around.observation
         self.count = StoreWriteCounters()
-        self.name = layout.name
+        self.name, self.quota = layout.name, StoreQuota(settings, layout.root)
         self.feed = feed
         self.layout = layout
         self.settings = settings
@@ -502,7 +503,9 @@ class OpenStore:
         laps.lap("plan")
         size = sum(each.size for each in changes)
         if changes:
-            require_disk_space_for_write(self.layout.root, sum(write.batch.cost for write in writes))
+            frees_space = all(each.frees_space for each in changes)
+            cost = sum(write.batch.cost for write in writes)
+            require_disk_space_for_write(self.layout.root, cost, frees_space=frees_space)
             self.commits.append(changes)
             self.clock.record_stamp(changes[-1].time)
             laps.lap("journal")
@@ -584,6 +587,9 @@ class OpenStore:
             return followed.changes, [(writes[0], WriteReport(sequence=followed.changes[-1].sequence))]
         if writes and (planned := writes[0].plan) is not None:
             change, report = planned.change(self.state, now)
+            self.quota.check_nodes(self.state.nodes, change.nodes)
+            if not change.frees_space:
+                self.quota.check_bytes()
             if self.rows.rows().linked and change.nodes_deleted:
                 change = self.links.add_link_deletions(change)
                 report.edges_deleted += len(change.links_deleted)
@@ -605,6 +611,7 @@ class OpenStore:
                     pending.sequence = state.sequence + 1
                 batch = write.batch if pending is None else self._decide_batch(write, pending, workspace)
                 check_write_batch(batch, workspace, rules)
+                self.quota.check_batch(batch, state.nodes, workspace.nodes)
             except Exception as error:  # noqa: BLE001  # passed on to the caller
                 write.future.set_exception(error)
                 continue

@@ -18,7 +18,13 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, KgserveError, NoStore, OwnerUnreachable, ServedElsewhere, StoreOpening, Unavailable
 from kgserve.platform.closable import ClosableContext
-from kgserve.platform.durable_files import fsync_folder, translate_storage_errors
+from kgserve.platform.durable_files import DESCRIPTORS_USED_UP_MESSAGE, fsync_folder, translate_storage_errors
+from kgserve.platform.file_descriptors import (
+    DESCRIPTORS_PER_STORE,
+    count_free_descriptors,
+    count_needed_descriptors,
+    get_descriptor_limit,
+)
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.telemetry import Telemetry
 from kgserve.platform.nonblocking_reads import WouldBlock
@@ -108,13 +114,14 @@ class StorePool(ClosableContext, StoreRegistry):
         self._feeds = ChangeFeedRegistry(self.placement.layout)
         self._inbound = InboundLinkIndex(self)
         self.engine_places = EngineProcessLimiter(settings.engine_processes)
+        self._is_short_of_descriptors = get_descriptor_limit() < count_needed_descriptors(settings)
         self._closed = threading.Event()
         # One thread for all stores, so that compactions and checks never crowd out requests.
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
         self._dependencies = StoreDependencies(
             settings, self._background.submit, self.observation, ScratchEngineFileLruCache(), self.placement
         )
-        self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_lost, self.placement.index.tend)
+        self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_surplus, self.placement.index.tend)
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()
@@ -136,6 +143,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
     ) -> OpenStore:
         check_store_name(name)
+        self._make_room(2 * DESCRIPTORS_PER_STORE)
         entry = self._enter(name)
         try:
             store = entry.store
@@ -145,7 +153,7 @@ class StorePool(ClosableContext, StoreRegistry):
         except BaseException:
             self._leave(name)
             raise
-        self._close_surplus()
+        self._close_surplus(self.settings.max_open_stores)
         return store
 
     @override
@@ -468,6 +476,8 @@ class StorePool(ClosableContext, StoreRegistry):
         if layout.root.is_symlink():
             log.error("symlink_refused", store=name, path=str(layout.root))
             raise NoStore(name)
+        if self._is_short_of_descriptors and count_free_descriptors() < DESCRIPTORS_PER_STORE:
+            raise Unavailable(f"{DESCRIPTORS_USED_UP_MESSAGE} (while opening store {name!r})", retry_after=5)
         started = time.perf_counter()
         self.placement.index.forget(name)
         with translate_storage_errors(f"opening store {name!r}"):
@@ -509,8 +519,22 @@ class StorePool(ClosableContext, StoreRegistry):
             self.feeds.announce_created_store(layout.name)
         return store
 
-    def _close_surplus(self) -> None:
-        while (idle := self._pick_surplus()) is not None:
+    def _make_room(self, wanted: int) -> None:
+        """Close idle stores until ``wanted`` file descriptors are free, or no store is idle."""
+        while self._is_short_of_descriptors and count_free_descriptors() < wanted:
+            if not self._close_surplus(0, 1):
+                return
+
+    def _retire_surplus(self) -> None:
+        """Close open stores that this node no longer serves, and idle ones if descriptors are short."""
+        self._retire_lost()
+        self._make_room(2 * DESCRIPTORS_PER_STORE)
+
+    def _close_surplus(self, most: int, count: int | None = None) -> int:
+        """Close idle stores, at most ``count``, while more than ``most`` are open. Return how many were closed."""
+        closed = 0
+        while closed != count and (idle := self._pick_surplus(most)) is not None:
+            closed += 1
             name, entry = idle
             try:
                 with entry.gate:
@@ -519,10 +543,11 @@ class StorePool(ClosableContext, StoreRegistry):
                         self._close_store(store)
             finally:
                 self._leave(name)
+        return closed
 
-    def _pick_surplus(self) -> tuple[str, _PoolEntry] | None:
+    def _pick_surplus(self, most: int) -> tuple[str, _PoolEntry] | None:
         with self._lock:
-            if sum(entry.store is not None for entry in self._entries.values()) <= self.settings.max_open_stores:
+            if sum(entry.store is not None for entry in self._entries.values()) <= most:
                 return None
             for name, entry in self._entries.items():
                 if entry.leases == 0 and entry.store is not None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from kgserve.errors import Conflict
+from kgserve.errors import Conflict, Forbidden
 from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.metrics.telemetry import Telemetry
 from kgserve.platform.settings import Settings
@@ -211,11 +211,23 @@ class CallerScopedStores(StoreRegistry):
         self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
     ) -> OpenStore:
         stores = self._visible(name)
+        if create:
+            self._check_quota(name)
         try:
             return self._note_read(stores.acquire(name, create=create, at_least=self._at_least(at_least)))
         except Conflict:
             self._hide_twin(name)
             raise
+
+    def _check_quota(self, name: str) -> None:
+        """Raise Forbidden if this would be one store too many for the caller."""
+        most = self.settings.max_stores_per_key
+        if most and not self.placement.exists(name) and len(self.names()) >= most:
+            self.observation.stores_over_quota += 1
+            raise Forbidden(
+                f"the key {self._caller.name!r} may have {most} stores; drop one, use an existing store, or raise "
+                "--max-stores-per-key"
+            )
 
     @override
     def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
@@ -253,6 +265,7 @@ class CallerScopedStores(StoreRegistry):
     @override
     def adopt(self, name: str, folder: Path) -> None:
         stores = self._visible(name)
+        self._check_quota(name)
         try:
             stores.adopt(name, folder)
         except Conflict:

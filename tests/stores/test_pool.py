@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
+from kgserve.platform.file_descriptors import DESCRIPTORS_PER_STORE, count_free_descriptors, get_descriptor_limit
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import PATIENCE, assert_whole, batch, ids, settings, until
 
@@ -235,3 +238,34 @@ def test_open_stores_are_checked_periodically(tmp_path: Path) -> None:
         until(lambda: store.last_check is not None)
         assert store.last_check is not None
         assert store.last_check.ok
+
+
+@contextlib.contextmanager
+def few_descriptors(free: int) -> Generator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (get_descriptor_limit() - count_free_descriptors() + free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_idle_stores_close_when_descriptors_are_short(tmp_path: Path) -> None:
+    """A store that finds no descriptors is refused while others are in use, and opens once they are idle."""
+    names = [f"s{number}" for number in range(20)]
+    with few_descriptors(2 * DESCRIPTORS_PER_STORE + 10), StorePool(settings(tmp_path)) as pool:
+        for name in names:
+            write(pool, name, "a")
+        assert 0 < len(pool.open_stores()) < len(names)
+        with contextlib.ExitStack() as held:
+
+            def hold_all() -> None:
+                for name in names:
+                    held.enter_context(pool.lease(name))
+
+            with pytest.raises(Unavailable, match="LimitNOFILE") as refused:
+                hold_all()
+            assert refused.value.retry_after
+        for name in names:
+            with pool.lease(name) as store:
+                assert ids(store) == ["a"]

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import StorageFull
+from kgserve.graph.cypher.statement_execution import run_cypher_request
+from kgserve.graph.request_bodies import CypherRequest
 from kgserve.storage.model.node_edge_fields import ColumnSet, NodeExtrasUpsert
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.store_folder_layout import MIN_REBUILD_ROOM_BYTES, require_disk_space_for_rebuild
 from kgserve.stores.open_store import OpenStore
-from tests.stores.writing import ask, assert_whole, batch, ids, opened, write
+from kgserve.stores.pool import StorePool
+from tests.graphs import graph_of
+from tests.stores.writing import ask, assert_whole, batch, ids, opened, settings, write
 
 TAGGED = WriteBatch(nodes=[NodeUpsert(0, "tagged", "t", extras=NodeExtrasUpsert(tags=("x",)))])
 
@@ -74,3 +78,17 @@ def test_empty_extras_need_no_columns(tmp_path: Path) -> None:
         assert store.engine.width is ColumnSet.PLAIN
         write(store, WriteBatch(nodes=[NodeUpsert(0, "a", "t", content="x", extras=nothing, based_on=0)]))
         assert ids(store) == ["a"]
+
+
+def test_cypher_reads_need_no_disk_space(tmp_path: Path) -> None:
+    """The interpreter answers from the current rows while the engine's file has no room."""
+    count = CypherRequest(query="MATCH (n:Entity) RETURN count(n) AS count")
+    with StorePool(settings(tmp_path)) as pool, pool.lease("s", create=True) as store:
+        write(store, batch("a"))
+        ask(store)
+        with store.engine.commits:
+            write(store, TAGGED)
+            with too_large(store):
+                assert run_cypher_request(graph_of(pool, "s"), count).rows == [[2]]
+                with pytest.raises(StorageFull, match="A new engine file"):
+                    run_cypher_request(graph_of(pool, "s"), CypherRequest(query="RETURN list_sum([1, 2])"))

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.errors import NotFound
+from kgserve.errors import Forbidden, NotFound, QuotaExceeded
 from kgserve.platform.access.authentication import LOCAL_CALLER, AuthenticatedCaller
+from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.pool import StorePool
-from kgserve.stores.scoped_stores import scope_stores_to_caller
-from tests.stores.writing import settings
+from kgserve.stores.scoped_stores import CallerScopedStores, scope_stores_to_caller
+from tests.stores.writing import batch, settings, write
 
 
 @pytest.fixture
@@ -67,3 +68,27 @@ def test_named_change_notifications_are_filtered(pool: StorePool) -> None:
     pool.create("team-4")
     assert told == ["team-3", "team-3"]
     assert view.feeds.store_list_generation == pool.feeds.store_list_generation
+
+
+def test_quotas_refuse_growth_and_accept_deletions(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, max_store_nodes=2, max_stores_per_key=1)
+    with StorePool(chosen) as pool:
+        caller = AuthenticatedCaller("some", "write", ("s*",))
+        mine = CallerScopedStores(pool, caller)
+        with mine.lease("s1", create=True) as store:
+            write(store, batch("a", "b"))
+            with pytest.raises(QuotaExceeded, match="max-store-nodes"):
+                write(store, batch("b", "c"))
+            write(store, batch("a"))
+            write(store, WriteBatch(delete_nodes=["a"]))
+            write(store, batch("c"))
+            assert (store.state.nodes, store.quota.refusals) == (2, 1)
+            store.quota._max_bytes = 1
+            with pytest.raises(QuotaExceeded, match="max-store-mb"):
+                write(store, batch("b"))
+            write(store, WriteBatch(delete_nodes=["b"]))
+        with pytest.raises(Forbidden, match="max-stores-per-key"), mine.lease("s2", create=True):
+            pass
+        assert (mine.names(), pool.observation.stores_over_quota) == (["s1"], 1)
+        with pool.lease("s2", create=True):
+            assert mine.names() == ["s1", "s2"]

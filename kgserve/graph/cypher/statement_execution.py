@@ -17,7 +17,7 @@ import msgspec
 
 from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
 from kgserve.cypher.markdown_code_fences import blank_code_fences
-from kgserve.errors import Forbidden, InvalidInput
+from kgserve.errors import DiskFull, Forbidden, InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import (
     DEFAULT_RESULT_ROWS,
@@ -99,6 +99,13 @@ class StatementRouter:
         except InvalidInput as error:
             raise (refusal if _ENGINE_WORDS.search(self._text) else error) from None
 
+    def interpret_without_disk(self, full: DiskFull) -> InterpretedStatement:
+        """Return the statement for the interpreter, which needs no files; raise ``full`` if it does not accept it."""
+        try:
+            return self._interpreted()
+        except InvalidInput:
+            raise full from None
+
     def _interpret_call(self, refusal: Forbidden) -> InterpretedStatement:
         """Return a statement that calls a procedure of the interpreter, or that has a plan of it.
 
@@ -163,6 +170,8 @@ def _read(
             return answer
         except InvalidInput as refusal:
             statement = router.interpret(refusal)
+        except DiskFull as full:
+            statement = router.interpret_without_disk(full)
     with open_interpreted_result(graph, statement, seconds, most, control) as cursor:
         return use(cursor)
 

@@ -326,6 +326,8 @@ class Telemetry:
         self.call_seconds = LabeledHistograms()
         self.checks = LabeledCounter()
         self.streams_dropped = LabeledCounter()
+        self.stores_over_quota = 0
+        """New stores that the quota of stores per key refused."""
         self.slow = SlowOperationLog(settings.slow_ms)
         self.tracing = tracing or create_tracer(settings.otel_endpoint)
 

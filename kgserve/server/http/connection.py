@@ -29,6 +29,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, RateLimited, TimedOut, Unavailable
+from kgserve.platform.file_descriptors import limit_connections
 from kgserve.platform.metrics.telemetry import LabeledCounter
 from kgserve.server.http.error_responses import Header, HeadersTooLarge, UrlTooLong, error_code_of, render_error
 
@@ -105,7 +106,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     def from_settings(cls, settings: Settings) -> ConnectionLimits:
         """Return the limits that the settings configure."""
         return cls(
-            connections=settings.max_connections,
+            connections=limit_connections(settings),
             connections_per_address=settings.max_connections_per_address,
             head=settings.max_header_kb * KILOBYTE,
             url=settings.max_url_kb * KILOBYTE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -23,6 +24,7 @@ from kgserve.platform.codecs import convert_to_type, decode_json, find_lone_surr
 from kgserve.platform.duplicate_json_keys import find_duplicate_key
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
+from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
@@ -62,6 +64,8 @@ RENAMING_PARAMETERS = frozenset({FIELD_NAMES_PARAMETER})
 FIELD_NAMES_PARAMETER_BYTES = FIELD_NAMES_PARAMETER.encode()
 """Substring of every query that contains such a parameter."""
 MAX_INLINE_JSON_BYTES = 64 << 10  # decoding this much (0.1 ms) is faster than a switch to a thread and back
+_LARGE_BODY_DIGITS = 7
+"""Digits of a Content-Length from which on bodies of one caller are read in turn: 1 MB or more."""
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 NDJSON_TYPES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
@@ -256,12 +260,16 @@ async def decode_json_body(
     """
     if not optional:
         _check_headers(headers, _is_json)
-    body = await _body(headers, receive, service)
-    if optional and not body:
-        return into()
-    if optional:
-        _check_headers(headers, _is_json)
-    return await _decode_in_thread_if_large(service, body, into)
+    turns = service.admission.loop_turns
+    announced = _header(headers, b"content-length")
+    is_large = len(announced) >= _LARGE_BODY_DIGITS and announced.isdecimal()
+    async with turns.one(current_caller.get()) if is_large else nullcontext():
+        body = await _body(headers, receive, service)
+        if optional and not body:
+            return into()
+        if optional:
+            _check_headers(headers, _is_json)
+        return await _decode_in_thread_if_large(service, body, into)
 
 
 def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:

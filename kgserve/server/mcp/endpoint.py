@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _LISTEN_HEADER = (b"mcp-method", b"subscriptions/listen")
+_SESSION_HEADER, _INITIALIZE = b"mcp-session-id", b'"initialize"'
 _BAD_REQUEST, _TOO_LARGE = 400, 413
 _INVALID_REQUEST = -32600
 _VALIDATION_ERROR_PREFIX = "Validation error: "
@@ -40,6 +41,7 @@ class McpEndpoint:
     """ASGI application of MCP; serves while `running` is active. The first requests wait for the import."""
 
     def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl, forwarder: ClusterNodeHttpClient) -> None:
+        self._turns = threads.loop_turns
         self._load = partial(_load, graphs, threads, forwarder)
         self._stop_timeout = graphs.settings.shutdown_grace / 4
         self._wanted = asyncio.Event()
@@ -65,6 +67,11 @@ class McpEndpoint:
             receive, body = await _read_ahead(receive, limit)
             if (twice := find_duplicate_key(body)) is not None:
                 await _refuse_duplicate_key(send, twice)
+                return
+            if _INITIALIZE in body and not any(name == _SESSION_HEADER for name, _ in scope["headers"]):
+                # The SDK takes milliseconds of the event loop to begin a session.
+                async with self._turns.one(scope["state"]["request_context"].accounting_name):
+                    await self._handle(served, scope, receive, send)
                 return
         if scope["method"] != "GET" and _LISTEN_HEADER not in scope["headers"]:
             await self._handle(served, scope, receive, send)

@@ -117,6 +117,13 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         links = 0 if self.links is None else len([*self.links_put()]) + len(self.links_deleted)
         return nodes + edges + links
 
+    @property
+    def frees_space(self) -> bool:
+        """True if it deletes at least as many rows as it puts."""
+        put = (self.nodes_created, self.nodes_updated, self.edges_created, self.edges_updated, self.edges_touched)
+        deleted = (self.nodes_deleted, self.edges_deleted, self.links_deleted)
+        return 0 < sum(map(len, deleted)) >= sum(map(len, put))
+
     def links_put(self) -> Iterator[CrossStoreLinkRow]:
         """Yield the links that the change set writes."""
         yield from self.links_created
