@@ -121,7 +121,9 @@ class StorePool(ClosableContext, StoreRegistry):
         self._dependencies = StoreDependencies(
             settings, self._background.submit, self.observation, ScratchEngineFileLruCache(), self.placement
         )
-        self._tender = MaintenanceTicker(self._all_open, self.peek_open, self._retire_surplus, self.placement.index.tend)
+        self._tender = MaintenanceTicker(
+            self._all_open, self.peek_open, self._retire_surplus, self.placement.index.tend
+        )
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
         self._checker.start()
         self.placement.clear_trash()

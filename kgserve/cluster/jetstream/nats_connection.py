@@ -202,8 +202,8 @@ class NatsConnection:
     async def _end(self) -> None:
         await self._client.close()
         # After an attempt to connect that was cancelled, `close` does nothing, and the socket stays open.
-        transport = self._client._transport  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        if transport:
+        transport = self._client._transport  # noqa: SLF001
+        if transport is not None:
             transport.close()
             with suppress(OSError):
                 await transport.wait_closed()

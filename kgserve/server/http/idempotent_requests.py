@@ -57,6 +57,10 @@ class RequestCycle(Protocol):
         """Send an ASGI message."""
         ...
 
+    def send_plain_json(self, body: bytes) -> bool:
+        """Send the answer 200 with a JSON body; False if it has to be sent by `send_complete`."""
+        ...
+
     async def send_complete(self, answer: HttpResponse) -> None:
         """Send a complete response."""
         ...
@@ -85,6 +89,10 @@ class RecordedCycle:
             self._status, self._sent = int(message["status"]), [*message["headers"]]
         elif message["type"] == "http.response.body":
             self._parts.append(message.get("body", b""))
+
+    def send_plain_json(self, body: bytes) -> bool:  # noqa: ARG002
+        """Return False: `send_complete` records the answer."""
+        return False
 
     async def send_complete(self, answer: HttpResponse) -> None:
         """Record a complete response."""
