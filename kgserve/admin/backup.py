@@ -16,8 +16,8 @@ from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, Kgs
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.row_digest import format_digest, parse_digest
 from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.model.store_rows_digest import format_digest, parse_digest
 from kgserve.storage.store_folder_layout import STORE_FOLDER_SUFFIX, read_closed_store_state
 from kgserve.stores.backup.api import (
     BackupAnswer,

@@ -22,7 +22,7 @@ from kgserve.platform.network_addresses import is_wildcard_address
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
-from kgserve.stores.placement import StorePlacement
+from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.pool import PlacementFactory, StorePool
 
 if TYPE_CHECKING:

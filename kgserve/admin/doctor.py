@@ -36,7 +36,7 @@ from kgserve.storage.store_folder_layout import (
     read_last_history_sequence,
     wal_path,
 )
-from kgserve.stores.placement import NODE_FILE
+from kgserve.stores.local_placement import NODE_FILE
 from kgserve.stores.pool import StorePool
 from kgserve.stores.recovery import salvage_damaged_store as salvage_store
 

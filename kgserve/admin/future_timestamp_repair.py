@@ -24,7 +24,7 @@ from kgserve.storage.model.node_edge_rows import (
     encode_edge_attributes,
     split_edge_attributes,
 )
-from kgserve.storage.model.row_digest import update_digest_for_row_changes, update_links_state
+from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes, update_links_state
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS, WriteReport, choose_commit_time
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.writer import PlannedWrite

@@ -27,7 +27,7 @@ from kgserve.platform.version import __version__
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexer import IndexWorker
-from kgserve.stores.cluster_api import ClusterStatus, NodeState
+from kgserve.stores.cluster_models import ClusterStatus, NodeState
 from kgserve.stores.open_store import OpenStore
 
 if TYPE_CHECKING:

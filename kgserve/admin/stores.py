@@ -48,10 +48,10 @@ from kgserve.projections.indexer import IndexWorker
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.projection_statuses import IndexStatus
-from kgserve.storage.model.row_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_digest
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, MemorySettingsChange, StoreSettings
 from kgserve.storage.store_folder_layout import MIN_FREE_BYTES, StoreDescription
-from kgserve.stores.cluster_api import (
+from kgserve.stores.cluster_models import (
     ClusterFormatUpgradeAnswer,
     ClusterStatus,
     DrainAnswer,
@@ -60,8 +60,8 @@ from kgserve.stores.cluster_api import (
     StoreMoveAnswer,
     StoreMoveRequest,
 )
+from kgserve.stores.local_placement import RemoteStore
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.placement import RemoteStore
 
 MAX_LISTED_STORE_TYPES = 100
 MAX_LISTED_LANGUAGES = 10

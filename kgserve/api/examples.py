@@ -28,6 +28,7 @@ from kgserve.graph.answers import (
     CallerInfo,
     ChangesPage,
     CommitChangeEntry,
+    CountNodesAnswer,
     CypherAnswer,
     CypherVocabulary,
     DeleteEdgeAnswer,
@@ -41,7 +42,6 @@ from kgserve.graph.answers import (
     InjectAnswer,
     LlmContextAnswer,
     Node,
-    NodeCountAnswer,
     NodeHistory,
     NodeHistoryState,
     NodePage,
@@ -73,14 +73,14 @@ from kgserve.graph.compat.versioned_nodes_api import (
     SubgraphNodeInput,
     SubgraphNodeResult,
 )
-from kgserve.graph.node_merge_api import MergeAnswer, MergeIntoRequest, UnmergeAnswer, UnmergeRequest
+from kgserve.graph.node_merge_models import MergeAnswer, MergeIntoRequest, UnmergeAnswer, UnmergeRequest
 from kgserve.graph.visualization_api import CommitTimeline, DrawnEdgeColumns, DrawnNodeColumns, GraphDrawing
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
 from kgserve.storage.model.projection_statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
 from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
-from kgserve.stores.cluster_api import (
+from kgserve.stores.cluster_models import (
     ClusterFormatUpgradeAnswer,
     ClusterNode,
     ClusterStatus,
@@ -203,7 +203,7 @@ NODE_PAGE_EXAMPLE = NodePage(nodes=[_NODE_EXAMPLE], next_cursor=None)
 GET_NODES_REQUEST_EXAMPLE: dict[str, Any] = {"ids": ["req-001", "req-002"]}
 GET_NODES_ANSWER_EXAMPLE = NodesByIdAnswer(nodes=[_NODE_EXAMPLE], missing=["req-002"])
 COUNT_REQUEST_EXAMPLE: dict[str, Any] = {"types": ["requirement"], "attributes": {"status": "open"}}
-COUNT_ANSWER_EXAMPLE = NodeCountAnswer(count=1, exact=True, sequence=1)
+COUNT_ANSWER_EXAMPLE = CountNodesAnswer(count=1, exact=True, sequence=1)
 DELETE_NODES_REQUEST_EXAMPLE: dict[str, Any] = {"attributes": {"status": "dropped"}, "dry_run": True}
 DELETE_NODES_ANSWER_EXAMPLE = DeleteNodesAnswer(
     dry_run=True, count=1, ids=["req-007"], edges_deleted=2, missing=[], more=False, sequence=1

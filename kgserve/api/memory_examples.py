@@ -26,7 +26,7 @@ from kgserve.memory.api import (
     UnmergedMemoryPair,
     UpdatedMemory,
 )
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     ConfidenceBucket,
     ConfidenceHistogram,
     CreatedEntity,
@@ -35,7 +35,7 @@ from kgserve.memory.entities_api import (
     CreateRelationsAnswer,
     DeleteEntitiesAnswer,
     DeleteRelationsAnswer,
-    EntityGraph,
+    EntityNeighborhoodAnswer,
     EntityPage,
     EntityRelation,
     EntityWithMemories,
@@ -53,15 +53,15 @@ from kgserve.memory.entities_api import (
     UpdatedEntity,
 )
 from kgserve.memory.extraction.marks import ExtractionQueueAnswer
-from kgserve.memory.hierarchy_api import MemoryAncestorOrDescendant
-from kgserve.memory.reflect_api import (
+from kgserve.memory.hierarchy_models import MemoryAncestorOrDescendant
+from kgserve.memory.reflect_models import (
     ConceptCandidate,
     MemoryParentPlacement,
     MemoryReflectionAnswer,
     ReflectionProposal,
 )
 from kgserve.memory.relationships import MemoryDetails
-from kgserve.memory.retain_forget_recall_api import (
+from kgserve.memory.retain_forget_recall_models import (
     ForgetAnswer,
     RetainAnswer,
     RetainBatchAnswer,
@@ -334,7 +334,7 @@ DELETE_ENTITIES_ANSWER_EXAMPLE = DeleteEntitiesAnswer(
     memories_shared=0,
     sequence=2,
 )
-ENTITY_GRAPH_EXAMPLE = EntityGraph(
+ENTITY_GRAPH_EXAMPLE = EntityNeighborhoodAnswer(
     nodes=[EntityWithMemories(**_ENTITY_FIELDS_EXAMPLE, depth=0, memory_count=1, memories=[MEMORY_EXAMPLE])],
     edges=[],
     truncated=False,

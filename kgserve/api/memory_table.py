@@ -21,7 +21,7 @@ from kgserve.memory import (
 )
 from kgserve.memory.api import ConsolidationRuns, MemoryPage, RecallAnswer
 from kgserve.memory.consolidation import operations
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     ConfidenceHistogram,
     EntityPage,
     MemoryGrowth,

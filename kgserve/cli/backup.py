@@ -232,7 +232,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRe
 
     from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP_ROUTE
-    from kgserve.storage.model.row_digest import format_digest
+    from kgserve.storage.model.store_rows_digest import format_digest
     from kgserve.stores.backup.folder import BackupFolder
 
     started = time.perf_counter()

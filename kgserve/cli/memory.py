@@ -21,8 +21,8 @@ from kgserve.cli.options import add_server_options, get_click_option_value, open
 from kgserve.cli.terminal import as_json_option, print_json_if_requested
 from kgserve.errors import KgserveError
 from kgserve.memory.api import ConsolidationReport, Memory, RecalledMemory, UndoConsolidationAnswer
-from kgserve.memory.reflect_api import MemoryReflectionAnswer, format_memory_line, format_proposal_line
-from kgserve.memory.retain_forget_recall_api import (
+from kgserve.memory.reflect_models import MemoryReflectionAnswer, format_memory_line, format_proposal_line
+from kgserve.memory.retain_forget_recall_models import (
     DEFAULT_AGENT_RECALL_BUDGET_TOKENS,
     DEFAULT_AGENT_RECALL_LIMIT,
     MAX_CONVERSATION_MESSAGES,

@@ -28,7 +28,11 @@ from kgserve.graph.answers import BrowserApiKey, EntityVersion, ImportAnswer, Li
 from kgserve.graph.compat.versioned_nodes_api import PutNodeAnswer, PutNodeRequest
 from kgserve.graph.query_parameters import EntityHistoryRequest, NodeListParameters
 from kgserve.graph.request_bodies import CypherRequest, SearchQueryVariant
-from kgserve.memory.hierarchy_api import AncestorMemoriesRequest, DescendantMemoriesRequest, MemoryAncestorOrDescendant
+from kgserve.memory.hierarchy_models import (
+    DescendantMemoriesRequest,
+    MemoryAncestorOrDescendant,
+    MemoryParentChainRequest,
+)
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.text.language_detection import LanguageSetting
 from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice, LateInteraction
@@ -257,7 +261,7 @@ def ancestors(
 ) -> ClientRequest[list[MemoryAncestorOrDescendant]]:
     """List the ancestors of a memory, nearest first."""
     return ANCESTORS_ROUTE.ask(
-        store, AncestorMemoriesRequest(memory_id=memory_id, layer=layer, as_of=_as_of_text(as_of))
+        store, MemoryParentChainRequest(memory_id=memory_id, layer=layer, as_of=_as_of_text(as_of))
     )
 
 

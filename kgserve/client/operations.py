@@ -23,6 +23,7 @@ from kgserve.client.wire import ClientRequest, ClientRoute
 from kgserve.graph.answers import (
     CallerInfo,
     ChangesPage,
+    CountNodesAnswer,
     CypherVocabulary,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
@@ -30,7 +31,6 @@ from kgserve.graph.answers import (
     HealthStatus,
     InjectAnswer,
     LlmContextAnswer,
-    NodeCountAnswer,
     NodeHistory,
     NodesByIdAnswer,
     NodeWithEdgesAnswer,
@@ -50,7 +50,7 @@ from kgserve.graph.compat.versioned_nodes_api import (
     SubgraphEdgeInput,
     SubgraphNodeInput,
 )
-from kgserve.graph.node_merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
+from kgserve.graph.node_merge_models import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
 from kgserve.graph.query_parameters import (
     DropStoreParameters,
     EdgeIdRequest,
@@ -106,7 +106,7 @@ from kgserve.memory.api import (
     UpdatedMemory,
     UpdateMemoryRequest,
 )
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     ConfidenceHistogram,
     ConfidenceHistogramQuery,
     CreatedEntity,
@@ -117,12 +117,12 @@ from kgserve.memory.entities_api import (
     DeleteEntitiesRequest,
     DeleteEntityRequest,
     DeleteRelationsAnswer,
-    EntityGraph,
     EntityGraphRequest,
     EntityIdRequest,
     EntityInput,
     EntityListQuery,
     EntityMemoriesRequest,
+    EntityNeighborhoodAnswer,
     EntityPage,
     EntityWithRelations,
     MemoryCountsQuery,
@@ -140,10 +140,10 @@ from kgserve.memory.entities_api import (
     UpdateEntityRequest,
 )
 from kgserve.memory.extraction.marks import ExtractionQueueAnswer, ExtractionQueueRequest
-from kgserve.memory.hierarchy_api import MemoryDetailsRequest
-from kgserve.memory.reflect_api import MemoryReflectionAnswer, MemoryReflectionRequest
+from kgserve.memory.hierarchy_models import MemoryDetailsRequest
+from kgserve.memory.reflect_models import MemoryReflectionAnswer, MemoryReflectionRequest
 from kgserve.memory.relationships import MemoryDetails
-from kgserve.memory.retain_forget_recall_api import (
+from kgserve.memory.retain_forget_recall_models import (
     ConversationMessage,
     ForgetAnswer,
     ForgetRequest,
@@ -161,7 +161,7 @@ from kgserve.stores.backup.api import (
     StoreBackupAnswer,
     StoreBackupRequest,
 )
-from kgserve.stores.cluster_api import (
+from kgserve.stores.cluster_models import (
     ClusterFormatUpgradeAnswer,
     ClusterStatus,
     DrainAnswer,
@@ -197,7 +197,7 @@ STATS_ROUTE = ClientRoute("stats", "GET", "/api/memory/{store}/stats", StoreStat
 LINKS_ROUTE = ClientRoute("links", "GET", "/api/memory/{store}/links", LinkedStoresAnswer, reads=True)
 NODE_ROUTE = ClientRoute("node", "GET", "/api/memory/{store}/nodes/{id}", NodeWithEdgesAnswer, reads=True)
 GET_NODES_ROUTE = ClientRoute("get_nodes", "POST", "/api/memory/{store}/get", NodesByIdAnswer, in_body=True, reads=True)
-COUNT_ROUTE = ClientRoute("count", "POST", "/api/memory/{store}/count", NodeCountAnswer, in_body=True, reads=True)
+COUNT_ROUTE = ClientRoute("count", "POST", "/api/memory/{store}/count", CountNodesAnswer, in_body=True, reads=True)
 DELETE_NODES_ROUTE = ClientRoute("delete_nodes", "POST", "/api/memory/{store}/delete", DeleteNodesAnswer, in_body=True)
 DESCRIBE_SCHEMA_ROUTE = ClientRoute(
     "describe_schema", "GET", "/api/memory/{store}/schema", StoreTypesAndTags, reads=True
@@ -264,7 +264,9 @@ DELETE_ENTITY_ROUTE = ClientRoute("delete_entity", "DELETE", "/api/entities/{id}
 DELETE_ENTITIES_ROUTE = ClientRoute(
     "delete_entities", "POST", "/api/entities/delete", DeleteEntitiesAnswer, in_body=True
 )
-ENTITY_GRAPH_ROUTE = ClientRoute("entity_graph", "GET", "/api/entities/{id}/graph", EntityGraph, reads=True)
+ENTITY_GRAPH_ROUTE = ClientRoute(
+    "entity_graph", "GET", "/api/entities/{id}/graph", EntityNeighborhoodAnswer, reads=True
+)
 MERGE_ENTITIES_ROUTE = ClientRoute("merge_entities", "POST", "/api/entities/{id}/merge", MergeAnswer, in_body=True)
 ENTITY_MEMORIES_ROUTE = ClientRoute("entity_memories", "GET", "/api/entities/{id}/memories", MemoryPage, reads=True)
 RELATIONS_ROUTE = ClientRoute("relations", "GET", "/api/relations", RelationPage, reads=True)
@@ -650,7 +652,7 @@ def count(
     tags: Iterable[str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     valid_at: str | None = None,
-) -> ClientRequest[NodeCountAnswer]:
+) -> ClientRequest[CountNodesAnswer]:
     """Count the nodes that match a filter.
 
     Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
@@ -1863,7 +1865,7 @@ def entity_graph(  # noqa: PLR0913 - the fields of the request
     max_nodes: int = 100,
     max_memories: int = 10,
     touch: bool = True,
-) -> ClientRequest[EntityGraph]:
+) -> ClientRequest[EntityNeighborhoodAnswer]:
     """List what an entity is related to, with memories.
 
     Return the entities within a distance from one entity, following relations in both directions.

@@ -27,7 +27,7 @@ from kgserve.platform.server_discovery import (
     resolve_server_at_url,
 )
 from kgserve.platform.settings import load_settings
-from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
+from kgserve.stores.cluster_models import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -59,14 +59,14 @@ from kgserve.storage.journal.snapshot import list_snapshots
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, open_journal
-from kgserve.stores.cluster_api import (
+from kgserve.stores.cluster_models import (
     ClusterFormatUpgradeAnswer,
     ClusterNode,
     ClusterStatus,
     NodeState,
     StoreMoveAnswer,
 )
-from kgserve.stores.placement import (
+from kgserve.stores.local_placement import (
     NODE_FILE,
     CommitLog,
     OpenStoreLookup,

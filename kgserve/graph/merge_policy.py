@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import TooLarge
-from kgserve.graph.node_merge_api import MergeIntoRequest
+from kgserve.graph.node_merge_models import MergeIntoRequest
 from kgserve.graph.request_validation import ValidationErrorCollector, encode_canonical_attributes_json
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasUpsert
@@ -18,7 +18,7 @@ from kgserve.storage.model.write_batch import NodeUpsert
 _attributes = json_decoder(dict[str, Any]).decode
 
 
-class MergedFieldsWrite(msgspec.Struct, frozen=True):
+class MergeSurvivorWrite(msgspec.Struct, frozen=True):
     """The write to the surviving node, and the paths of the fields it took over.
 
     ``left`` are the fields where the two differed and its own value was kept.
@@ -43,7 +43,7 @@ def _mergeable(row: NodeRow) -> _MergeableFields:
     return _MergeableFields(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeIntoRequest) -> MergedFieldsWrite:
+def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeIntoRequest) -> MergeSurvivorWrite:
     """Return the write to the surviving node. Raises TooLarge and InvalidInput if the result exceeds a limit."""
     old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
@@ -54,7 +54,7 @@ def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeIntoRequest
         _merge_attributes(old.attributes, other.attributes, wanted.attributes),
     )
     put = _put(into.id, old, new, wanted.created_by or "")
-    return MergedFieldsWrite(
+    return MergeSurvivorWrite(
         put, sorted(_differing_paths(old, new)), sorted(_differing_paths(new, other) & _set_paths(other))
     )
 

@@ -24,9 +24,9 @@ from kgserve.graph.as_of_resolution import (
     find_merge_redirect_at_commit,
     list_nodes_at,
 )
-from kgserve.graph.merge_policy import MergedFieldsWrite, MergeReversal, merge_node_fields, revert_merged_fields
+from kgserve.graph.merge_policy import MergeReversal, MergeSurvivorWrite, merge_node_fields, revert_merged_fields
 from kgserve.graph.mutations import estimate_batch_bytes
-from kgserve.graph.node_merge_api import (
+from kgserve.graph.node_merge_models import (
     MAX_MOVED_EDGES,
     MAX_REPORTED_FIELDS,
     MergeAnswer,
@@ -38,8 +38,8 @@ from kgserve.graph.node_merge_api import (
 from kgserve.graph.request_validation import ValidationErrorCollector, check_author, validate_identifier_length
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.graph.versioned_writes import get_written_node_row
+from kgserve.projections.cross_store_links.cross_store_link_index import CrossStoreLinkReader
 from kgserve.projections.history.row_state_history import HistoryFile
-from kgserve.projections.links.cross_store_link_index import CrossStoreLinkReader
 from kgserve.storage.model.merge_redirects import (
     MAX_REDIRECTS,
     MERGED_INTO_RELATION,
@@ -104,7 +104,7 @@ class _MergePlan(msgspec.Struct, frozen=True):
 
     batch: WriteBatch
     into: str
-    taken: MergedFieldsWrite
+    taken: MergeSurvivorWrite
     moved: int
     dropped: int
     loops: int
@@ -130,7 +130,7 @@ def _plan_merge(
 ) -> _MergePlan:
     absorbed, into, again = _require_nodes(rows, wanted, store)
     author = wanted.created_by or ""
-    taken = MergedFieldsWrite(NodeUpsert(0, into.id), [], []) if again else merge_node_fields(into, absorbed, wanted)
+    taken = MergeSurvivorWrite(NodeUpsert(0, into.id), [], []) if again else merge_node_fields(into, absorbed, wanted)
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
     keys = [move_edge_key_to_survivor(row.key, absorbed.id, into.id) for row in moving]

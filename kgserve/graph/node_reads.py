@@ -20,12 +20,12 @@ from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import (
     MAX_EXAMPLE_CHARS,
     MAX_REPORTED_ITEMS,
+    CountNodesAnswer,
     DeleteNodesAnswer,
     Edge,
     ListedNode,
     ListedNodePage,
     Node,
-    NodeCountAnswer,
     NodePage,
     NodesByIdAnswer,
     NodeWithEdgesAnswer,
@@ -463,7 +463,7 @@ MAX_EDGES_PER_DELETION = 100_000
 """Edges deleted with the nodes of one deletion, unless a single node has more."""
 
 
-def count_matching_nodes(graph: StoreHandle, request: CountNodesRequest) -> NodeCountAnswer:
+def count_matching_nodes(graph: StoreHandle, request: CountNodesRequest) -> CountNodesAnswer:
     """Count the nodes of any of `types`, with all of `tags` and `attributes`; without a filter, all nodes.
 
     Without `valid_at`, only nodes valid now are counted, as in lists. If more than 500,000 nodes would have to be
@@ -479,7 +479,7 @@ def count_matching_nodes(graph: StoreHandle, request: CountNodesRequest) -> Node
         )
     if not found.exact and graph.most_edges is not None:
         raise WouldBlock
-    return NodeCountAnswer(count=found.count, exact=found.exact, sequence=sequence)
+    return CountNodesAnswer(count=found.count, exact=found.exact, sequence=sequence)
 
 
 def estimate_node_count_cost(request: CountNodesRequest) -> int:

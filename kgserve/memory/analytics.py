@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from typing import TypeVar
 
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     ConfidenceBucket,
     ConfidenceHistogram,
     ConfidenceHistogramQuery,

@@ -53,7 +53,7 @@ class TopTwoConceptScores(NamedTuple):
         return self.score >= least and self.score - self.second_score >= MIN_SCORE_LEAD
 
 
-def score_concepts_for_memories(
+def find_best_concepts_for_memories(
     memories: UnitVectors, concepts: UnitVectors, below: Sequence[UnitVectors], shared: FloatArray
 ) -> list[TopTwoConceptScores]:
     """Return the best concepts of each memory; at least one concept is required.

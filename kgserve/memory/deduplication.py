@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.memory.api import EPISODE_LAYER, MemoryEntityInput, StoreOutcome
-from kgserve.memory.hierarchy_api import can_merge_memory_layers, can_merge_memory_types, check_parent_memory_layer
+from kgserve.memory.hierarchy_models import can_merge_memory_layers, can_merge_memory_types, check_parent_memory_layer
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.settings import DedupPolicy

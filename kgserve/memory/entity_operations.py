@@ -14,7 +14,7 @@ from kgserve.errors import Conflict, NotFound
 from kgserve.graph import node_merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.mutations import list_memories_about
-from kgserve.graph.node_merge_api import MergeAnswer, MergeNodeRequest
+from kgserve.graph.node_merge_models import MergeAnswer, MergeNodeRequest
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import (
     ValidationErrorCollector,
@@ -24,7 +24,7 @@ from kgserve.graph.request_validation import (
 )
 from kgserve.graph.store_handle import StoreHandle, map_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     DEFAULT_STRENGTH,
     CreatedEntity,
     CreatedRelation,
@@ -37,10 +37,10 @@ from kgserve.memory.entities_api import (
     DeleteEntityRequest,
     DeleteRelationsAnswer,
     DeleteRelationsRequest,
-    EntityGraph,
     EntityGraphRequest,
     EntityIdRequest,
     EntityInput,
+    EntityNeighborhoodAnswer,
     EntityRelation,
     EntityWithMemories,
     EntityWithRelations,
@@ -346,7 +346,7 @@ def _memory_ids_about(rows: RowsSnapshot, entity: str) -> list[str]:
     ]
 
 
-def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityGraph:
+def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityNeighborhoodAnswer:
     """Return the entities within a distance from one entity, following relations in both directions.
 
     The answer includes the relations between them and the most confident memories about each. The memories count as
@@ -368,7 +368,7 @@ def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityGraph
             sequence, relations = rows.at, edges_to_relations(store, rows, around.between(depths))
         if request.touch and graph.graphs.caller.has_role("write"):
             _record_uses(store, nodes, now)
-        return EntityGraph(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
+        return EntityNeighborhoodAnswer(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
 
 
 class _RelationGraph:

@@ -21,7 +21,7 @@ from kgserve.embedding.cache import EmbeddingCache, embedding_cache_key
 from kgserve.errors import KgserveError, Unavailable
 from kgserve.memory.consolidation.apply import list_nodes_of_type_newest_first
 from kgserve.memory.consolidation.plan import ConsolidationRunRecord, decode_run_record
-from kgserve.memory.reflect_api import ReflectionRunAttributes, decode_reflection_record
+from kgserve.memory.reflect_models import ReflectionRunAttributes, decode_reflection_record
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest

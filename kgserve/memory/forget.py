@@ -22,7 +22,12 @@ from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.forget_entity import erase_entity, forget_entity
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.memory.multi_store_recall import recall_best_memories
-from kgserve.memory.retain_forget_recall_api import ForgetAnswer, ForgetQueryMatch, ForgetRequest, UnerasedDataLocation
+from kgserve.memory.retain_forget_recall_models import (
+    ForgetAnswer,
+    ForgetQueryMatch,
+    ForgetRequest,
+    UnerasedDataLocation,
+)
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.memory.short_memory_ids import expand_short_ids
 from kgserve.memory.undo_forget_entity import restore_entity

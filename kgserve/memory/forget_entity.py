@@ -24,7 +24,7 @@ from kgserve.memory.deleted_entities import find_deleted_entity
 from kgserve.memory.erasure import remove_memories_from_run_records
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.memory.name_search import NameMatcher
-from kgserve.memory.retain_forget_recall_api import (
+from kgserve.memory.retain_forget_recall_models import (
     ForgetAnswer,
     ForgetRequest,
     ForgottenMemory,

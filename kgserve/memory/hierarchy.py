@@ -10,11 +10,11 @@ from kgserve.graph.graph_reader import GraphReader, query_memory_hierarchy
 from kgserve.graph.request_validation import require_valid_identifier
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.associations import list_entities_of_memories
-from kgserve.memory.hierarchy_api import (
-    AncestorMemoriesRequest,
+from kgserve.memory.hierarchy_models import (
     DescendantMemoriesRequest,
     MemoryAncestorOrDescendant,
     MemoryHierarchyPage,
+    MemoryParentChainRequest,
 )
 from kgserve.memory.memory_crud import find_active_memory, require_memory
 from kgserve.memory.serialization import build_memory_fields
@@ -42,7 +42,7 @@ def list_descendant_memories(graph: StoreHandle, request: DescendantMemoriesRequ
     return _below(graph, request, near=False)
 
 
-def list_ancestor_memories(graph: StoreHandle, request: AncestorMemoriesRequest) -> list[MemoryAncestorOrDescendant]:
+def list_memory_parent_chain(graph: StoreHandle, request: MemoryParentChainRequest) -> list[MemoryAncestorOrDescendant]:
     """Return the active ancestors of a memory, nearest first, at most 100.
 
     Raises the same errors as `list_child_memories`.

@@ -25,7 +25,7 @@ from kgserve.memory.extraction.llm.prompts import (
     parse_llm_answer_with_citations,
 )
 from kgserve.memory.multi_store_recall import recall_best_memories
-from kgserve.memory.reflect_api import MemoryReflectionAnswer, MemoryReflectionRequest, ReflectionProposal
+from kgserve.memory.reflect_models import MemoryReflectionAnswer, MemoryReflectionRequest, ReflectionProposal
 from kgserve.stores.open_store import OpenStore
 
 MAX_ANSWER_MEMORIES = 20

@@ -15,7 +15,7 @@ from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import Memory, ReadMemoryRequest
 from kgserve.memory.entity_operations import edges_to_relations
 from kgserve.memory.hierarchy import to_memories_with_depth
-from kgserve.memory.hierarchy_api import MemoryDetailsRequest
+from kgserve.memory.hierarchy_models import MemoryDetailsRequest
 from kgserve.memory.memory_crud import get_memory
 from kgserve.memory.relationships import FormerMemory, MemoryDetails, MemoryRelationship
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds

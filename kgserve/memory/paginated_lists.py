@@ -14,7 +14,7 @@ from kgserve.graph.request_validation import ValidationErrorCollector, parse_att
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoryListQuery, MemoryPage
 from kgserve.memory.deleted_entities import find_deleted_entity
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     EntityListQuery,
     EntityMemoriesRequest,
     EntityPage,

@@ -28,7 +28,7 @@ from kgserve.memory.concept_placement import (
     TopTwoConceptScores,
     UnitVectors,
     cluster_memories,
-    score_concepts_for_memories,
+    find_best_concepts_for_memories,
 )
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.candidates import (
@@ -41,7 +41,7 @@ from kgserve.memory.consolidation.plan import ConsolidationPlan, ConsolidationRu
 from kgserve.memory.deduplication import Deduplicator
 from kgserve.memory.hierarchy import get_active_memory
 from kgserve.memory.memory_crud import NO_LLM_MESSAGE
-from kgserve.memory.reflect_api import (
+from kgserve.memory.reflect_models import (
     CONTRADICTS,
     MAX_CONCEPT_NAME_CHARS,
     MAX_PROPOSALS,
@@ -327,7 +327,7 @@ class _ReflectionRun:
         for row, node_id in enumerate(ids):
             if own := about[node_id]:
                 shared[row] = [len(own & each.entities) / len(own) for each in concepts]
-        return score_concepts_for_memories(
+        return find_best_concepts_for_memories(
             vectors, np.stack([each.vector for each in concepts]), [each.below for each in concepts], shared
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kgserve.errors import Conflict, InvalidInput
 from kgserve.graph.former_versions import is_former_version_id
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.entity_models import RelationInput
 from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow

@@ -38,7 +38,7 @@ from kgserve.memory.memory_crud import (
 )
 from kgserve.memory.recall_scoring import find_known_name_ids, is_any_name_in_text, list_text_name_candidates
 from kgserve.memory.relation_ends import resolve_relation_key
-from kgserve.memory.retain_forget_recall_api import (
+from kgserve.memory.retain_forget_recall_models import (
     CONVERSATION_ROLES,
     MAX_CONVERSATION_MESSAGES,
     ConversationMessage,

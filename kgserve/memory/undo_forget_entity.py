@@ -12,7 +12,7 @@ from kgserve.graph.as_of_resolution import caught_up_history
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.deleted_entities import MAX_DELETED_ENTITY_MEMORIES, find_deleted_entity
 from kgserve.memory.name_search import NameMatcher
-from kgserve.memory.retain_forget_recall_api import ForgetAnswer, ForgetRequest
+from kgserve.memory.retain_forget_recall_models import ForgetAnswer, ForgetRequest
 from kgserve.memory.serialization import name_or_id
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names

@@ -36,7 +36,7 @@ def open_database(path: Path | None, script: str, format_: int, **options: Any) 
     try:
         return _connected(path, script, format_, options)
     except sqlite3.DatabaseError:
-        remove_database_files(path)
+        remove_sqlite_files(path)
         return _connected(path, script, format_, options)
 
 
@@ -61,7 +61,7 @@ class ConcurrentDatabase:
             return self._reader.execute(query, values).fetchall()
 
 
-def remove_database_files(path: Path) -> None:
+def remove_sqlite_files(path: Path) -> None:
     """Delete a database with its seal and SQLite's side files, whatever they are."""
     for each in _files(path):
         remove_path(each)
@@ -99,7 +99,7 @@ def _unseal(path: Path) -> None:
     is_odd = any(each.is_symlink() or (each.exists() and not each.is_file()) for each in _files(path))
     if is_odd or (known is not None and (not path.exists() or known != _checksum(path))):
         log.warning("view_damaged", file=f"{path.parent.name}/{path.name}", reason="it changed while it was closed")
-        remove_database_files(path)
+        remove_sqlite_files(path)
     remove_path(seal_)
 
 

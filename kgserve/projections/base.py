@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kgserve.errors import Gone
 from kgserve.platform.settings import Settings
-from kgserve.projections.links.cross_store_link_index import CrossStoreLinkReader
+from kgserve.projections.cross_store_links.cross_store_link_index import CrossStoreLinkReader
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.journal.journal import Journal

@@ -25,7 +25,7 @@ from kgserve.storage.journal.journal_reader import (
 )
 from kgserve.storage.journal.replay import read_deleted_node_versions
 from kgserve.storage.model.change_set import ChangeSet
-from kgserve.storage.model.row_digest import checksum_63bit
+from kgserve.storage.model.store_rows_digest import checksum_63bit
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import StoreLayout

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import Projection, StoreFollowedByProjections
-from kgserve.projections.links.cross_store_link_index import (
+from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
     CrossStoreLinksPosition,
     InboundLinkTable,
@@ -66,7 +66,7 @@ class InboundLinkLookup(Protocol):
         ...
 
 
-class InboundLinkIndex(DerivedSqliteFile, InboundLinkLookup):
+class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
     """Links of all stores of a pool, indexed by target store and node.
 
     A store is checked when its links may have changed: after it is created or dropped, when one of its commits changes
@@ -230,7 +230,7 @@ class _StoreLinkProjection(Projection):
 
     @override
     def close(self) -> None:
-        pass  # `InboundLinkIndex.close` releases the file
+        pass  # `InboundCrossStoreLinkIndex.close` releases the file
 
     @override
     def _open(self) -> int:

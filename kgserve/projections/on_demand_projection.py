@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from kgserve.errors import Unavailable
 from kgserve.platform.nonblocking_reads import WouldBlock
-from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.base import Projection, ProjectionEraseRequest
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet
@@ -72,7 +72,7 @@ class DerivedSqliteFile(ABC):
     def _discard(self) -> None:
         """Delete the file; the next query rebuilds it."""
         self._release()
-        remove_database_files(self._path)
+        remove_sqlite_files(self._path)
 
 
 class _Closable(Protocol):

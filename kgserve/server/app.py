@@ -60,7 +60,7 @@ from kgserve.server.admission import AdmissionControl
 from kgserve.server.bolt.service import BoltService
 from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
-from kgserve.server.http.connection import ConnectionLimits, ConnectionRegistry, HttpConnection
+from kgserve.server.http.connection import ConnectionRegistry, HttpConnection, HttpConnectionLimits
 from kgserve.server.http.error_responses import reraise_litestar_exception
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.gateway import HttpGateway, require_route_role
@@ -333,7 +333,7 @@ def _raise_open_file_limit() -> None:
 def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertificate | None = None) -> uvicorn.Config:
     """Return uvicorn's configuration; connections get half of the grace period, closing the stores the other half."""
     connections = ConnectionRegistry(
-        ConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).contains
+        HttpConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).contains
     )
     app.state["connections"] = connections
     app.state["certificate"] = certificate

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from kgserve.errors import ServedElsewhere, Unavailable
-from kgserve.stores.placement import StorePlacement
+from kgserve.stores.local_placement import StorePlacement
 
 if TYPE_CHECKING:
     import aiohttp

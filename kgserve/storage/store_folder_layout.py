@@ -41,7 +41,7 @@ from kgserve.storage.journal.journal import (
 )
 from kgserve.storage.journal.snapshot import SNAPSHOT_PREFIX
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.row_digest import SerializedStoreState, parse_digest
+from kgserve.storage.model.store_rows_digest import SerializedStoreState, parse_digest
 from kgserve.storage.model.store_settings import (
     ConflictPolicy,
     HistoryRetention,

@@ -39,8 +39,8 @@ from kgserve.storage.model.node_edge_rows import (
     encode_edge_attributes,
     split_edge_attributes,
 )
-from kgserve.storage.model.row_digest import update_digest_for_row_changes, update_links_state
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
+from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes, update_links_state
 from kgserve.storage.model.write_batch import (
     DEFAULT_WRITE_RULES,
     KIND_CONSOLIDATION,

@@ -16,7 +16,7 @@ from kgserve.errors import TooLarge
 from kgserve.storage.model.change_feed_events import get_memory_event_category
 from kgserve.storage.model.change_set import ChangeSet, NodeBeforeImage, StoreState
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.row_digest import update_digest_for_row_changes
+from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.rows.current_rows import StagedBaseSegment
 from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges

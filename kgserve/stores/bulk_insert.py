@@ -16,7 +16,7 @@ from typing_extensions import override
 from kgserve.storage.model.change_set import ChangeSet, PackedChangeSet, StoreState
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
-from kgserve.storage.model.row_digest import add_packed_rows_to_digest
+from kgserve.storage.model.store_rows_digest import add_packed_rows_to_digest
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.base_segment import MappedBaseSegment
 from kgserve.storage.rows.base_segment_file_format import NumberArray
@@ -25,8 +25,8 @@ from kgserve.storage.rows.new_row_columns import (
     CommitStamp,
     NewEdgeColumns,
     NewNodeColumns,
-    build_edge_columns_to_merge,
-    build_node_columns_to_merge,
+    build_new_edge_columns,
+    build_new_node_columns,
     encode_new_edges_as_messagepack,
     encode_new_nodes_as_messagepack,
 )
@@ -167,8 +167,8 @@ class BulkInsert(PlannedWrite):
         stamp = CommitStamp(change.sequence, change.time)
         rows, source, target, _ = self._edges
         columns = RowColumnsToMerge(
-            build_node_columns_to_merge(self._nodes, self._order, stamp),
-            build_edge_columns_to_merge(rows, source, target, stamp),
+            build_new_node_columns(self._nodes, self._order, stamp),
+            build_new_edge_columns(rows, source, target, stamp),
         )
         self._rows.apply_new(change, self._base, columns)
 

@@ -23,10 +23,10 @@ from kgserve.platform.settings import Settings
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.projections.catalog.projection import NodeCatalogProjection
+from kgserve.projections.cross_store_links.cross_store_link_index import CrossStoreLinkReader
+from kgserve.projections.cross_store_links.projection import CrossStoreLinkProjection
 from kgserve.projections.cypher_engine.projection import EngineFileProjection
 from kgserve.projections.deleted_node_versions import DeletedNodeVersions
-from kgserve.projections.links.cross_store_link_index import CrossStoreLinkReader
-from kgserve.projections.links.projection import CrossStoreLinkProjection
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives, memory_half_lives_from_settings
 from kgserve.projections.memory_index.projection import MemoryIndexProjection
 from kgserve.storage.changefeed import ChangeFeed
@@ -39,7 +39,7 @@ from kgserve.storage.current_rows_rebuild import (
 )
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState, unpack_change_set_rows
-from kgserve.storage.model.row_digest import digest_and_count_rows
+from kgserve.storage.model.store_rows_digest import digest_and_count_rows
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
@@ -49,8 +49,8 @@ from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, c
 from kgserve.stores.access_buffer import MemoryAccessBuffer
 from kgserve.stores.bulk_insert import RowsWithoutOptionalFields, plan_bulk_insert
 from kgserve.stores.compaction import Compactor, DeltaMerger
+from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.pending_state import PendingCommitGroupState
-from kgserve.stores.placement import StorePlacement
 from kgserve.stores.planning_workspace import gather_planning_workspace, plan_unchanged_batch
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache
@@ -398,7 +398,7 @@ class OpenStore:
             with self.engine.reading(timeout=0, asked=False) as session:
                 state = session.dump(folder)
             ok = snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges)
-            ok = ok and self._matches_links(snapshot.digest_and_count_snapshot_links(folder), state.sequence)
+            ok = ok and self._matches_links(snapshot.digest_and_count_cross_store_links(folder), state.sequence)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if not ok:

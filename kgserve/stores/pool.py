@@ -31,15 +31,15 @@ from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
 from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
-from kgserve.projections.inbound_links import InboundLinkIndex
+from kgserve.projections.inbound_links import InboundCrossStoreLinkIndex
 from kgserve.storage.changefeed import ChangeFeedRegistry
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.storage.store_folder_layout import StoreLayout, validate_data_folder_path
 from kgserve.storage.store_index import ClosedStoreEntry
-from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
+from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
+from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore, StoreDependencies
-from kgserve.stores.placement import StorePlacement
 from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest, StoreRegistry
 from kgserve.stores.scratch_database import ScratchEngineFileLruCache
 
@@ -112,7 +112,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self.after_erasing: list[Callable[[], object]] = []
         """Called in any thread after nodes were erased from a store."""
         self._feeds = ChangeFeedRegistry(self.placement.layout)
-        self._inbound = InboundLinkIndex(self)
+        self._inbound = InboundCrossStoreLinkIndex(self)
         self.engine_places = EngineProcessLimiter(settings.engine_processes)
         self._is_short_of_descriptors = get_descriptor_limit() < count_needed_descriptors(settings)
         self._closed = threading.Event()
@@ -137,7 +137,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @property
     @override
-    def inbound(self) -> InboundLinkIndex:
+    def inbound(self) -> InboundCrossStoreLinkIndex:
         return self._inbound
 
     @override

@@ -19,7 +19,7 @@ import msgspec
 
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.history.reader import HistoryCurrentRows
 from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
@@ -28,7 +28,7 @@ from kgserve.storage.journal.journal import truncate_damaged_journal as salvage_
 from kgserve.storage.journal.replay import materialize_journal, read_store_links_as_of
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, link_id
-from kgserve.storage.model.row_digest import update_digest_for_row_changes, update_links_state
+from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes, update_links_state
 from kgserve.storage.store_folder_layout import StoreLayout, read_projection_sequences
 
 MAX_EMPTY_COMMITS = 1_000_000
@@ -61,10 +61,10 @@ def _salvage(layout: StoreLayout, segment_bytes: int) -> Iterator[str]:
         # Projections may hold lost rows. Remove them before new commits reuse the sequence numbers that they have seen.
         layout.remove_indexes()
         layout.invalidate_projections()
-        remove_database_files(layout.catalog)
-        remove_database_files(layout.memories)
-        remove_database_files(layout.links)
-        remove_database_files(layout.ended)
+        remove_sqlite_files(layout.catalog)
+        remove_sqlite_files(layout.memories)
+        remove_sqlite_files(layout.links)
+        remove_sqlite_files(layout.ended)
         if seen.sequence > journal.last:
             yield from _continue(layout, journal, seen)
 

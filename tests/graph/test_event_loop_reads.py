@@ -26,7 +26,7 @@ from kgserve.graph.query_parameters import (
 from kgserve.graph.request_bodies import CountNodesRequest, GetNodesByIdRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.api import ReadMemoryRequest, StoreMemoryRequest
-from kgserve.memory.entities_api import EntityIdRequest, RelationInput
+from kgserve.memory.entity_models import EntityIdRequest, RelationInput
 from kgserve.memory.entity_operations import create_relation
 from kgserve.memory.memory_crud import get_memory, store_memory
 from kgserve.memory.nonblocking_reads import MAX_NONBLOCKING_RELATIONS

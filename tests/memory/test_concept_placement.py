@@ -9,7 +9,7 @@ from kgserve.memory.concept_placement import (
     TopTwoConceptScores,
     UnitVectors,
     cluster_memories,
-    score_concepts_for_memories,
+    find_best_concepts_for_memories,
 )
 
 DIMENSIONS = 64
@@ -32,7 +32,7 @@ def placements(
     memories: UnitVectors, concepts: UnitVectors, below: list[UnitVectors] | None = None
 ) -> list[TopTwoConceptScores]:
     shared = np.zeros((len(memories), len(concepts)), np.float32)
-    return score_concepts_for_memories(memories, concepts, below or [memories[:0]] * len(concepts), shared)
+    return find_best_concepts_for_memories(memories, concepts, below or [memories[:0]] * len(concepts), shared)
 
 
 @pytest.mark.parametrize(("topics", "given"), [(20, 12), (20, 4), (5, 2), (3, 3), (4, 1)])
@@ -88,7 +88,7 @@ def test_shared_entities_raise_score() -> None:
     without = placements(memories, names)[0]
     shared = np.zeros((len(memories), len(names)), np.float32)
     shared[0, 0] = 1.0
-    assert score_concepts_for_memories(memories, names, [memories[:0]] * 4, shared)[0].score > without.score
+    assert find_best_concepts_for_memories(memories, names, [memories[:0]] * 4, shared)[0].score > without.score
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -16,7 +16,7 @@ from kgserve.graph.event_subscriptions import EventReader, EventSubscription
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.memory.forget import forget_memories
 from kgserve.memory.retain import retain_text_or_conversation
-from kgserve.memory.retain_forget_recall_api import ForgetRequest, RetainTextRequest
+from kgserve.memory.retain_forget_recall_models import ForgetRequest, RetainTextRequest
 from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.storage.model.change_feed_events import FeedPosition
 from kgserve.storage.store_folder_layout import StoreLayout

@@ -26,7 +26,7 @@ from kgserve.memory.api import (
     StoreMemoryRequest,
     UpdateMemoryRequest,
 )
-from kgserve.memory.retain_forget_recall_api import (
+from kgserve.memory.retain_forget_recall_models import (
     ForgetRequest,
     RetainAnswer,
     RetainBatchAnswer,

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.node_merge_api import MergeNodeRequest
+from kgserve.graph.node_merge_models import MergeNodeRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import entity_operations as named
 from kgserve.memory import memory_crud
@@ -25,7 +25,7 @@ from kgserve.memory.api import (
     StoreMemoryRequest,
     UpdateMemoryRequest,
 )
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     CreateEntitiesRequest,
     CreateRelationsRequest,
     DeleteEntitiesRequest,

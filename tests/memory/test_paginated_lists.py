@@ -14,11 +14,11 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.node_merge import merge_nodes
-from kgserve.graph.node_merge_api import MergeNodeRequest
+from kgserve.graph.node_merge_models import MergeNodeRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import analytics, memory_crud, paginated_lists
 from kgserve.memory.api import Memory, MemoryListQuery, ReadMemoryRequest
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     ConfidenceHistogramQuery,
     EntityListQuery,
     EntityMemoriesRequest,

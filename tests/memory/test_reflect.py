@@ -7,7 +7,7 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.reflect import place_memories_under_concepts
-from kgserve.memory.reflect_api import CONTRADICTS, MemoryReflectionAnswer, MemoryReflectionRequest
+from kgserve.memory.reflect_models import CONTRADICTS, MemoryReflectionAnswer, MemoryReflectionRequest
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert

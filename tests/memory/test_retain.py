@@ -12,7 +12,7 @@ import kgserve
 from kgserve.client import Store
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.memory.retain_forget_recall_api import RetainAnswer
+from kgserve.memory.retain_forget_recall_models import RetainAnswer
 from tests.embedding.prepared import model_settings
 
 ANN = [{"name": "Ann", "entity_type": "person"}]

@@ -15,7 +15,7 @@ SUBJECTS = 20
 RETAIN = """
 import sys
 from pathlib import Path
-from kgserve.memory.retain_forget_recall_api import RetainBatchRequest, RetainTextRequest
+from kgserve.memory.retain_forget_recall_models import RetainBatchRequest, RetainTextRequest
 from kgserve.memory.retain import retain_text_batch
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of

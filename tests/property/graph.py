@@ -12,7 +12,7 @@ from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.breadth_first_traversal import TraversalRequest
 from kgserve.storage.model.node_edge_fields import EdgeExtras, EdgeExtrasUpsert, NodeExtras, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.row_digest import row_hash
+from kgserve.storage.model.store_rows_digest import row_hash
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 
 _Put = TypeVar("_Put", NodeUpsert, EdgeUpsert)

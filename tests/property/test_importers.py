@@ -25,7 +25,7 @@ from kgserve.graph.transfer.formats.graphiti_import import read_graphiti
 from kgserve.graph.transfer.formats.import_export_files import open_import_tables, read_stream_as_import_table
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
-from kgserve.storage.model.row_digest import update_digest_for_row_changes
+from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
 from kgserve.storage.rows.row_json_encoder import encode_node_as_open_json
 from kgserve.stores.pool import StorePool

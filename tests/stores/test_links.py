@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.links.cross_store_link_index import (
+from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
     CrossStoreLinksPosition,
     InboundLinkTable,
@@ -16,7 +16,7 @@ from kgserve.projections.links.cross_store_link_index import (
 )
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
-from kgserve.storage.model.row_digest import hash_cross_store_link
+from kgserve.storage.model.store_rows_digest import hash_cross_store_link
 from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore

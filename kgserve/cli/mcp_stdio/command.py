@@ -13,7 +13,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from kgserve.cli.exit_codes import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
-from kgserve.cli.mcp_stdio.connection import ServerLocator
+from kgserve.cli.mcp_stdio.connection import McpBridgeServerFinder
 from kgserve.cli.mcp_stdio.forwarder import McpMessageForwarder, ThreadSafeLineWriter, log_to_editor
 from kgserve.platform.server_discovery import (
     build_editor_preference_headers,
@@ -100,7 +100,7 @@ def run_mcp_bridge(
         )
     signal.signal(signal.SIGTERM, _on_signal)
     output = ThreadSafeLineWriter(_protocol_output(), _interrupt)
-    servers = ServerLocator(resolve_data_folder(data_dir), url, resolve_client_api_key(key), log_to_editor)
+    servers = McpBridgeServerFinder(resolve_data_folder(data_dir), url, resolve_client_api_key(key), log_to_editor)
     forwarder = McpMessageForwarder(servers, output, asked, resolve_call_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:

@@ -235,7 +235,7 @@ class ConnectionPool:
             connection.close()
 
 
-class ServerLocator:
+class McpBridgeServerFinder:
     """Locator of the server: the data folder's, started on demand, or the one at ``url``, which is never started."""
 
     def __init__(
@@ -342,7 +342,7 @@ class McpSession(NamedTuple):
         return version | {SESSION_HEADER: self.id} if self.id is not None else version
 
 
-class HandshakeRefused(Exception):
+class McpHandshakeRefused(Exception):
     """The server rejected the replayed handshake."""
 
 
@@ -387,7 +387,7 @@ class McpSessionHandshake:
     def session(self, server: server_discovery.DiscoveredServer) -> McpSession | None:
         """Return the session on ``server``, creating it if necessary; None before the handshake.
 
-        Raises HandshakeRefused, OSError and ServerUnresponsive.
+        Raises McpHandshakeRefused, OSError and ServerUnresponsive.
         """
         with self._lock:
             if self._initialize is None:
@@ -424,7 +424,7 @@ class McpSessionHandshake:
             answer = to_json_rpc_answer_line(text, parse_json_rpc_message(line).id)
             version = parse_negotiated_mcp_version(answer) if answer is not None else None
             if version is None:
-                raise HandshakeRefused(f"{describe_non_mcp_response(server, exchange.answer, text)} to {INITIALIZE}")
+                raise McpHandshakeRefused(f"{describe_non_mcp_response(server, exchange.answer, text)} to {INITIALIZE}")
             session = McpSession(server, exchange.answer.headers.get(SESSION_HEADER.lower()), version)
         if self._initialized is not None:
             with self._exchange(server) as exchange:

@@ -21,11 +21,11 @@ from kgserve.cli.mcp_stdio.connection import (
     HTTP_NOT_FOUND,
     AnswerDeadline,
     ConnectionPool,
-    HandshakeRefused,
+    McpBridgeServerFinder,
     McpExchange,
+    McpHandshakeRefused,
     McpSession,
     McpSessionHandshake,
-    ServerLocator,
     ServerUnresponsive,
     choose_tool_call_timeout,
     describe_non_mcp_response,
@@ -90,7 +90,7 @@ class McpMessageForwarder:
 
     def __init__(
         self,
-        servers: ServerLocator,
+        servers: McpBridgeServerFinder,
         output: ThreadSafeLineWriter,
         wishes: Mapping[str, str] | None = None,
         limit: float = TOOL_CALL_TIMEOUT_SECONDS,
@@ -154,9 +154,9 @@ class McpMessageForwarder:
         tools = self._connections.tools
         if message.method not in SESSION_START_METHODS:
             version = message.version or self._handshake.version
-            return load_cached_mcp_answer(message, version, tools) if self._servers.is_ours else None
+            return load_prebuilt_mcp_answer(message, version, tools) if self._servers.is_ours else None
         answer = (
-            load_cached_mcp_answer(message, requested_protocol_version(message), tools)
+            load_prebuilt_mcp_answer(message, requested_protocol_version(message), tools)
             if self._servers.is_absent
             else None
         )
@@ -178,7 +178,7 @@ class McpMessageForwarder:
         """Answer a request with the server's answer, or with the reason for its failure."""
         try:
             self._try_to_answer(request)
-        except (ServerLaunchFailed, HandshakeRefused) as error:
+        except (ServerLaunchFailed, McpHandshakeRefused) as error:
             self._report(request, str(error))
         except Exception as error:  # noqa: BLE001 - outermost frame of a thread: the editor must get an answer
             self._report(request, f"internal error of the bridge: {type(error).__name__}: {error}")
@@ -220,7 +220,7 @@ class McpMessageForwarder:
     def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: AnswerDeadline | None) -> None:
         """Send a request and write its answer, and the notifications before it.
 
-        Raises TemporarilyRefused, HandshakeRefused, OSError and ServerUnresponsive.
+        Raises TemporarilyRefused, McpHandshakeRefused, OSError and ServerUnresponsive.
         """
         message = request.message
         handshake = message.version is None and message.method != INITIALIZE
@@ -300,7 +300,7 @@ class McpMessageForwarder:
             with McpExchange(self._connections, server, self._patience(message)) as exchange:
                 exchange.send("POST", session.headers if session else {}, message.line)
                 exchange.body()
-        except (CONNECTION_ERRORS, HandshakeRefused, ServerUnresponsive) as error:
+        except (CONNECTION_ERRORS, McpHandshakeRefused, ServerUnresponsive) as error:
             log_to_editor(f"{message.method or 'an answer'} was not delivered: {error}")
 
     def _cancel(self, message: EditorMessage) -> None:
@@ -326,7 +326,7 @@ class McpMessageForwarder:
             server = self._servers.get_running_server()
             try:
                 offered = server is None or self._pass_events_on(server)
-            except (CONNECTION_ERRORS, HandshakeRefused, ServerUnresponsive):
+            except (CONNECTION_ERRORS, McpHandshakeRefused, ServerUnresponsive):
                 if server is not None:
                     self._servers.forget_server(server)
             self._closing.wait(LISTEN_RETRY_SECONDS)
@@ -531,7 +531,7 @@ CACHED_TOOLSETS = ("", "memory")
 SESSION_START_METHODS = frozenset({INITIALIZE, "server/discover"})
 
 
-def load_cached_mcp_answer(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
+def load_prebuilt_mcp_answer(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
     """Return the cached answer to a request, or None.
 
     ``version`` is the editor's protocol version; ``tools`` is the tool set that it requested.

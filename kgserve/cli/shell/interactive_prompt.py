@@ -115,7 +115,7 @@ def _prompt(session: ShellSession, history: Path) -> PromptSession[str]:
     return PromptSession(
         history=_open_history(history),
         lexer=CypherPromptHighlighter(),
-        completer=CypherCompleter(CompletionCache(session)),
+        completer=CypherCompleter(ShellCompletionCache(session)),
         complete_in_thread=True,
         complete_while_typing=False,
         multiline=Condition(_is_unfinished),
@@ -207,7 +207,7 @@ def find_property_owner_type(before: str) -> str | None:
 class CypherCompleter(Completer):
     """Completer for the text at the cursor. Calls may ask the server, so run it in a thread."""
 
-    def __init__(self, vocabulary: CompletionCache) -> None:
+    def __init__(self, vocabulary: ShellCompletionCache) -> None:
         self._vocabulary = vocabulary
         self._files = PathCompleter(expanduser=True)
         self._offers: dict[CompletionContext, Callable[[], Iterable[str]]] = {
@@ -263,7 +263,7 @@ NO_WORDS = StoreCypherVocabulary(
 )
 
 
-class CompletionCache:
+class ShellCompletionCache:
     """Cached completions of the session's store. Errors of the server result in no completions."""
 
     def __init__(self, session: ShellSession) -> None:

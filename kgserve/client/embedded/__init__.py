@@ -54,7 +54,7 @@ from kgserve.graph.store_handle import (
 from kgserve.graph.transfer import import_export
 from kgserve.graph.transfer.import_export import StreamingImport
 from kgserve.memory import hierarchy
-from kgserve.memory.hierarchy_api import AncestorMemoriesRequest, DescendantMemoriesRequest
+from kgserve.memory.hierarchy_models import DescendantMemoriesRequest, MemoryParentChainRequest
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import decode_json, json_decoder, locate_validation_error
 from kgserve.platform.data_folder_lock import DataFolderLock
@@ -331,8 +331,8 @@ def _execute(graphs: CallerStoreHandles, call: ClientRequest[Any]) -> Any:
             graphs.graph(call.store or ""), _decode_request(call.asked, DescendantMemoriesRequest)
         ).memories
     if name == "ancestors":
-        return hierarchy.list_ancestor_memories(
-            graphs.graph(call.store or ""), _decode_request(call.asked, AncestorMemoriesRequest)
+        return hierarchy.list_memory_parent_chain(
+            graphs.graph(call.store or ""), _decode_request(call.asked, MemoryParentChainRequest)
         )
     case = _USE_CASES_BY_NAME[name]
     target = graphs if call.store is None else graphs.graph(call.store)

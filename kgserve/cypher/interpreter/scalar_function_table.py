@@ -10,7 +10,7 @@ from functools import partial
 from kgserve.cypher.interpreter import temporal_functions
 from kgserve.cypher.interpreter.apoc_and_vector_functions import CLIENT_FUNCTIONS
 from kgserve.cypher.interpreter.graph_element_functions import GRAPH_FUNCTIONS
-from kgserve.cypher.interpreter.kuzu_function_replacements import describe_kuzu_only_function
+from kgserve.cypher.interpreter.kuzu_function_hints import describe_kuzu_only_function
 from kgserve.cypher.interpreter.list_and_map_functions import LIST_FUNCTIONS
 from kgserve.cypher.interpreter.math_functions import MATH_FUNCTIONS
 from kgserve.cypher.interpreter.scalar_function_definition import ANY, ScalarFunction

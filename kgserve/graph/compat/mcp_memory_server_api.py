@@ -74,7 +74,7 @@ class ObservationsAddedAnswer(msgspec.Struct, kw_only=True):
     results: list[AddedObservations]
 
 
-class DeletionConfirmation(msgspec.Struct, kw_only=True):
+class DeletionDoneAnswer(msgspec.Struct, kw_only=True):
     """Confirmation of a deletion."""
 
     success: bool = True

@@ -23,7 +23,7 @@ from kgserve.graph.compat.mcp_memory_server_api import (
     AddedObservations,
     CreatedEntities,
     CreatedRelations,
-    DeletionConfirmation,
+    DeletionDoneAnswer,
     EntitiesWithRelations,
     EntityNameRelation,
     ObservationAddition,
@@ -142,7 +142,7 @@ def add_observations(graph: StoreHandle, additions: Sequence[ObservationAddition
         raise _no_entity(additions[0].name) from None
 
 
-def delete_entities(graph: StoreHandle, names: Sequence[str]) -> Future[DeletionConfirmation]:
+def delete_entities(graph: StoreHandle, names: Sequence[str]) -> Future[DeletionDoneAnswer]:
     """Delete entities with their relations; missing ones are ignored."""
 
     def batch(rows: RowsSnapshot) -> WriteBatch:
@@ -153,7 +153,7 @@ def delete_entities(graph: StoreHandle, names: Sequence[str]) -> Future[Deletion
     return _submit_deletion(graph, batch, "Entities")
 
 
-def delete_observations(graph: StoreHandle, deletions: Sequence[ObservationDeletion]) -> Future[DeletionConfirmation]:
+def delete_observations(graph: StoreHandle, deletions: Sequence[ObservationDeletion]) -> Future[DeletionDoneAnswer]:
     """Delete observations of entities; missing ones are ignored."""
 
     def batch(rows: RowsSnapshot) -> WriteBatch:
@@ -166,7 +166,7 @@ def delete_observations(graph: StoreHandle, deletions: Sequence[ObservationDelet
     return _submit_deletion(graph, batch, "Observations")
 
 
-def delete_relations(graph: StoreHandle, relations: Sequence[EntityNameRelation]) -> Future[DeletionConfirmation]:
+def delete_relations(graph: StoreHandle, relations: Sequence[EntityNameRelation]) -> Future[DeletionDoneAnswer]:
     """Delete relations; missing ones are ignored."""
 
     def batch(rows: RowsSnapshot) -> WriteBatch:
@@ -208,9 +208,9 @@ def _submit(
 
 def _submit_deletion(
     graph: StoreHandle, batch: Callable[[RowsSnapshot], WriteBatch], what: str
-) -> Future[DeletionConfirmation]:
+) -> Future[DeletionDoneAnswer]:
     """Commit a deletion; a missing store has nothing to delete."""
-    answer = DeletionConfirmation(message=f"{what} deleted successfully")
+    answer = DeletionDoneAnswer(message=f"{what} deleted successfully")
     try:
         return _submit(graph, batch, lambda: answer)
     except HiddenStore:

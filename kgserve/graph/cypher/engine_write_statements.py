@@ -23,7 +23,7 @@ from kgserve.graph.cypher.engine_read_statements import (
     required_columns,
     retry_after_crash,
 )
-from kgserve.graph.cypher.final_write_changes import UnsupportedFinalWriteError, compute_final_write_changes
+from kgserve.graph.cypher.matched_row_changes import UnsupportedFinalWriteError, compute_final_write_changes
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
 from kgserve.storage.model.change_set import ChangeSet

@@ -16,7 +16,7 @@ from kgserve.graph.answers import CypherAnswer, CypherChanges
 from kgserve.graph.cypher.engine_read_statements import (
     StatementCancellation,
 )
-from kgserve.graph.cypher.final_write_changes import StaleRowsError
+from kgserve.graph.cypher.matched_row_changes import StaleRowsError
 from kgserve.graph.cypher.row_changes import to_write_batch
 from kgserve.projections.cypher_engine.engine.protocol import RowChanges
 from kgserve.storage.journal.journal_reader import JournalReader

@@ -101,7 +101,7 @@ class StoreSearchSnapshot(msgspec.Struct):
 
 
 @contextmanager
-def open_store_search_snapshot(
+def open_store_search(
     store: OpenStore, indexer: IndexWorker, past: PastMoment | None, valid_at: str | None
 ) -> Generator[StoreSearchSnapshot]:
     """Yield a search of a store, whose indexes may still lag behind the commit. Raises what `read_graph` does."""
@@ -349,7 +349,7 @@ def open_search_snapshot_when_indexed(
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
             indexes.require_built(words_alone=words_alone)
-        with open_store_search_snapshot(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
+        with open_store_search(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
                 wait_until_commit_indexed(

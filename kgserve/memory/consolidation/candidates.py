@@ -15,7 +15,7 @@ from kgserve.memory.api import MemoryMergeCluster, UnmergedMemoryPair
 from kgserve.memory.consolidation.plan import (
     MAX_CLUSTER_MEMORIES,
     MAX_SUGGESTIONS,
-    ConsolidationCriteria,
+    ConsolidationCompatibilityKey,
     ConsolidationPlan,
     MemoryClusterMergePlan,
     MemoryWithEffectiveConfidence,
@@ -79,7 +79,7 @@ def attach_effective_confidence(
 class _Candidate(NamedTuple):
     """A memory that can be merged: its kind, fingerprint of the wording, and commit."""
 
-    kind: ConsolidationCriteria
+    kind: ConsolidationCompatibilityKey
     wording: bytes
     sequence: int
 
@@ -98,7 +98,7 @@ class _CandidateSet:
         self._store = store
         self._wanted = wanted
         self._now = now
-        self._kinds: dict[str, set[ConsolidationCriteria]] = {}
+        self._kinds: dict[str, set[ConsolidationCompatibilityKey]] = {}
         self._firsts: dict[bytes, list[str]] = {}
 
     def load_candidates(self, pause: PauseFunction) -> list[str]:
@@ -135,7 +135,7 @@ class _CandidateSet:
         """Return whether two groups can be consolidated."""
         return all(self._is_compatible(kind, other) for kind in self._kinds[one])
 
-    def _is_compatible(self, kind: ConsolidationCriteria, first: str) -> bool:
+    def _is_compatible(self, kind: ConsolidationCompatibilityKey, first: str) -> bool:
         return all(can_consolidate(kind, each) for each in self._kinds[first])
 
     def load_neighbours(self, ids: Iterable[str]) -> None:
@@ -244,7 +244,9 @@ class _Pairs:
         ]
 
 
-def _candidate_kind(row: NodeRow, wanted: ConsolidationCandidateQuery, now: int) -> ConsolidationCriteria | None:
+def _candidate_kind(
+    row: NodeRow, wanted: ConsolidationCandidateQuery, now: int
+) -> ConsolidationCompatibilityKey | None:
     if not row.content or not is_memory_active_at(row, now) or row.id in wanted.apart:
         return None
     return get_consolidation_criteria(row) if wanted.types is None or row.type in wanted.types else None
@@ -339,7 +341,7 @@ def partition_mergeable_memories(
     groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
         about, kind = _about(rows, member.row.id), get_consolidation_criteria(member.row)
-        kinds = set[ConsolidationCriteria]() if kind is None else {kind}
+        kinds = set[ConsolidationCompatibilityKey]() if kind is None else {kind}
         for group in groups:
             if _is_consistent(group.names, about) and all(
                 can_consolidate(one, each) for one in kinds for each in group.kinds
@@ -357,7 +359,7 @@ class _CandidateGroup(NamedTuple):
     """Group of memories that can merge: their kinds, and the entities that they are about, by name."""
 
     names: dict[str, str]
-    kinds: set[ConsolidationCriteria]
+    kinds: set[ConsolidationCompatibilityKey]
     members: list[MemoryWithEffectiveConfidence]
 
 

@@ -19,7 +19,7 @@ from kgserve.memory.api import (
     MemoryMergeSuggestion,
     UnmergedMemoryPair,
 )
-from kgserve.memory.hierarchy_api import can_merge_memory_layers, can_merge_memory_types
+from kgserve.memory.hierarchy_models import can_merge_memory_layers, can_merge_memory_types
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.text.text_equality import fingerprint_wording
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_CONSOLIDATED
@@ -93,7 +93,7 @@ class ConsolidationPlan(msgspec.Struct, frozen=True):
     near_checked: bool
 
 
-class ConsolidationCriteria(NamedTuple):
+class ConsolidationCompatibilityKey(NamedTuple):
     """Properties that decide whether memories can be consolidated, by `can_consolidate`."""
 
     type: str
@@ -103,7 +103,7 @@ class ConsolidationCriteria(NamedTuple):
     valid_to: int | None
 
 
-def can_consolidate(one: ConsolidationCriteria, other: ConsolidationCriteria) -> bool:
+def can_consolidate(one: ConsolidationCompatibilityKey, other: ConsolidationCompatibilityKey) -> bool:
     """Return whether memories of two kinds can be consolidated. Not transitive: no layer fits facts and concepts."""
     if one == other:
         return True
@@ -111,12 +111,12 @@ def can_consolidate(one: ConsolidationCriteria, other: ConsolidationCriteria) ->
     return share and one[2:] == other[2:]
 
 
-def get_consolidation_criteria(row: NodeRow) -> ConsolidationCriteria | None:
+def get_consolidation_criteria(row: NodeRow) -> ConsolidationCompatibilityKey | None:
     """Return the properties by which a memory can be consolidated, or None if it never can be."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
         return None
-    return ConsolidationCriteria(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
+    return ConsolidationCompatibilityKey(row.type, extras.layer, extras.name, extras.valid_from, extras.valid_to)
 
 
 def is_pinned_memory(row: NodeRow) -> bool:

@@ -19,7 +19,7 @@ from kgserve.memory import former_memory_versions
 from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, MemoryEntityInput, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned_memory
 from kgserve.memory.deduplication import Deduplicator, ValidatedMemoryInput
-from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.entity_models import RelationInput
 from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.background_llm_extractor import AskFunction, ExtractionResult
 from kgserve.memory.extraction.llm.chat_completions_client import NoUsableAnswer

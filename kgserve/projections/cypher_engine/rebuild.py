@@ -28,7 +28,7 @@ from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_store_links_as_of
 from kgserve.storage.model.change_set import NetChange, StoreState
 from kgserve.storage.model.node_edge_fields import ColumnSet
-from kgserve.storage.model.row_digest import digest_and_count_rows
+from kgserve.storage.model.store_rows_digest import digest_and_count_rows
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.store_folder_layout import StoreLayout

@@ -23,7 +23,7 @@ from kgserve.storage.model.node_edge_rows import (
     encode_edge_attributes,
     split_edge_attributes,
 )
-from kgserve.storage.model.row_digest import checksum_63bit
+from kgserve.storage.model.store_rows_digest import checksum_63bit
 
 _PACKED_MARKER = 0xC1
 _PACKED_MARKER_BYTES = bytes((_PACKED_MARKER,))

@@ -36,7 +36,7 @@ from kgserve.projections.history.salvage import (
 )
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.row_digest import checksum_63bit
+from kgserve.storage.model.store_rows_digest import checksum_63bit
 from kgserve.storage.model.write_batch import get_conflicting_head_versions
 
 NO_SEQUENCE_LIMIT = (1 << 63) - 1

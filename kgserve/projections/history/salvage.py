@@ -20,7 +20,7 @@ from kgserve.projections.history import history_sql as sql
 from kgserve.projections.history import row_format
 from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, RecordValues, SqlitePageRow, UnreadablePage
 from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader
-from kgserve.storage.model.row_digest import checksum_63bit
+from kgserve.storage.model.store_rows_digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000
 """Maximum number of missing rows recorded by id; beyond that, only the commits are recorded."""

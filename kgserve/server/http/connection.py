@@ -91,7 +91,7 @@ CONNECTION_CLOSE: Header = (b"connection", b"close")
 _SECURE: Header = (b"strict-transport-security", b"max-age=31536000")
 
 
-class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+class HttpConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of connections; sizes in bytes, times in seconds."""
 
     connections: int
@@ -103,7 +103,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout: float
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> ConnectionLimits:
+    def from_settings(cls, settings: Settings) -> HttpConnectionLimits:
         """Return the limits that the settings configure."""
         return cls(
             connections=limit_connections(settings),
@@ -150,7 +150,7 @@ class RequestBodyRateMonitor:
 class ConnectionRegistry:
     """Open connections of one server. Belongs to its event loop."""
 
-    def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
+    def __init__(self, limits: HttpConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self.limits = limits
         self._is_proxy = is_proxy
         self._open: dict[HttpConnection, str] = {}

@@ -20,15 +20,15 @@ from kgserve.graph.query_parameters import EntityHistoryParameters, EntityHistor
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import hierarchy, multi_store_recall
 from kgserve.memory.api import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
-from kgserve.memory.hierarchy_api import (
-    AncestorMemoriesRequest,
+from kgserve.memory.hierarchy_models import (
     DescendantMemoriesQuery,
     DescendantMemoriesRequest,
     MemoryAncestorOrDescendant,
     MemoryHierarchyPage,
     MemoryHierarchyQuery,
+    MemoryParentChainRequest,
 )
-from kgserve.memory.retain_forget_recall_api import AgentRecallQuery, AgentRecallRequest
+from kgserve.memory.retain_forget_recall_models import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.operation_endpoints import json_response
 from kgserve.server.http.request_decoding import (
@@ -257,10 +257,10 @@ async def get_ancestor_memories(request: Request[Any, Any, Any]) -> Response[byt
         decode_query(request.scope["query_string"], MemoryHierarchyQuery, passed=STORE_SELECTION_PARAMETERS),
         get_request_dependencies(request),
     )
-    asked = AncestorMemoriesRequest(memory_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
+    asked = MemoryParentChainRequest(memory_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
     graph = service.graphs.graph(get_request_store_name(request.scope, service))
     return json_response(
-        msgspec.json.encode(await service.admission.run("reads", hierarchy.list_ancestor_memories, graph, asked))
+        msgspec.json.encode(await service.admission.run("reads", hierarchy.list_memory_parent_chain, graph, asked))
     )
 
 

@@ -30,7 +30,7 @@ from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.sse import EventStreamRegistry
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.cluster_api import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
+from kgserve.stores.cluster_models import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
 from kgserve.stores.scoped_stores import ReplicaReadPermission
 
 if TYPE_CHECKING:

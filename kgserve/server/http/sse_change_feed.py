@@ -46,7 +46,7 @@ from kgserve.storage.model.change_feed_events import (
     parse_feed_positions,
 )
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.placement import StorePlacement
+from kgserve.stores.local_placement import StorePlacement
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send

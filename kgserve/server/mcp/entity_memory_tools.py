@@ -33,7 +33,7 @@ from kgserve.memory.api import (
     UnitFloat,
 )
 from kgserve.memory.consolidation import operations
-from kgserve.memory.entities_api import (
+from kgserve.memory.entity_models import (
     CreateEntitiesAnswer,
     CreateEntitiesRequest,
     CreateRelationsAnswer,
@@ -42,9 +42,9 @@ from kgserve.memory.entities_api import (
     DeleteEntitiesRequest,
     DeleteRelationsAnswer,
     DeleteRelationsRequest,
-    EntityGraph,
     EntityGraphRequest,
     EntityInput,
+    EntityNeighborhoodAnswer,
     EntityRelation,
     NamedEntity,
     RelationInput,
@@ -230,7 +230,7 @@ def _relations(graph: Any, given: CreateRelationsArguments) -> Any:
     )
 
 
-def _graph_of(graph: Any, given: GetEntityGraphArguments) -> EntityGraph:
+def _graph_of(graph: Any, given: GetEntityGraphArguments) -> EntityNeighborhoodAnswer:
     asked = EntityGraphRequest(max_memories=_MEMORIES_PER_NODE, **_sent(given, entity_name="entity_id"))
     return named.entity_graph(graph, asked)
 
@@ -331,7 +331,7 @@ def _relations_deleted(found: DeleteRelationsAnswer, _given: DeleteRelationsArgu
 
 
 @build_tool_reply.register
-def _graph_found(found: EntityGraph, given: GetEntityGraphArguments, _store: str) -> ToolReply:
+def _graph_found(found: EntityNeighborhoodAnswer, given: GetEntityGraphArguments, _store: str) -> ToolReply:
     nodes = take_items_within_json_size(map(_node, found.nodes), MAX_RESULT_CHARS * 2 // 3)
     edges = take_items_within_json_size(map(_relation, found.edges), MAX_RESULT_CHARS // 3)
     lines = [f"{each.name} ({each.entity_type}){_about(each.memories or ())}" for each in found.nodes[: len(nodes)]]

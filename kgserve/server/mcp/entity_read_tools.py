@@ -167,7 +167,7 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeWi
 
 def _list_entities(
     graph: StoreHandle, given: ListEntitiesArguments
-) -> answers.ListedNodePage | answers.NodesByIdAnswer | answers.NodeCountAnswer:
+) -> answers.ListedNodePage | answers.NodesByIdAnswer | answers.CountNodesAnswer:
     if given.ids:
         found = node_reads.get_nodes(graph, convert_arguments_to_request(request_bodies.GetNodesByIdRequest, given))
         return decode_answer_struct(found, answers.NodesByIdAnswer)
@@ -357,7 +357,7 @@ def _some_entities_reply(found: answers.NodesByIdAnswer, given: ListEntitiesArgu
 
 
 @build_tool_reply.register
-def _counted_reply(found: answers.NodeCountAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
+def _counted_reply(found: answers.CountNodesAnswer, given: ListEntitiesArguments, store: str) -> ToolReply:
     least = "" if found.exact else "at least "
     text = (
         f"{least}{format_count(found.count, 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"

@@ -13,7 +13,7 @@ from kgserve.errors import InvalidInput
 from kgserve.graph import answers, mutations, node_merge, node_reads, query_parameters, request_bodies
 from kgserve.graph.compat import versioned_nodes_api
 from kgserve.graph.compat.versioned_nodes_api import RetireAnswer
-from kgserve.graph.node_merge_api import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
+from kgserve.graph.node_merge_models import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
 from kgserve.graph.query_parameters import MAX_PAGE_ROWS
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.server.mcp.entity_history_tools import (

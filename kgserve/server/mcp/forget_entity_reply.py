@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.memory.retain_forget_recall_api import ForgetAnswer
+from kgserve.memory.retain_forget_recall_models import ForgetAnswer
 from kgserve.server.mcp.tool_replies import ToolReply, format_count
 from kgserve.server.mcp.tool_structured_content import (
     MAX_EXCERPT_CHARS,

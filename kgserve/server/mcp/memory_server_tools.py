@@ -15,7 +15,7 @@ from kgserve.graph.compat import mcp_memory_server_operations as entities
 from kgserve.graph.compat.mcp_memory_server_api import (
     CreatedEntities,
     CreatedRelations,
-    DeletionConfirmation,
+    DeletionDoneAnswer,
     EntitiesWithRelations,
     EntityNameRelation,
     ObservationAddition,
@@ -92,7 +92,7 @@ class OpenNodesArguments(MemoryServerToolArguments, kw_only=True):
 
 @build_tool_reply.register
 def _official_reply(
-    found: CreatedEntities | CreatedRelations | ObservationsAddedAnswer | DeletionConfirmation | EntitiesWithRelations,
+    found: CreatedEntities | CreatedRelations | ObservationsAddedAnswer | DeletionDoneAnswer | EntitiesWithRelations,
     _given: Any,
     _store: str,
 ) -> ToolReply:
@@ -104,7 +104,7 @@ def _official_reply(
             text = encode_json_text(found.relations)
         case ObservationsAddedAnswer():
             text = encode_json_text(found.results)
-        case DeletionConfirmation():
+        case DeletionDoneAnswer():
             text = found.message
         case EntitiesWithRelations():
             text = encode_json_text(found)

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory import forget, memory_details, reflect, retain, retain_forget_recall_api
+from kgserve.memory import forget, memory_details, reflect, retain, retain_forget_recall_models
 from kgserve.memory.api import (
     EXPIRES_IN_PATTERN,
     DeletedEntity,
@@ -32,10 +32,10 @@ from kgserve.memory.api import (
     ShortText,
     TimestampText,
 )
-from kgserve.memory.entities_api import RelationInput
-from kgserve.memory.hierarchy_api import MemoryDetailsRequest
+from kgserve.memory.entity_models import RelationInput
+from kgserve.memory.hierarchy_models import MemoryDetailsRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
-from kgserve.memory.reflect_api import (
+from kgserve.memory.reflect_models import (
     MemoryReflectionAnswer,
     MemoryReflectionRequest,
     format_memory_line,
@@ -73,7 +73,7 @@ _Until = Annotated[TimestampText, Meta(description="True until then")]
 _Moment = Annotated[TimestampText, Meta(description="RFC 3339")]
 
 
-class ConversationMessageArguments(retain_forget_recall_api.ConversationMessage, kw_only=True):
+class ConversationMessageArguments(retain_forget_recall_models.ConversationMessage, kw_only=True):
     """One message of a conversation to retain."""
 
     role: Annotated[LabelText, Meta(description="Speaker")] = "user"
@@ -97,7 +97,7 @@ class RelationByEntityNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-@append_request_fields(retain_forget_recall_api.RetainTextRequest, "first")
+@append_request_fields(retain_forget_recall_models.RetainTextRequest, "first")
 class RetainMemoryArguments(StoreToolArguments, kw_only=True):
     """Memory to store."""
 
@@ -105,8 +105,8 @@ class RetainMemoryArguments(StoreToolArguments, kw_only=True):
         Annotated[
             Annotated[str, Meta(min_length=1)]
             | Annotated[
-                list[retain_forget_recall_api.ConversationMessage],
-                Meta(min_length=1, max_length=retain_forget_recall_api.MAX_CONVERSATION_MESSAGES),
+                list[retain_forget_recall_models.ConversationMessage],
+                Meta(min_length=1, max_length=retain_forget_recall_models.MAX_CONVERSATION_MESSAGES),
             ],
             Meta(description="One thing, as a sentence"),
         ]
@@ -117,7 +117,7 @@ class RetainMemoryArguments(StoreToolArguments, kw_only=True):
             list[ConversationMessageArguments],
             Meta(
                 min_length=1,
-                max_length=retain_forget_recall_api.MAX_CONVERSATION_MESSAGES,
+                max_length=retain_forget_recall_models.MAX_CONVERSATION_MESSAGES,
                 description="Or messages of a conversation",
             ),
         ]
@@ -164,10 +164,10 @@ class RecallArguments(StoreToolArguments, kw_only=True):
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Maximum memories")] = (
-        retain_forget_recall_api.DEFAULT_AGENT_RECALL_LIMIT
+        retain_forget_recall_models.DEFAULT_AGENT_RECALL_LIMIT
     )
     budget: Annotated[int, Meta(ge=1, le=25_000, description="Maximum tokens")] = (
-        retain_forget_recall_api.DEFAULT_AGENT_RECALL_BUDGET_TOKENS
+        retain_forget_recall_models.DEFAULT_AGENT_RECALL_BUDGET_TOKENS
     )
     mode: Annotated[SearchMode, Meta(description="By words, meaning, both, or along relations")] = "hybrid"
     types: Annotated[_Labels, Meta(description="Any of these")] | UnsetType = UNSET
@@ -190,7 +190,7 @@ class ReflectArguments(StoreToolArguments, kw_only=True):
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
-@append_request_fields(retain_forget_recall_api.ForgetRequest)
+@append_request_fields(retain_forget_recall_models.ForgetRequest)
 class ForgetMemoriesArguments(StoreToolArguments, kw_only=True):
     """Memories to forget."""
 
@@ -221,7 +221,7 @@ def _retain(graph: StoreHandle, given: RetainMemoryArguments) -> Any:
     if not content or (given.content and given.messages):
         raise InvalidInput.at("content", "send either one thing to remember as content, or a conversation as messages")
     asked = convert_arguments_to_request(
-        retain_forget_recall_api.RetainTextRequest, msgspec.structs.replace(given, content=content)
+        retain_forget_recall_models.RetainTextRequest, msgspec.structs.replace(given, content=content)
     )
     asked.entities = [
         MemoryEntityInput(name=each) if isinstance(each, str) else MemoryEntityInput(**_set_fields(each))
@@ -261,7 +261,7 @@ def _set_fields(given: msgspec.Struct) -> dict[str, Any]:
 
 @build_tool_reply.register
 def _retained_reply(
-    found: retain_forget_recall_api.RetainAnswer, _given: RetainMemoryArguments, _store: str
+    found: retain_forget_recall_models.RetainAnswer, _given: RetainMemoryArguments, _store: str
 ) -> ToolReply:
     lines = [
         *_iter_operation_lines(found.operations),
@@ -288,7 +288,7 @@ def truncate_reply_lines(lines: Sequence[str]) -> tuple[str, str]:
 _DONE = {"create": "created", "update": "updated", "merge": "merged into", "noop": "unchanged"}
 
 
-def _iter_operation_lines(operations: Sequence[retain_forget_recall_api.RetainMemoryOperation]) -> Iterator[str]:
+def _iter_operation_lines(operations: Sequence[retain_forget_recall_models.RetainMemoryOperation]) -> Iterator[str]:
     """Yield one line for each memory, with what it is about; the caller knows its content."""
     stated = {each.memory_id for each in operations if each.type != "link"}
     links: dict[str, list[str]] = {}
@@ -411,7 +411,7 @@ def _reflect_reply(found: MemoryReflectionAnswer, _given: ReflectArguments, _sto
 
 @build_tool_reply.register
 def _forget_reply(
-    found: retain_forget_recall_api.ForgetAnswer, given: ForgetMemoriesArguments, _store: str
+    found: retain_forget_recall_models.ForgetAnswer, given: ForgetMemoriesArguments, _store: str
 ) -> ToolReply:
     if given.entity:
         return build_forget_entity_reply(found, given.entity, erases=given.erase)
@@ -440,7 +440,7 @@ def _forget_reply(
     return ToolReply(f"{text}{ids}.", values | ({"dry_run": True} if found.dry_run else {}), hint=hint)
 
 
-def _match_line(match: retain_forget_recall_api.ForgetQueryMatch) -> str:
+def _match_line(match: retain_forget_recall_models.ForgetQueryMatch) -> str:
     return f"[{match.id}] ({match.memory_type}) {match.content}"
 
 
@@ -552,7 +552,7 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         ForgetMemoriesArguments,
         "forgetting",
         lambda graph, given: forget.forget_memories(
-            graph, convert_arguments_to_request(retain_forget_recall_api.ForgetRequest, given)
+            graph, convert_arguments_to_request(retain_forget_recall_models.ForgetRequest, given)
         ),
         "deletes",
         administers_with="erase",

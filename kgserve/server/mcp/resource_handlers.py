@@ -30,7 +30,7 @@ from kgserve.graph.llm_context_text import count_tokens
 from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, GetNodeRequest, NodeEdgesRequest
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle, decode_answer_struct
 from kgserve.memory.api import Memory
-from kgserve.memory.reflect_api import format_memory_line
+from kgserve.memory.reflect_models import format_memory_line
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE

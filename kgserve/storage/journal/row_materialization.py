@@ -40,7 +40,7 @@ from kgserve.storage.model.node_edge_rows import (
     find_required_column_set,
     node_column_values,
 )
-from kgserve.storage.model.row_digest import rows_digest
+from kgserve.storage.model.store_rows_digest import rows_digest
 
 MAX_IN_MEMORY_CHANGES_BYTES = 128 << 20
 """Bytes of rows in change sets that are merged in memory, which takes two to three times as much."""

@@ -36,7 +36,7 @@ from kgserve.storage.model.node_edge_rows import (
     edge_rows_from_columns,
     node_rows_from_columns,
 )
-from kgserve.storage.model.row_digest import format_digest, parse_digest, rows_digest, update_links_state
+from kgserve.storage.model.store_rows_digest import format_digest, parse_digest, rows_digest, update_links_state
 
 SNAPSHOT_PREFIX = "snapshot."
 _REMOVED_SUFFIX = ".removed"
@@ -253,7 +253,7 @@ def digest_and_count_row_files(folder: Path) -> tuple[int, int, int]:
     return digest % (1 << 128), counts[0], counts[1]
 
 
-def digest_and_count_snapshot_links(folder: Path) -> CrossStoreLinksState | None:
+def digest_and_count_cross_store_links(folder: Path) -> CrossStoreLinksState | None:
     """Return count and digest of the cross-store links in a snapshot folder; None if it has no file of them."""
     file = folder / LINKS_FILE
     if not file.exists():

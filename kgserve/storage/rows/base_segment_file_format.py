@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import write_all_bytes
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.row_digest import SerializedStoreState
+from kgserve.storage.model.store_rows_digest import SerializedStoreState
 from kgserve.storage.rows.row_json_encoder import RowsDamaged, RowsFormatMismatch
 
 ROWS_MAGIC = b"KGROWS03"

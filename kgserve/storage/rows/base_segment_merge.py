@@ -40,7 +40,7 @@ from kgserve.storage.rows.row_columns_to_merge import (
     RowColumnsToMerge,
     convert_row_changes_to_columns,
 )
-from kgserve.storage.rows.suffix_dictionary import RemovedSuffixes, SuffixDictionary
+from kgserve.storage.rows.suffix_dictionary import RemovedSuffixes, RowSuffixDictionary
 
 TEXTS_SUFFIX = ".texts"
 MAX_TEXTS_GROWTH_FACTOR = 2
@@ -218,7 +218,7 @@ class _BaseMerge:
         self._new_number[nodes.numbers[is_replaced]] = self._splice.new_at[is_replaced]
         self._kept_edges = _unchanged_numbers(base.edges, edges.numbers, columns.edges_gone)
         used = (base.array("node_ending")[kept], base.array("edge_ending")[self._kept_edges])
-        self._endings = SuffixDictionary(base.endings, np.flatnonzero(sum(map(self._count_endings, used))).tolist())
+        self._endings = RowSuffixDictionary(base.endings, np.flatnonzero(sum(map(self._count_endings, used))).tolist())
 
     def _positions(self) -> list[int]:
         """Return the position of each node among those of the base."""

@@ -82,7 +82,7 @@ def encode_new_edges_as_messagepack(edges: NewEdgeColumns, stamp: CommitStamp) -
     return [*map(_pack, zip(*edges, *rest, strict=False))]
 
 
-def build_node_columns_to_merge(nodes: NewNodeColumns, order: Sequence[int], stamp: CommitStamp) -> NodeColumnsToMerge:
+def build_new_node_columns(nodes: NewNodeColumns, order: Sequence[int], stamp: CommitStamp) -> NodeColumnsToMerge:
     """Return new nodes as columns to merge into a base segment; ``order`` sorts them by id."""
     ids, types, contents, attributes = ([column[at] for at in order] for column in nodes)
     time = format_time(stamp.time)
@@ -109,7 +109,7 @@ def build_node_columns_to_merge(nodes: NewNodeColumns, order: Sequence[int], sta
     )
 
 
-def build_edge_columns_to_merge(
+def build_new_edge_columns(
     edges: NewEdgeColumns, sources: NumberArray, targets: NumberArray, stamp: CommitStamp
 ) -> EdgeColumnsToMerge:
     """Return new edges as columns to merge into a base segment; ``sources`` and ``targets`` are numbers of nodes."""

@@ -35,7 +35,7 @@ class RemovedSuffixes(NamedTuple):
         return self._replace(indexes=self.indexes[order])
 
 
-class SuffixDictionary:
+class RowSuffixDictionary:
     """Dictionary of common row suffixes of a base segment being built. Number 0 is the empty suffix."""
 
     def __init__(self, old: Sequence[bytes], used: Iterable[int]) -> None:

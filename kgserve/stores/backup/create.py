@@ -49,7 +49,7 @@ from kgserve.storage.journal.journal import (
 )
 from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.row_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_digest
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
 from kgserve.storage.store_index import FolderFingerprint, read_folder_fingerprint
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS

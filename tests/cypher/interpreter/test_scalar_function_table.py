@@ -12,7 +12,7 @@ from kgserve.cypher.interpreter import arithmetic, string_functions, temporal_fu
 from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
 from kgserve.cypher.interpreter.graph_element_functions import format_element_id, hash_graph_element, parse_element_id
 from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.kuzu_function_replacements import NEAREST_FORMS
+from kgserve.cypher.interpreter.kuzu_function_hints import NEAREST_FORMS
 from kgserve.cypher.interpreter.scalar_function_table import FUNCTIONS, find_scalar_function
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS
 from kgserve.errors import InvalidInput, TooLarge

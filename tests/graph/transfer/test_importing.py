@@ -22,7 +22,7 @@ from kgserve.graph.transfer.import_export import (
 )
 from kgserve.graph.transfer.simple_ndjson_lines import decode_simple_ndjson_lines
 from kgserve.storage.model.change_feed_events import MAX_SINGLE_EVENT_ROWS
-from kgserve.storage.model.row_digest import update_digest_for_row_changes
+from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
 from kgserve.stores.bulk_insert import plan_bulk_insert

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.storage.model.change_set import NetChange
 from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition
@@ -102,6 +102,6 @@ def test_reads_see_the_last_commit_during_a_write(tmp_path: Path) -> None:
 def test_removing_deletes_all_files(tmp_path: Path) -> None:
     catalog = NodeCatalog(tmp_path / "catalog.sqlite")
     catalog.rebuild([row("a", "t")], [], 1)
-    remove_database_files(catalog.path)
+    remove_sqlite_files(catalog.path)
     assert list(tmp_path.iterdir()) == []
     catalog.close()

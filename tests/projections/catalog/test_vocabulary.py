@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kgserve.graph.node_reads import summarize_node
 from kgserve.graph.query_parameters import NodeListParameters
-from kgserve.platform.sqlite_files import remove_database_files
+from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.catalog.node_catalog import NodeCatalog, prefix_upper_bound
 from kgserve.storage.model.attribute_filters import encode_attribute_conditions, matches_attribute_conditions
 from kgserve.storage.model.change_set import NetChange
@@ -165,7 +165,7 @@ def test_counts_and_lists_follow_the_rows(
             if then:
                 catalog.close()
             if then == "damage":
-                remove_database_files(path)
+                remove_sqlite_files(path)
                 path.write_bytes(b"damaged " * 1000)
             if then:
                 catalog = NodeCatalog(path)

@@ -15,7 +15,7 @@ from kgserve.projections.history.history_sql import HISTORY_SCHEMA
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, encode_edge_attributes
-from kgserve.storage.model.row_digest import checksum_63bit
+from kgserve.storage.model.store_rows_digest import checksum_63bit
 
 TIME = 1_700_000_000_123_456
 STAMPS = format_time(TIME), format_time(TIME + 5)

@@ -16,7 +16,7 @@ from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticato
 from kgserve.platform.settings import Settings
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.forwarding_middleware import ForwardingMiddleware
-from kgserve.stores.placement import StorePlacement
+from kgserve.stores.local_placement import StorePlacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable

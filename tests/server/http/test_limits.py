@@ -19,8 +19,8 @@ from kgserve.platform.settings import Settings
 from kgserve.server.http.connection import (
     MAX_HEADER_LINES,
     MIN_BODY_BYTES_PER_WINDOW,
-    ConnectionLimits,
     HttpConnection,
+    HttpConnectionLimits,
     RequestBodyRateMonitor,
 )
 from tests.server.http.serving import PATIENCE, Reply, RunningServer, accepted, read_reply, serving
@@ -60,7 +60,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 @pytest.mark.abuse(13, 14)
 def test_documented_timeouts() -> None:
     """ABUSE 13, 14: within 10 and 30 seconds, the interval between checks included."""
-    limits = ConnectionLimits.from_settings(Settings())
+    limits = HttpConnectionLimits.from_settings(Settings())
     assert limits.head_timeout + 2 * limits.tick <= 10
     assert limits.body_timeout + 2 * limits.tick <= 30
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kgserve.memory.reflect import empty_reflection
-from kgserve.memory.reflect_api import ConceptCandidate, ReflectionProposal
+from kgserve.memory.reflect_models import ConceptCandidate, ReflectionProposal
 from kgserve.server.mcp.memory_tools import ReflectArguments
 from kgserve.server.mcp.tool_replies import build_tool_reply
 from kgserve.server.mcp.tool_structured_content import MAX_REPLY_CHARS

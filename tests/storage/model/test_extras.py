@@ -19,7 +19,7 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtrasUpsert,
 )
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes, is_valid_at
-from kgserve.storage.model.row_digest import format_digest, row_hash, rows_digest
+from kgserve.storage.model.store_rows_digest import format_digest, row_hash, rows_digest
 from kgserve.storage.model.write_batch import (
     DEFAULT_WRITE_RULES,
     EdgeUpsert,

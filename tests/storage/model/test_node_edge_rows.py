@@ -14,7 +14,8 @@ from kgserve.storage.model.node_edge_rows import (
     encode_edge_attributes,
     split_edge_attributes,
 )
-from kgserve.storage.model.row_digest import (
+from kgserve.storage.model.store_names import check_store_name
+from kgserve.storage.model.store_rows_digest import (
     digest_and_count_rows,
     format_digest,
     parse_digest,
@@ -22,7 +23,6 @@ from kgserve.storage.model.row_digest import (
     rows_digest,
     update_digest_for_row_changes,
 )
-from kgserve.storage.model.store_names import check_store_name
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(

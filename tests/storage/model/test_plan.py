@@ -13,8 +13,8 @@ from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, Stor
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
-from kgserve.storage.model.row_digest import rows_digest
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
+from kgserve.storage.model.store_rows_digest import rows_digest
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.write_planner import (
     MAX_REPORTED_ROWS,

@@ -20,7 +20,7 @@ from kgserve.storage.rows.suffix_dictionary import (
     MAX_SUFFIXES,
     MIN_SUFFIX_ROWS,
     SUFFIX_SAMPLE_ROWS,
-    SuffixDictionary,
+    RowSuffixDictionary,
 )
 
 STAMP = "2025-07-15T12:00:00.000000Z"
@@ -122,7 +122,7 @@ def test_number_of_suffixes_is_bounded() -> None:
         b'{"id":"%d","attributes":{"k":%d}' % (at, at // MIN_SUFFIX_ROWS)
         for at in range(MIN_SUFFIX_ROWS * (MAX_SUFFIXES + 500))
     ]
-    whole, endings = [*texts], SuffixDictionary([b""], [])
+    whole, endings = [*texts], RowSuffixDictionary([b""], [])
     numbers = endings.split_suffixes("node", texts)
     assert len(endings.texts) == MAX_SUFFIXES
     assert [text + endings.texts[number] for text, number in zip(texts, numbers, strict=True)] == whole

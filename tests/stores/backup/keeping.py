@@ -12,7 +12,7 @@ from kgserve.admin import backup as ops
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.storage.model.row_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_digest
 from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions

@@ -42,7 +42,7 @@ from kgserve.storage.model.node_edge_rows import (
     find_required_column_set,
     node_column_values,
 )
-from kgserve.storage.model.row_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_digest
 
 # A scan keeps its rows in the page cache until commit: 364,000 edges overflow 256 MiB.
 SCAN_BATCH_ROWS = 50_000

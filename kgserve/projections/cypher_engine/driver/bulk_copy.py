@@ -26,7 +26,7 @@ from kgserve.projections.cypher_engine.driver.prepared_statement_session import 
 from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, read_snapshot_column_set
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, field_names_of
-from kgserve.storage.model.row_digest import SerializedStoreState
+from kgserve.storage.model.store_rows_digest import SerializedStoreState
 
 
 def build_copy_statement(statement: str, file: Path, direction: str = "TO", options: str = "") -> LiteralString:

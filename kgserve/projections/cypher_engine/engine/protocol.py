@@ -17,7 +17,7 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.storage.model.change_set import NetChange, StoreState
 from kgserve.storage.model.node_edge_fields import ColumnSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.row_digest import SerializedStoreState
+from kgserve.storage.model.store_rows_digest import SerializedStoreState
 
 FORK_REQUEST = b"fork"
 """Message to the fork server, sent with the channels' file descriptors; the reply is the new process id."""

@@ -22,10 +22,10 @@ from kgserve.platform.sqlite_files import (
     store_sqlite_checksum,
     vacuum_database,
 )
-from kgserve.projections.links import cross_store_link_sql as sql
+from kgserve.projections.cross_store_links import cross_store_link_sql as sql
 from kgserve.storage.model.change_set import CrossStoreLinksState
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
-from kgserve.storage.model.row_digest import checksum_63bit, update_links_state
+from kgserve.storage.model.store_rows_digest import checksum_63bit, update_links_state
 
 _LINK_PAGE_ROWS = 5_000
 NO_LINK_LIMIT = (1 << 63) - 1

@@ -61,7 +61,7 @@ class DescendantMemoriesQuery(MemoryHierarchyQuery, kw_only=True):
     cursor: Annotated[NodeIdText, Meta(description="Id from the `Link` header of the previous page")] | None = None
 
 
-class AncestorMemoriesRequest(MemoryHierarchyQuery, kw_only=True):
+class MemoryParentChainRequest(MemoryHierarchyQuery, kw_only=True):
     """Request for the ancestors of a memory."""
 
     memory_id: str = field(name="id")

@@ -301,7 +301,7 @@ class EntityWithMemories(NamedEntity, kw_only=True):
     memories: list[Memory] | UnsetType = UNSET
 
 
-class EntityGraph(msgspec.Struct, kw_only=True):
+class EntityNeighborhoodAnswer(msgspec.Struct, kw_only=True):
     """Entities, nearest first, and the relations between them."""
 
     nodes: list[EntityWithMemories]

@@ -27,7 +27,7 @@ from kgserve.memory.api import (
     TimestampText,
     UnitFloat,
 )
-from kgserve.memory.entities_api import RelationInput
+from kgserve.memory.entity_models import RelationInput
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, MAX_TAGS
 
 MAX_CONVERSATION_MESSAGES = 1_000

@@ -13,14 +13,14 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.projections.base import ProjectionEraseRequest
-from kgserve.projections.links.cross_store_link_index import CrossStoreLinkIndex, CrossStoreLinkReader
+from kgserve.projections.cross_store_links.cross_store_link_index import CrossStoreLinkIndex, CrossStoreLinkReader
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_changes
 from kgserve.storage.journal.replay import read_store_links_as_of
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
-from kgserve.storage.model.row_digest import update_links_state
+from kgserve.storage.model.store_rows_digest import update_links_state
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot

@@ -28,7 +28,7 @@ from kgserve.storage.store_folder_layout import (
     StoreLayout,
 )
 from kgserve.storage.store_index import StoreIndex
-from kgserve.stores.cluster_api import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
+from kgserve.stores.cluster_models import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
 
 log = structlog.get_logger()
 
