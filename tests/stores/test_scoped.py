@@ -85,7 +85,7 @@ def test_quotas_refuse_growth_and_accept_deletions(tmp_path: Path) -> None:
             assert (store.state.nodes, store.quota.refusals) == (2, 1)
             store.quota._max_bytes = 1
             with pytest.raises(QuotaExceeded, match="max-store-mb"):
-                write(store, batch("b"))
+                write(store, batch("b", content="more"))
             write(store, WriteBatch(delete_nodes=["b"]))
         with pytest.raises(Forbidden, match="max-stores-per-key"), mine.lease("s2", create=True):
             pass

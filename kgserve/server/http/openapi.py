@@ -271,7 +271,7 @@ def _problem(code: str) -> Json:
         "detail": "a sentence that says what was wrong",
         "instance": "urn:kgserve:request:5f0c9a3e1b7d2486",
     }
-    schema = {"$ref": _SCHEMA_REFERENCE.format(name="Problem")}
+    schema = {"$ref": _SCHEMA_REFERENCE.format(name=ProblemDetails.__name__)}
     return {"description": kind.title, "content": {PROBLEM_JSON: {"schema": schema, "example": example}}}
 
 

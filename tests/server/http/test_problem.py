@@ -41,6 +41,7 @@ def test_error_statuses() -> None:
         "invalid": 400, "unauthenticated": 401, "forbidden": 403, "not_found": 404, "timeout": 408, "conflict": 409,
         "gone": 410, "too_large": 413, "unsupported": 415, "limited": 429, "internal": 500, "unavailable": 503,
         "storage_full": 507, "conflict_manual": 409, "kind_not_allowed": 400, "elsewhere": 307,
+        "idempotency_key_reused": 422,
     }  # fmt: skip
     own = {MethodNotAllowed.code: 405, HostNotAllowed.code: 421, UrlTooLong.code: 414, HeadersTooLarge.code: 431}
     assert {code: kind.status for code, kind in ERROR_RESPONSE_KINDS.items()} == designed | own
