@@ -15,7 +15,11 @@ import msgspec
 from kgserve.platform.codecs import json_decoder
 
 _KEY_END = b'":'
-_SPACED_KEY_END = re.compile(rb'"[ \t\r\n]*:')
+_WHITE_SPACE = b" \t\r\n"
+_SPACED_COLON_ENDS = (b" :", b"\t:", b"\r:", b"\n:")
+_SPACED_KEY_END = re.compile(rb'"[ \t\r\n]+:')
+_MAX_SPACED_COLONS = 1000
+_MAX_SPACES = 64  # more are taken for a key
 _ESCAPED = re.compile(rb"\\u00(?:0[9aAdD]|2[02]|3[aA])")
 """Escapes of white space, quotation marks and colons, which look different once they are encoded again."""
 
@@ -53,10 +57,21 @@ def count_keys(text: bytes) -> int:
 
 def has_plain_keys(text: bytes) -> bool:
     """Return whether each key is followed directly by its colon, and nothing else can be mistaken for that."""
-    has_space = b" :" in text or b"\n:" in text or b"\t:" in text or b"\r:" in text
-    if has_space and len(_SPACED_KEY_END.findall(text)) != text.count(_KEY_END):
+    if any(_has_spaced_key(text, end) for end in _SPACED_COLON_ENDS):
         return False
     return b"\\u00" not in text or _ESCAPED.search(text) is None
+
+
+def _has_spaced_key(text: bytes, end: bytes) -> bool:
+    """Return whether a quotation mark precedes a colon with white space between, the last of which ``end`` has."""
+    at = text.find(end)
+    for _ in range(_MAX_SPACED_COLONS):
+        if at < 0:
+            return False
+        if text[max(at - _MAX_SPACES, 0) : at].rstrip(_WHITE_SPACE)[-1:] in {b'"', b""}:
+            return True
+        at = text.find(end, at + 2)
+    return _SPACED_KEY_END.search(text) is not None
 
 
 class _ParsedObject(dict[str, Any]):

@@ -337,3 +337,16 @@ def test_import_merges_delta_before_bulk(pool: StorePool) -> None:
                 )
                 == store.state.digest
             )
+
+
+@pytest.mark.parametrize("texts", [r"say \":x", r"\":\":", "x : " * 2000])
+def test_a_repeated_key_is_noticed_next_to_texts_that_look_like_keys(texts: str) -> None:
+    lines = [f'{{"kind":"node","id":"n{at}","type":"t","content":"{texts}"}}\n'.encode() for at in range(5)]
+    found = decode_simple_ndjson_lines(b"".join(lines), 5, 1)
+    assert found is not None
+    assert len(found.ids) == 5
+    for twice in (
+        b'{"kind":"node","id":"a","id":"b","type":"t"}\n',
+        b'{"kind":"node","id" :"a","id":"b","type":"t"}\n',
+    ):
+        assert decode_simple_ndjson_lines(b"".join([*lines, twice]), 6, 1) is None
