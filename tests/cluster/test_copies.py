@@ -150,7 +150,7 @@ def test_files_of_an_unread_replica_are_kept_up_to_date(
 
     owner.store("kept").retain(f"the word is {SECRET}", entity_id="last")
     awaited(has(SECRET))
-    assert read_copied_log_position(files.root) is not None, "who is killed now finds files that are nobody's copy"
+    assert read_copied_log_position(files.root) is not None, "files of an interrupted copy have no position"
     sequence = add(owner, "kept", "later")
     assert read(copy, "kept/nodes/later", sequence).status_code == 200
     owner.store("kept").forget(ids=["last"], erase=True)
