@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import threading
 from collections.abc import Generator
@@ -242,6 +243,7 @@ def test_open_stores_are_checked_periodically(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def few_descriptors(free: int) -> Generator[None]:
+    gc.collect()  # what earlier tests left must not free descriptors later on
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (get_descriptor_limit() - count_free_descriptors() + free, before[1]))
     try:
@@ -252,7 +254,7 @@ def few_descriptors(free: int) -> Generator[None]:
 
 def test_idle_stores_close_when_descriptors_are_short(tmp_path: Path) -> None:
     """A store that finds no descriptors is refused while others are in use, and opens once they are idle."""
-    names = [f"s{number}" for number in range(20)]
+    names = [f"s{number}" for number in range(60)]
     with few_descriptors(2 * DESCRIPTORS_PER_STORE + 10), StorePool(settings(tmp_path)) as pool:
         for name in names:
             write(pool, name, "a")
