@@ -55,7 +55,7 @@ def _reduce_limits() -> None:
     replaced: list[tuple[Any, str, Any]] = [
         (current_rows, "FoldLimits", small),
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
-        (current_rows, "fold", _log_moment("base", base_segment_merge.merge_into_base_segment)),
+        (current_rows, "fold", _log_moment("base", base_segment_merge.write_merged_row_base_segment)),
         (Journal, "append", _log_moment("append", Journal.append)),
         (EngineFileProjection, "_apply", _log_moment("engine", vars(EngineFileProjection)["_apply"])),
         (NodeCatalog, "apply", _log_moment("catalog", NodeCatalog.apply)),

@@ -43,7 +43,7 @@ def open(  # noqa: A001 - called as kgserve.open
     Raises Conflict while a server or another process uses the folder, InvalidInput for an unusable folder, and OSError
     on unsupported systems.
     """
-    from kgserve.platform.platform_support import describe_unsupported_platform  # noqa: PLC0415 - importing kgserve is quick
+    from kgserve.platform.supported_platforms import describe_unsupported_platform  # noqa: PLC0415 - importing kgserve is quick
 
     if reason := describe_unsupported_platform():
         raise OSError(reason)

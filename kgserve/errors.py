@@ -14,19 +14,19 @@ KgserveError
  +-- IdempotencyKeyReused      idempotency_key_reused  the key was used for another request
  +-- Gone                      gone              no longer in the journal
  +-- TooLarge                  too_large         over a documented limit
- +-- Unsupported               unsupported       media type or encoding
- +-- Limited                   limited           too many requests
+ +-- UnsupportedMediaType      unsupported       media type or encoding
+ +-- RateLimited               limited           too many requests
  +-- ServedElsewhere           elsewhere         another node of the cluster serves this store
  +-- Internal                  internal          a defect of kgserve; details only in the log
  |    +-- EngineFailed                           the engine rejected or lost a statement
  +-- Unavailable               unavailable       temporarily unavailable; try again
- |    +-- Opening                                another caller is opening this store
+ |    +-- StoreOpenQueueFull                     another caller is opening this store
  |    +-- OwnerUnreachable                       the node that serves this store may be down
  |    +-- JournalDamaged                         the journal needs `kgserve doctor --salvage`
  |    +-- Fenced                                 another node owns this store now
- |    +-- Unconfirmed                            the outcome of a request is unknown
+ |    +-- OutcomeUnknown                         the outcome of a request is unknown
  |    +-- ReplicatedLogCorrupt                   the replicated log lost acknowledged data
- |    +-- CopyTooOld                             a replica is too old to follow the log
+ |    +-- ReplicaBehindLogStart                  a replica is too old to follow the log
  +-- StorageFull               storage_full      no disk space
  |    +-- DiskFull                               no disk space for a file
  |    +-- QuotaExceeded                          a store has reached its quota
@@ -110,7 +110,7 @@ class NoStore(NotFound):
 
 
 class TimedOut(KgserveError):
-    """The query exceeded its time limit and was stopped."""
+    """The request or statement exceeded its time limit, or was interrupted."""
 
     code = "timeout"
 
@@ -122,7 +122,7 @@ class Conflict(KgserveError):
 
 
 class ConflictManual(Conflict):
-    """A write was based on a superseded version and was kept as a conflicting head.
+    """Error: a write based on a superseded version was kept as a conflicting head, to be resolved by hand.
 
     ``node`` is the node as callers see it, with its ``conflicts``.
     """
@@ -160,7 +160,7 @@ class TooLarge(KgserveError):
     code = "too_large"
 
 
-class Unsupported(KgserveError):
+class UnsupportedMediaType(KgserveError):
     """The resource does not accept this media type or encoding."""
 
     code = "unsupported"
@@ -207,7 +207,7 @@ class Unavailable(KgserveError):
         self.retry_after = retry_after
 
 
-class StoreOpening(Unavailable):
+class StoreOpenQueueFull(Unavailable):
     """Another caller is opening this store, and enough callers are waiting for it."""
 
 
@@ -237,7 +237,7 @@ class ReplicatedLogCorrupt(Unavailable):
         super().__init__(message, retry_after=60)
 
 
-class ReplicaTooOld(Unavailable):
+class ReplicaBehindLogStart(Unavailable):
     """Files of a replica end before the oldest entry of the log; newer files must be fetched."""
 
 

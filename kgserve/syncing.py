@@ -1,4 +1,4 @@
-"""Interfaces for syncing: connectors that send the contents of stores to external indexes.
+"""Interfaces of connectors to external indexes, which receive the contents of stores after each commit.
 
 A syncer is called after each commit, by a thread of its own that reads the journal. Writes never wait for it or fail
 because of it. Calls come in the order of commits, one at a time. If a call raises any exception, it is repeated after a
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 @runtime_checkable
 class VectorSyncer(Protocol):
-    """Syncer that accepts one content at a time."""
+    """Connector to an external index: it takes the content of one node at a time, after each commit."""
 
     def add_content(self, store: str, node_id: str, content: str, attributes: Mapping[str, Any]) -> None:
         """Set the content of a node, replacing any earlier one. ``attributes`` are the node's own."""
@@ -53,7 +53,7 @@ class ContentChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SyncBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Net changes of one store's commits after ``after`` up to ``sequence``, or one part of them.
+    """Net changes of one store for an external index: commits after ``after`` up to ``sequence``, or a part.
 
     Parts count from 0; ``more`` is true if another part follows. If ``anew`` is true, part 0 requires clearing the
     store first, and the changes are its complete contents at ``sequence``. All parts together have at most one change
@@ -71,14 +71,14 @@ class SyncBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class BatchSyncer(Protocol):
-    """Syncer that accepts changes in batches."""
+    """Connector to an external index that accepts the changes of a store in batches."""
 
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
         """Apply a whole batch. May raise any exception, and should do so soon after ``unwanted()`` returns True."""
         ...
 
 
-class VectorToBatchSyncerAdapter(BatchSyncer):
+class VectorSyncerAsBatchSyncer(BatchSyncer):
     """Adapter that lets a `VectorSyncer` be used as a `BatchSyncer`."""
 
     def __init__(self, syncer: VectorSyncer) -> None:

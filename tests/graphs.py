@@ -6,16 +6,16 @@ from typing import Any
 
 from kgserve.graph.answers import NodePage, NodeWithEdgesAnswer, TraverseAnswer
 from kgserve.graph.node_reads import get_node, list_nodes, traverse_graph
-from kgserve.graph.query_parameters import GetNodeRequest, NodeListParameters
 from kgserve.graph.request_bodies import TraverseRequest
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle, decode_answer_struct
+from kgserve.graph.url_parameters import GetNodeRequest, NodeListParameters
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.stores.pool import StorePool
 
 
 def graph_of(
-    pool: StorePool, store: str, indexer: IndexWorker | None = None, historian: HistoryWorker | None = None
+    pool: StorePool, store: str, indexer: TextIndexWorker | None = None, historian: HistoryWorker | None = None
 ) -> StoreHandle:
     return CallerStoreHandles(pool, indexer, historian).graph(store)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from kgserve.graph import as_of_graph
-from kgserve.memory import multi_store_recall, reflect
+from kgserve.memory import multi_store_recall, organize_memories
 
 SECONDS = 45.0
 REQUEST_SECONDS = 60.0
@@ -13,7 +13,7 @@ REQUEST_SECONDS = 60.0
 
 def be_patient() -> None:
     """Let recalls and reflections wait longer for the indexes, and reads as of a moment for the history."""
-    setattr(reflect, "MEMORY_JOB_TIMEOUT_SECONDS", SECONDS)  # noqa: B010 - imported by name there
+    setattr(organize_memories, "MEMORY_JOB_TIMEOUT_SECONDS", SECONDS)  # noqa: B010 - imported by name there
     multi_store_recall.RECALL_INDEX_TIMEOUT_SECONDS = as_of_graph.HISTORY_CATCH_UP_TIMEOUT_SECONDS = SECONDS
 
 

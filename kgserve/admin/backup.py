@@ -29,8 +29,8 @@ from kgserve.stores.backup.api import (
     StoreBackupAnswer,
     StoreBackupRequest,
 )
-from kgserve.stores.backup.create import BackupOptions, BackupSource, back_up_all, back_up_store
-from kgserve.stores.backup.folder import (
+from kgserve.stores.backup.create import BackupOptions, StoreToBackUp, back_up_all, back_up_store
+from kgserve.stores.backup.folder_layout import (
     BACKUP_STORES_FILE,
     BACKUP_STORES_FOLDER,
     BackupFolder,
@@ -86,7 +86,7 @@ def backup_stores(graphs: CallerStoreHandles, request: BackupRequest) -> BackupA
     if not graphs.confined:
         return done
     failed = [
-        msgspec.structs.replace(each, error=make_server_paths_relative(pool.settings, each.error))
+        msgspec.structs.replace(each, error=make_server_paths_in_text_relative(pool.settings, each.error))
         for each in done.failed
     ]
     return msgspec.structs.replace(done, folder=request.to or ".", failed=failed)
@@ -161,11 +161,11 @@ def hide_server_paths_in_errors(settings: Settings) -> Generator[None]:
     try:
         yield
     except KgserveError as error:
-        error.reword(make_server_paths_relative(settings, error.message))
+        error.reword(make_server_paths_in_text_relative(settings, error.message))
         raise
 
 
-def make_server_paths_relative(settings: Settings, text: str) -> str:
+def make_server_paths_in_text_relative(settings: Settings, text: str) -> str:
     """Return a text with paths below the backup and data folders made relative."""
     for root, name in ((settings.backup_dir, "the backup folder"), (settings.data_dir, "the data folder")):
         if root is not None:
@@ -191,8 +191,8 @@ def back_up_single_store(pool: StoreRegistry, folder: Path, name: str, ways: Bac
     return back_up_store(BackupFolder(folder), _backup_source(pool, name), ways)
 
 
-def _backup_source(pool: StoreRegistry, name: str) -> BackupSource:
-    return BackupSource(pool.layout(name), lambda: _sequence_to_back_up(pool, name))
+def _backup_source(pool: StoreRegistry, name: str) -> StoreToBackUp:
+    return StoreToBackUp(pool.layout(name), lambda: _sequence_to_back_up(pool, name))
 
 
 def _sequence_to_back_up(pool: StoreRegistry, name: str) -> int:

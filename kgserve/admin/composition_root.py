@@ -21,7 +21,7 @@ from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.platform.network_addresses import is_wildcard_address
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.pool import PlacementFactory, StorePool
 
@@ -41,7 +41,7 @@ class DataFolderServices(msgspec.Struct, frozen=True):
     """
 
     pool: StorePool
-    indexer: IndexWorker | None
+    indexer: TextIndexWorker | None
     historian: HistoryWorker | None
     keeper: MemoryMaintenance
     extractor: BackgroundLlmExtractor | None
@@ -111,15 +111,15 @@ def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> 
         from kgserve.cluster.jetstream.nats_connection import NatsConnection  # noqa: PLC0415 - needed in clusters only
     except ModuleNotFoundError as error:
         raise InvalidInput("A cluster node needs an optional dependency: pip install 'kgserve[cluster]'") from error
-    from kgserve.cluster.audit_and_api_key_sync import ApiKeySync, AuditLogReplicator  # noqa: PLC0415 - as above
-    from kgserve.cluster.backend import Heartbeat  # noqa: PLC0415 - as above
+    from kgserve.cluster.audit_and_api_key_sync import ApiKeySync, ClusterAuditLogWriter  # noqa: PLC0415 - as above
+    from kgserve.cluster.backend import ClusterNodeHeartbeat  # noqa: PLC0415 - as above
     from kgserve.cluster.cluster_placement import ClusterStorePlacement  # noqa: PLC0415 - as above
     from kgserve.cluster.jetstream.jetstream_backend import (  # noqa: PLC0415 - as above
         JetStreamBlobStorage,
         JetStreamClusterRegistry,
         JetStreamReplicatedLog,
     )
-    from kgserve.cluster.membership import ClusterHeartbeatMonitor  # noqa: PLC0415 - as above
+    from kgserve.cluster.membership import ClusterHeartbeatExchange  # noqa: PLC0415 - as above
     from kgserve.cluster.replicated_log_records import RECORD_FORMAT  # noqa: PLC0415 - as above
 
     connection = stack.enter_context(closing(NatsConnection(settings.cluster)))
@@ -128,24 +128,25 @@ def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> 
         JetStreamClusterRegistry(connection),
         JetStreamBlobStorage(connection),
     )
-    membership = ClusterHeartbeatMonitor(
-        registry, Heartbeat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT)
+    membership = ClusterHeartbeatExchange(
+        registry,
+        ClusterNodeHeartbeat(settings.node_name or gethostname(), token_hex(8), url, token, format=RECORD_FORMAT),
     )
     stack.enter_context(membership)
-    stack.enter_context(AuditLogReplicator(logs, membership.beat.node, settings.data_dir))
+    stack.enter_context(ClusterAuditLogWriter(logs, membership.beat.node, settings.data_dir))
     keys = ApiKeySync(registry, settings.data_dir)
     keys.look()
     membership.after_each_round(keys.look)
     return partial(ClusterStorePlacement, logs=logs, registry=registry, blobs=blobs, membership=membership)
 
 
-def create_search_index_worker(settings: Settings) -> IndexWorker:
-    """Return an indexer with one model for queries, and a second copy for bulk indexing."""
+def create_search_index_worker(settings: Settings) -> TextIndexWorker:
+    """Return a search index worker with one model for queries, and a second copy for bulk indexing."""
     embedder = load_embedder(settings)
-    return IndexWorker(embedder, create_indexing_embedder(settings, embedder))
+    return TextIndexWorker(embedder, create_indexing_embedder(settings, embedder))
 
 
-def create_fact_extraction_worker(settings: Settings, indexer: IndexWorker | None) -> BackgroundLlmExtractor | None:
+def create_fact_extraction_worker(settings: Settings, indexer: TextIndexWorker | None) -> BackgroundLlmExtractor | None:
     """Return the extraction worker if a language model is set. Raises InvalidInput for an invalid address."""
     if not (settings.llm_url and settings.llm_model):
         if settings.llm_url or settings.llm_model:

@@ -21,7 +21,7 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine import files
 from kgserve.projections.history.recovery import (
     describe_history_gap,
-    find_history_fault,
+    find_history_file_damage,
     read_history_gaps,
     salvage_history,
 )
@@ -33,12 +33,12 @@ from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.store_folder_layout import (
     EngineCleanCloseMarker,
     StoreLayout,
+    engine_wal_path,
     read_last_history_sequence,
-    wal_path,
 )
+from kgserve.stores.journal_salvage import salvage_damaged_store as salvage_store
 from kgserve.stores.local_placement import NODE_FILE
 from kgserve.stores.pool import StorePool
-from kgserve.stores.recovery import salvage_damaged_store as salvage_store
 
 DATA_FOLDER_REPORT_NAME = "data folder"
 """Name of the data folder in reports; no store can have this name."""
@@ -124,7 +124,10 @@ def _check_store(pool: StorePool, layout: StoreLayout, repairs: StoreRepairOptio
     yield _check_part("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
-    left, sizes = layout.engine_mark(), (files.file_size(layout.engine), files.file_size(wal_path(layout.engine)))
+    left, sizes = (
+        layout.engine_mark(),
+        (files.file_size(layout.engine), files.file_size(engine_wal_path(layout.engine))),
+    )
     if repairs.rebuild:
         layout.invalidate_projections()
     yield _check_part("rows", lambda: _rows(pool, layout.name))
@@ -198,7 +201,7 @@ def _salvage_history(layout: StoreLayout) -> Iterator[StoreCheckFinding]:
     try:
         if not layout.journal.is_dir() or find_oldest_journal_sequence(layout.journal) == 1:
             return
-        fault = find_history_fault(layout.history)
+        fault = find_history_file_damage(layout.history)
         if fault is None or fault.is_older_copy:
             # All rows of an older copy are whole: the next start applies the journal and reports the gap.
             return
@@ -215,7 +218,7 @@ def _salvage_history(layout: StoreLayout) -> Iterator[StoreCheckFinding]:
 def _history(layout: StoreLayout) -> str:
     if layout.read_description_or_default().history == "none":
         return "no history is kept"
-    fault = find_history_fault(layout.history)
+    fault = find_history_file_damage(layout.history)
     if fault is not None:
         raise JournalDamaged(
             f"{fault.reason}; the next start of the server, or doctor --salvage, keeps the undamaged part and reports "

@@ -24,10 +24,10 @@ from kgserve.storage.model.node_edge_rows import (
     encode_edge_attributes,
     split_edge_attributes,
 )
-from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes, update_links_state
+from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS, WriteReport, choose_commit_time
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.writer import PlannedWrite
+from kgserve.stores.writer_thread import PlannedWrite
 
 MAX_ROWS_PER_COMMIT = 10_000
 _BATCH_ROW_BYTES = 512
@@ -167,7 +167,7 @@ class FutureTimestampRepairCommit(PlannedWrite):
         linked = None
         if links:
             with self._store.reading_links() as (_, stored):
-                linked = stored and update_links_state(stored.state, links, old.links)
+                linked = stored and update_digest_for_link_changes(stored.state, links, old.links)
         change = ChangeSet(
             sequence=sequence,
             time=time,

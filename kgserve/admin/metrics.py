@@ -13,20 +13,20 @@ import msgspec
 from kgserve.errors import KgserveError
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import AuthenticatedCaller
+from kgserve.platform.metrics.app_metrics_and_request_context import ClusterNodeMetrics, MetricLabels, Telemetry
 from kgserve.platform.metrics.exposition import (
     MetricFamily,
     count_process_threads,
-    counter_family,
+    create_counter_family,
     encode_metrics,
     gauge_family,
     histogram_family,
     single_value_metric_family,
 )
-from kgserve.platform.metrics.telemetry import ClusterNodeMetrics, MetricLabels, Telemetry
 from kgserve.platform.version import __version__
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.stores.cluster_models import ClusterStatus, NodeState
 from kgserve.stores.open_store import OpenStore
 
@@ -53,7 +53,7 @@ class StoreProjectionLag(NamedTuple):
 
 
 def collect_projection_lags(graphs: CallerStoreHandles, caller: AuthenticatedCaller) -> list[StoreProjectionLag]:
-    """Return the open stores that a caller may read, by name."""
+    """Return how far the projections of each open store that the caller may read lag behind, by store name."""
     opened = sorted(graphs.pool.open_stores().items())
     return [
         measure_projection_lag(store, graphs.indexer, graphs.historian)
@@ -63,7 +63,7 @@ def collect_projection_lags(graphs: CallerStoreHandles, caller: AuthenticatedCal
 
 
 def measure_projection_lag(
-    store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None
+    store: OpenStore, indexer: TextIndexWorker | None, historian: HistoryWorker | None
 ) -> StoreProjectionLag:
     """Return the lag of a store's projections, except those that are turned off or closing."""
     views = list(_projections(store, indexer, historian))
@@ -89,7 +89,7 @@ def _engine_bytes(store: OpenStore) -> tuple[int, int] | None:
 
 
 def _projections(
-    store: OpenStore, indexer: IndexWorker | None, historian: HistoryWorker | None
+    store: OpenStore, indexer: TextIndexWorker | None, historian: HistoryWorker | None
 ) -> Iterator[tuple[str, int, BackgroundProjection]]:
     """Yield each projection with its name and the commit it has applied."""
     with contextlib.suppress(KgserveError):
@@ -165,7 +165,7 @@ def collect_store_metrics(found: list[StoreProjectionLag]) -> Iterator[MetricFam
     for number in _GAUGES:
         yield gauge_family(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
     for number in _COUNTERS:
-        yield counter_family(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
+        yield create_counter_family(f"kgserve_store_{number.name}", number.help, ("store",), _values(number, found))
     lags = {(each.store.name, view): float(lag) for each in found for view, lag in each.lags.items()}
     yield gauge_family(
         "kgserve_store_view_lag_commits", "Commits that a view has not applied yet", ("store", "view"), lags
@@ -262,9 +262,9 @@ def _server_metrics(
     )
     yield single_value_metric_family("kgserve_engine_processes_limit", "Maximum engine processes", "gauge", places.most)
     checks = {(outcome,): 0.0 for outcome in ("agreed", "failed", "not_done")} | observation.checks.counts()
-    yield counter_family("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
+    yield create_counter_family("kgserve_checks", "Comparisons of engine and journal, by outcome", ("outcome",), checks)
     slow = {(kind,): 0.0 for kind in ("request", "tool", "commit", "query")} | observation.slow.counted.counts()
-    yield counter_family("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
+    yield create_counter_family("kgserve_slow_operations", "Operations that were logged as slow", ("kind",), slow)
     yield single_value_metric_family(
         "process_threads", "Threads, including those of native libraries", "gauge", count_process_threads()
     )
@@ -285,7 +285,7 @@ def _cluster_metrics(status: ClusterStatus, counts: ClusterNodeMetrics) -> Itera
     yield histogram_family("kgserve_cluster_takeover_seconds", "Time to take over a store", (), {once: taken})
     yield histogram_family("kgserve_cluster_append_seconds", "Time of a commit in log and journal", (), {once: written})
     failures = {(reason,): 0.0 for reason in ("fenced", "unconfirmed", "failed")} | counts.failures.counts()
-    yield counter_family(
+    yield create_counter_family(
         "kgserve_cluster_append_failures", "Commits that the log did not accept", ("reason",), failures
     )
 
@@ -294,7 +294,7 @@ def _redirect_metric(observation: Telemetry, counts: ClusterNodeMetrics) -> Metr
     sent = sum(dict(each.statuses).get(_REDIRECT_STATUS, 0) for each in dict(observation.requests.routes).values())
     values: dict[MetricLabels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
     text = "Requests answered by other nodes: the client was redirected (sent), or this node forwarded it (asked)"
-    return counter_family("kgserve_cluster_elsewhere", text, ("how",), values)
+    return create_counter_family("kgserve_cluster_elsewhere", text, ("how",), values)
 
 
 def _disk_metrics(folder: Path) -> Iterator[MetricFamily]:
@@ -317,10 +317,10 @@ def _request_metrics(observation: Telemetry, moment: HttpTransportMetrics) -> It
     received = {labels: each.received for labels, each in routes.items()}
     sent = {labels: each.sent for labels, each in routes.items()}
     labels = ("route", "method")
-    yield counter_family("kgserve_requests", "Answered requests", (*labels, "status"), answered)
+    yield create_counter_family("kgserve_requests", "Answered requests", (*labels, "status"), answered)
     yield histogram_family("kgserve_request_duration_seconds", "Time to the last byte of an answer", labels, seconds)
-    yield counter_family("kgserve_request_bytes", "Bytes of request bodies", labels, received)
-    yield counter_family("kgserve_answer_bytes", "Bytes of response bodies", labels, sent)
+    yield create_counter_family("kgserve_request_bytes", "Bytes of request bodies", labels, received)
+    yield create_counter_family("kgserve_answer_bytes", "Bytes of response bodies", labels, sent)
     yield single_value_metric_family(
         "kgserve_requests_in_progress", "Requests in progress, including open streams", "gauge", moment.requests
     )
@@ -328,7 +328,9 @@ def _request_metrics(observation: Telemetry, moment: HttpTransportMetrics) -> It
     refused = observation.requests.refused.counts()
     for code, count in moment.refused.items():
         refused[code] = refused.get(code, 0) + count
-    yield counter_family("kgserve_refusals", "Requests answered with an error, by error code", ("code",), refused)
+    yield create_counter_family(
+        "kgserve_refusals", "Requests answered with an error, by error code", ("code",), refused
+    )
 
 
 def _commit_metrics(observation: Telemetry) -> Iterator[MetricFamily]:
@@ -349,13 +351,13 @@ def _commit_metrics(observation: Telemetry) -> Iterator[MetricFamily]:
         (),
         {once: commits.waits.measured()},
     )
-    yield counter_family(
+    yield create_counter_family(
         "kgserve_commit_phase_seconds", "Time of commits by phase", ("phase",), commits.phases.counts()
     )
 
 
 def _tool_call_metrics(observation: Telemetry) -> Iterator[MetricFamily]:
-    yield counter_family("kgserve_tool_calls", "MCP tool calls", ("tool", "outcome"), observation.calls.counts())
+    yield create_counter_family("kgserve_tool_calls", "MCP tool calls", ("tool", "outcome"), observation.calls.counts())
     seconds = observation.call_seconds.measured()
     yield histogram_family("kgserve_tool_duration_seconds", "Time of MCP tool calls", ("tool",), seconds)
 
@@ -366,26 +368,26 @@ def _event_stream_metrics(observation: Telemetry, moment: HttpTransportMetrics) 
         "kgserve_event_streams_limit", "Maximum open event streams", "gauge", moment.most_streams
     )
     dropped = {(reason,): 0.0 for reason in ("slow", "stalled", "failed")} | observation.streams_dropped.counts()
-    yield counter_family(
+    yield create_counter_family(
         "kgserve_event_streams_dropped", "Event streams that the server ended, by reason", ("reason",), dropped
     )
     over = {(): float(observation.stores_over_quota)}
-    yield counter_family("kgserve_store_limit_refusals", "New stores refused by --max-stores-per-key", (), over)
+    yield create_counter_family("kgserve_store_limit_refusals", "New stores refused by --max-stores-per-key", (), over)
 
 
 def _quota_metrics(moment: HttpTransportMetrics) -> Iterator[MetricFamily]:
     taken = {(each.name,): float(each.in_use) for each in moment.quotas}
     yield gauge_family("kgserve_shared", "Usage of quotas per caller, summed over callers", ("what",), taken)
     refused = {(each.name,): float(each.refused) for each in moment.quotas}
-    yield counter_family(
+    yield create_counter_family(
         "kgserve_share_refusals", "Requests refused because a caller's quota was used up", ("what",), refused
     )
 
 
-def _embedding_metrics(indexer: IndexWorker, found: list[StoreProjectionLag]) -> Iterator[MetricFamily]:
+def _embedding_metrics(indexer: TextIndexWorker, found: list[StoreProjectionLag]) -> Iterator[MetricFamily]:
     counted = indexer.embedding
     texts = {("ok",): 0.0, ("failed",): 0.0} | counted.texts.counts()
-    yield counter_family(
+    yield create_counter_family(
         "kgserve_embedded_texts", "Texts given to the embedding model, by outcome", ("outcome",), texts
     )
     yield single_value_metric_family(
@@ -408,9 +410,13 @@ def _embedding_metrics(indexer: IndexWorker, found: list[StoreProjectionLag]) ->
 def _extraction_metrics(extractor: BackgroundLlmExtractor) -> Iterator[MetricFamily]:
     counted = extractor.counted
     texts = {(outcome,): 0.0 for outcome in ("ok", "failed", "set_aside")} | counted.texts.counts()
-    yield counter_family("kgserve_extractions", "Texts given to the language model, by outcome", ("outcome",), texts)
+    yield create_counter_family(
+        "kgserve_extractions", "Texts given to the language model, by outcome", ("outcome",), texts
+    )
     items = {(outcome,): 0.0 for outcome in ("written", "dropped")} | counted.items.counts()
-    yield counter_family("kgserve_extracted_items", "Proposals of the language model, by outcome", ("outcome",), items)
+    yield create_counter_family(
+        "kgserve_extracted_items", "Proposals of the language model, by outcome", ("outcome",), items
+    )
     yield single_value_metric_family(
         "kgserve_llm_tokens", "Tokens used by the language model", "counter", counted.tokens.total()
     )
@@ -443,4 +449,6 @@ def _syncer_metrics(syncers: SinkDeliveryObserver, found: list[StoreProjectionLa
     failing = {key: float(sync.error is not None) for key, sync in syncs.items()}
     yield gauge_family("kgserve_store_syncer_failing", "1 while a syncer rejects what it is sent", labels, failing)
     sent = {key: float(sync.sent) for key, sync in syncs.items()}
-    yield counter_family("kgserve_store_syncer_changes", "Contents and deletions that a syncer accepted", labels, sent)
+    yield create_counter_family(
+        "kgserve_store_syncer_changes", "Contents and deletions that a syncer accepted", labels, sent
+    )

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from kgserve.admin.api import (
+from kgserve.admin.metrics import find_largest_projection_lag, measure_projection_lag
+from kgserve.admin.store_admin_models import (
     CreateStoreAnswer,
     DropStoreAnswer,
     StoreList,
@@ -27,15 +28,14 @@ from kgserve.admin.api import (
     StoreStats,
     StoreSummary,
 )
-from kgserve.admin.metrics import find_largest_projection_lag, measure_projection_lag
 from kgserve.errors import Conflict, InvalidInput, StorageFull, Unavailable
 from kgserve.graph.answers import CallerInfo, HealthStatus, ReadinessStatus, ReindexAnswer
-from kgserve.graph.as_of_resolution import caught_up_history
-from kgserve.graph.cross_store_links import count_cross_store_links, count_outbound_links
-from kgserve.graph.query_parameters import DropStoreParameters
+from kgserve.graph.as_of_resolution import get_caught_up_history
+from kgserve.graph.cross_store_links import count_cross_store_links, count_outbound_cross_store_links
 from kgserve.graph.request_bodies import NodeInput
 from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length, validate_node_input
-from kgserve.graph.store_handle import CallerStoreHandles, JsonEncodedAnswer, StoreHandle, as_json_encoded_answer
+from kgserve.graph.store_handle import CallerStoreHandles, JsonEncodedAnswer, StoreHandle, cast_json_bytes_to_answer
+from kgserve.graph.url_parameters import DropStoreParameters
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
@@ -44,7 +44,7 @@ from kgserve.platform.idempotency import current_idempotency_key, is_repeated_ca
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.timestamps import format_time
 from kgserve.platform.version import __version__
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.projection_statuses import IndexStatus
@@ -164,7 +164,7 @@ def _require_no_conflicts(graph: StoreHandle, store: OpenStore) -> None:
     """Raise Conflict if nodes have conflicting versions, which only the history holds."""
     if graph.graphs.historian is None or store.description.history == "none":
         return
-    follower = caught_up_history(graph.graphs.historian, store)
+    follower = get_caught_up_history(graph.graphs.historian, store)
     if heads := follower.look(lambda history: history.heads(1)):
         message = (
             f"would delete versions in conflict, such as version {heads[0].row.version} of node "
@@ -231,7 +231,7 @@ def rebuild_search_indexes(graph: StoreHandle) -> ReindexAnswer:
         return ReindexAnswer(name=graph.name, sequence=store.state.sequence)
 
 
-def _index_states(store: OpenStore, indexer: IndexWorker) -> list[IndexStatus]:
+def _index_states(store: OpenStore, indexer: TextIndexWorker) -> list[IndexStatus]:
     indexes = indexer.of(store)
     last = store.state.sequence
     return [
@@ -298,7 +298,7 @@ def _summary_of_open(graphs: CallerStoreHandles, store: OpenStore) -> StoreSumma
         lag=find_largest_projection_lag(measure_projection_lag(store, graphs.indexer, graphs.historian)),
         last_check=format_time(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
-        links=count_cross_store_links(graphs, store.name, count_outbound_links(store)),
+        links=count_cross_store_links(graphs, store.name, count_outbound_cross_store_links(store)),
     )
 
 
@@ -421,7 +421,7 @@ def _metadata(metadata: dict[str, Any], faults: ValidationErrorCollector) -> dic
 
 
 READY_PROBE_FILE = ".ready"
-_HEALTH_ANSWER = as_json_encoded_answer(msgspec.json.encode(HealthStatus(version=__version__)))
+_HEALTH_ANSWER = cast_json_bytes_to_answer(msgspec.json.encode(HealthStatus(version=__version__)))
 
 
 def get_server_health(_graphs: CallerStoreHandles) -> JsonEncodedAnswer[HealthStatus]:
@@ -440,7 +440,7 @@ def whoami(graphs: CallerStoreHandles) -> JsonEncodedAnswer[CallerInfo]:
         open=caller is LOCAL_CALLER,
         backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
-    return as_json_encoded_answer(msgspec.json.encode(found))
+    return cast_json_bytes_to_answer(msgspec.json.encode(found))
 
 
 def check_readiness(graphs: CallerStoreHandles) -> ReadinessStatus:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.admin.api import (
+from kgserve.admin.store_admin_models import (
     CreateStoreAnswer,
     DropStoreAnswer,
     LinkedStoreEdgeCount,
@@ -47,10 +47,10 @@ from kgserve.graph.answers import (
     NodePage,
     NodesByIdAnswer,
     NodeWithEdgesAnswer,
+    PointInTimeRestoreAnswer,
     ReachedNode,
     ReadinessStatus,
     ReindexAnswer,
-    RestoreAnswer,
     SearchAnswer,
     SearchHit,
     StoreCypherVocabulary,
@@ -64,17 +64,17 @@ from kgserve.graph.compat.versioned_nodes_api import (
     PutNodeAnswer,
     PutNodeRequest,
     PutSubgraphAnswer,
+    PutSubgraphNodeResult,
     PutSubgraphRequest,
-    RetireAnswer,
     RetireEdgeRequest,
-    RetireRequest,
+    RetireNodeOrEdgeAnswer,
+    RetireVersionedNodeRequest,
     SubgraphEdgeInput,
     SubgraphEdgeResult,
     SubgraphNodeInput,
-    SubgraphNodeResult,
 )
-from kgserve.graph.node_merge_models import MergeAnswer, MergeIntoRequest, UnmergeAnswer, UnmergeRequest
-from kgserve.graph.visualization_api import CommitTimeline, DrawnEdgeColumns, DrawnNodeColumns, GraphDrawing
+from kgserve.graph.node_merge_models import MergeIntoRequest, NodeMergeAnswer, UnmergeAnswer, UnmergeRequest
+from kgserve.graph.visualization_api import CommitTimeline, DrawnEdgeColumns, DrawnNodeColumns, GraphDrawingAnswer
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
 from kgserve.storage.model.projection_statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings
@@ -341,7 +341,7 @@ IMPORT_ANSWER_EXAMPLE = ImportAnswer(
 )
 HEALTH_EXAMPLE = HealthStatus(version="0.1.0")
 DRAW_REQUEST_EXAMPLE: dict[str, Any] = {"around": ["req-001"], "depth": 1, "lives": True}
-DRAW_ANSWER_EXAMPLE = GraphDrawing(
+DRAW_ANSWER_EXAMPLE = GraphDrawingAnswer(
     sequence=7,
     truncated=False,
     types=["requirement", "code_symbol"],
@@ -441,7 +441,9 @@ CYPHER_CSV_EXAMPLE = "r.id,e.relation_type,c.id\r\nreq-001,IMPLEMENTED_BY,feat-j
 
 REVERT_REQUEST_EXAMPLE: dict[str, Any] = {"version": 1}
 RESTORE_REQUEST_EXAMPLE: dict[str, Any] = {"as_of": "2025-07-15T12:00:00Z", "into": "project-as-it-was"}
-RESTORE_ANSWER_EXAMPLE = RestoreAnswer(name="project-as-it-was", nodes=2, edges=1, from_sequence=1, sequence=1)
+RESTORE_ANSWER_EXAMPLE = PointInTimeRestoreAnswer(
+    name="project-as-it-was", nodes=2, edges=1, from_sequence=1, sequence=1
+)
 
 NODE_HISTORY_EXAMPLE = NodeHistory(
     id="req-001",
@@ -535,15 +537,17 @@ PUT_SUBGRAPH_REQUEST_EXAMPLE = PutSubgraphRequest(
     edges=[SubgraphEdgeInput(from_ref="a", to_lineage="req-001", kind="SATISFIES")],
 )
 PUT_SUBGRAPH_ANSWER_EXAMPLE = PutSubgraphAnswer(
-    nodes=[SubgraphNodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
+    nodes=[PutSubgraphNodeResult(ref="a", lineage_id="9f1c", version=1, created=True)],
     edges=[SubgraphEdgeResult(edge_id="9f1c~SATISFIES~req-001")],
     sequence=3,
 )
-RETIRE_REQUEST_EXAMPLE = RetireRequest(valid_to="2025-12-31T00:00:00Z")
+RETIRE_REQUEST_EXAMPLE = RetireVersionedNodeRequest(valid_to="2025-12-31T00:00:00Z")
 RETIRE_EDGE_REQUEST_EXAMPLE = RetireEdgeRequest(source="req-001", target="feat-jwt", relation_type="IMPLEMENTED_BY")
-RETIRE_ANSWER_EXAMPLE = RetireAnswer(valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4)
+RETIRE_ANSWER_EXAMPLE = RetireNodeOrEdgeAnswer(
+    valid_to="2025-12-31T00:00:00.000000Z", changed=True, version=2, sequence=4
+)
 MERGE_REQUEST_EXAMPLE = MergeIntoRequest(into="req-001")
-MERGE_ANSWER_EXAMPLE = MergeAnswer(
+MERGE_ANSWER_EXAMPLE = NodeMergeAnswer(
     id="req-one",
     into="req-001",
     changed=True,

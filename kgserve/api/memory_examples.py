@@ -5,7 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from kgserve.api.examples import EXAMPLE_TIME
-from kgserve.memory.api import (
+from kgserve.memory.entity_models import (
+    ConfidenceBucket,
+    ConfidenceHistogram,
+    CreatedOrUpdatedEntity,
+    CreatedRelation,
+    CreateEntitiesAnswer,
+    CreateRelationsAnswer,
+    DeleteEntitiesAnswer,
+    DeleteRelationsAnswer,
+    EntityNeighborhoodAnswer,
+    EntityPage,
+    EntityRelation,
+    EntityWithMemories,
+    EntityWithRelations,
+    MemoryGrowth,
+    MemoryGrowthPeriod,
+    MemoryTagCount,
+    MemoryTagCounts,
+    MemoryTypeCount,
+    MemoryTypeCounts,
+    NamedEntity,
+    RelationKey,
+    RelationPage,
+    StoredMemoryStatistics,
+    UpdatedEntity,
+)
+from kgserve.memory.extraction.fact_marks import ExtractionQueueAnswer
+from kgserve.memory.hierarchy_models import MemoryAncestorOrDescendant
+from kgserve.memory.memory_models import (
     ConsolidationReport,
     ConsolidationRun,
     ConsolidationRuns,
@@ -26,38 +54,10 @@ from kgserve.memory.api import (
     UnmergedMemoryPair,
     UpdatedMemory,
 )
-from kgserve.memory.entity_models import (
-    ConfidenceBucket,
-    ConfidenceHistogram,
-    CreatedEntity,
-    CreatedRelation,
-    CreateEntitiesAnswer,
-    CreateRelationsAnswer,
-    DeleteEntitiesAnswer,
-    DeleteRelationsAnswer,
-    EntityNeighborhoodAnswer,
-    EntityPage,
-    EntityRelation,
-    EntityWithMemories,
-    EntityWithRelations,
-    MemoryGrowth,
-    MemoryGrowthPeriod,
-    MemoryTagCount,
-    MemoryTagCounts,
-    MemoryTypeCounts,
-    NamedEntity,
-    RelationKey,
-    RelationPage,
-    StoredMemoryStatistics,
-    TypeCount,
-    UpdatedEntity,
-)
-from kgserve.memory.extraction.marks import ExtractionQueueAnswer
-from kgserve.memory.hierarchy_models import MemoryAncestorOrDescendant
 from kgserve.memory.reflect_models import (
-    ConceptCandidate,
     MemoryParentPlacement,
-    MemoryReflectionAnswer,
+    OrganizeMemoriesAnswer,
+    ParentConceptCandidate,
     ReflectionProposal,
 )
 from kgserve.memory.relationships import MemoryDetails
@@ -66,7 +66,7 @@ from kgserve.memory.retain_forget_recall_models import (
     RetainAnswer,
     RetainBatchAnswer,
     RetainItemResult,
-    RetainMemoryOperation,
+    RetainMemoryOutcome,
 )
 
 _MEMORY_ID_EXAMPLE = "01980de1-4a00-7d3c-9f0e-6b8d2c5a1e47"
@@ -165,7 +165,7 @@ RETAIN_REQUEST_EXAMPLE: dict[str, Any] = {
 }
 RETAIN_ANSWER_EXAMPLE = RetainAnswer(
     operations=[
-        RetainMemoryOperation(
+        RetainMemoryOutcome(
             type="update",
             memory_id="alice-location",
             version_id="alice-location@3",
@@ -251,7 +251,7 @@ PRUNE_MEMORIES_ANSWER_EXAMPLE = MemoryPruneReport(
 )
 
 REFLECT_REQUEST_EXAMPLE: dict[str, Any] = {"dry_run": True}
-REFLECT_ANSWER_EXAMPLE = MemoryReflectionAnswer(
+REFLECT_ANSWER_EXAMPLE = OrganizeMemoriesAnswer(
     dry_run=True,
     run=None,
     looked_at=5,
@@ -263,7 +263,7 @@ REFLECT_ANSWER_EXAMPLE = MemoryReflectionAnswer(
             number=1,
             kind="link",
             ids=[_OTHER_MEMORY_ID_EXAMPLE],
-            candidates=[ConceptCandidate(id="colours", score=0.48)],
+            candidates=[ParentConceptCandidate(id="colours", score=0.48)],
         )
     ],
     proposals_count=1,
@@ -314,7 +314,7 @@ CREATE_ENTITY_REQUEST_EXAMPLE: dict[str, Any] = {
 CREATE_ENTITIES_REQUEST_EXAMPLE: dict[str, Any] = {"entities": [CREATE_ENTITY_REQUEST_EXAMPLE]}
 NAMED_ENTITY_EXAMPLE = NamedEntity(**_ENTITY_FIELDS_EXAMPLE)
 UPDATE_ENTITY_ANSWER_EXAMPLE = UpdatedEntity(**_ENTITY_FIELDS_EXAMPLE, sequence=3)
-CREATE_ENTITY_ANSWER_EXAMPLE = CreatedEntity(**_ENTITY_FIELDS_EXAMPLE, outcome="created", sequence=2)
+CREATE_ENTITY_ANSWER_EXAMPLE = CreatedOrUpdatedEntity(**_ENTITY_FIELDS_EXAMPLE, outcome="created", sequence=2)
 CREATE_ENTITIES_ANSWER_EXAMPLE = CreateEntitiesAnswer(entities=[CREATE_ENTITY_ANSWER_EXAMPLE], created=1, sequence=2)
 ENTITY_ANSWER_EXAMPLE = EntityWithRelations(
     **_ENTITY_FIELDS_EXAMPLE,
@@ -369,7 +369,7 @@ MEMORY_STATS_EXAMPLE = StoredMemoryStatistics(
     sequence=2,
 )
 MEMORY_GROWTH_EXAMPLE = MemoryGrowth(by="day", periods=[MemoryGrowthPeriod(period="2025-07-15", created=1, total=1)])
-MEMORY_TYPES_EXAMPLE = MemoryTypeCounts(types=[TypeCount(memory_type="preference", count=1, share=1.0)], total=1)
+MEMORY_TYPES_EXAMPLE = MemoryTypeCounts(types=[MemoryTypeCount(memory_type="preference", count=1, share=1.0)], total=1)
 MEMORY_TAGS_EXAMPLE = MemoryTagCounts(tags=[MemoryTagCount(tag="database", count=1)])
 MEMORY_CONFIDENCE_EXAMPLE = ConfidenceHistogram(
     buckets=[ConfidenceBucket(least=0.9, most=1.0, count=1)], average=0.97, total=1

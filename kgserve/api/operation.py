@@ -13,7 +13,7 @@ import msgspec
 
 from kgserve.graph.compat.versioned_nodes_field_names import (
     VERSIONED_JSON_MEDIA_TYPE,
-    derive_versioned_field_struct,
+    derive_versioned_api_answer_struct,
     rename_to_versioned_fields,
 )
 from kgserve.graph.store_handle import JsonEncodedAnswer, StoreHandle
@@ -86,7 +86,7 @@ def build_litestar_opt(operation: ApiOperation) -> dict[str, Any]:
     return {OPERATION_OPT_KEY: operation}
 
 
-class UseCase:
+class ApiUseCase:
     """API operation implemented by a function that takes a `StoreHandle` or `CallerStoreHandles`, and a request.
 
     The function's annotations define request and answer; its docstring is the description, except for paragraphs
@@ -155,7 +155,7 @@ class UseCase:
         query = None if self.in_body else self.sent
         described_answer = ApiBodyExample(answer or type(example), example)
         headers = (("Location", "Path of the created resource"),) if location else ()
-        renamed = derive_versioned_field_struct(answer or type(example))
+        renamed = derive_versioned_api_answer_struct(answer or type(example))
         self.takes_names = renamed is not described_answer.struct
         versioned = ApiBodyExample(
             renamed, rename_to_versioned_fields(msgspec.to_builtins(example)), VERSIONED_JSON_MEDIA_TYPE

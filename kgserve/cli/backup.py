@@ -21,7 +21,7 @@ from kgserve.cli.options import (
     open_server_client,
     require_data_folder,
 )
-from kgserve.cli.terminal import TableColumn, format_size, make_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import TerminalTableColumn, format_size, make_json_option, print_json_if_requested, show_table
 from kgserve.errors import NoStore
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
 
 
 _BACKUP_COLUMNS = (
-    TableColumn("Store"),
-    TableColumn("From", "number"),
-    TableColumn("To", "number"),
-    TableColumn("Copied", "bytes"),
-    TableColumn("Total", "bytes"),
-    TableColumn("Bases", "number"),
-    TableColumn("Reason for full copy"),
+    TerminalTableColumn("Store"),
+    TerminalTableColumn("From", "number"),
+    TerminalTableColumn("To", "number"),
+    TerminalTableColumn("Copied", "bytes"),
+    TerminalTableColumn("Total", "bytes"),
+    TerminalTableColumn("Bases", "number"),
+    TerminalTableColumn("Reason for full copy"),
 )
 _RESTORE_COLUMNS = (
-    TableColumn("Store"),
-    TableColumn("From backup of"),
-    TableColumn("Sequence", "number"),
-    TableColumn("Nodes", "number"),
+    TerminalTableColumn("Store"),
+    TerminalTableColumn("From backup of"),
+    TerminalTableColumn("Sequence", "number"),
+    TerminalTableColumn("Nodes", "number"),
 )
 _VERIFY_COLUMNS = (
-    TableColumn("Store"),
-    TableColumn("Result"),
-    TableColumn("From", "number"),
-    TableColumn("To", "number"),
-    TableColumn("Since"),
-    TableColumn("Until"),
-    TableColumn("Runs", "number"),
-    TableColumn("Size", "bytes"),
+    TerminalTableColumn("Store"),
+    TerminalTableColumn("Result"),
+    TerminalTableColumn("From", "number"),
+    TerminalTableColumn("To", "number"),
+    TerminalTableColumn("Since"),
+    TerminalTableColumn("Until"),
+    TerminalTableColumn("Runs", "number"),
+    TerminalTableColumn("Size", "bytes"),
 )
 _as_json = make_json_option("Print the result as JSON.")
 
@@ -106,26 +106,26 @@ def backup_stores_command(stores: tuple[str, ...], folder: str, *, full: bool, k
 
 def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: BackupOptions) -> BackupAnswer:
     from kgserve.platform.data_folder_lock import DataFolderLock
-    from kgserve.platform.server_discovery import find_running_server
+    from kgserve.platform.server_discovery import find_running_server_of_data_folder
     from kgserve.storage.store_folder_layout import StoreLayout, read_closed_store_state
-    from kgserve.stores.backup.create import BackupSource, back_up_all
-    from kgserve.stores.backup.folder import BackupFolder
+    from kgserve.stores.backup.create import StoreToBackUp, back_up_all
+    from kgserve.stores.backup.folder_layout import BackupFolder
     from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
     require_data_folder(settings)
-    if find_running_server(settings.data_dir) is not None:
+    if find_running_server_of_data_folder(settings.data_dir) is not None:
         with open_server_client(settings.data_dir) as client:
             data_dir, known_at = settings.data_dir.resolve(), time.time_ns() // 1000
             sequences = _sequences(client)
             wanted = [
-                BackupSource(StoreLayout(data_dir, name), partial(sequences.__getitem__, name), known_at)
+                StoreToBackUp(StoreLayout(data_dir, name), partial(sequences.__getitem__, name), known_at)
                 for name in _select_stores(names, sequences)
             ]
             return back_up_all(BackupFolder(folder), wanted, msgspec.structs.replace(options, live=True), _announce)
     with DataFolderLock(settings.data_dir), StorePool(settings) as pool:
         wanted = [
-            BackupSource(pool.layout(name), lambda name=name: read_closed_store_state(pool.layout(name)).sequence)
+            StoreToBackUp(pool.layout(name), lambda name=name: read_closed_store_state(pool.layout(name)).sequence)
             for name in _select_stores(names, dict.fromkeys(pool.names()))
         ]
         return back_up_all(BackupFolder(folder), wanted, options, _announce)
@@ -213,12 +213,12 @@ def _restore(
 ) -> RestoreBackupAnswer:
     from kgserve.admin import backup as ops
     from kgserve.platform.data_folder_lock import DataFolderLock
-    from kgserve.platform.server_discovery import find_running_server
+    from kgserve.platform.server_discovery import find_running_server_of_data_folder
     from kgserve.stores.pool import StorePool
 
     _log_errors_only(settings)
     sources = ops.select_backup_stores_to_restore(folder, store, into, until)
-    if find_running_server(settings.data_dir) is not None:
+    if find_running_server_of_data_folder(settings.data_dir) is not None:
         with open_server_client(settings.data_dir) as client:
             ops.require_absent_stores(settings.data_dir, sources)
             return RestoreBackupAnswer(stores=[_hand_over(client, settings, folder, source) for source in sources])
@@ -233,7 +233,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRe
     from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP_ROUTE
     from kgserve.storage.model.store_rows_digest import format_digest
-    from kgserve.stores.backup.folder import BackupFolder
+    from kgserve.stores.backup.folder_layout import BackupFolder
 
     started = time.perf_counter()
     data_dir = settings.data_dir.resolve()
@@ -262,7 +262,7 @@ def verify_backup_command(folder: str, *, store: str | None) -> int:
 
     The exit code is 0 when the backup is intact, and 1 otherwise. Each fault is reported with its file and position.
     """
-    from kgserve.stores.backup.folder import BackupFolder
+    from kgserve.stores.backup.folder_layout import BackupFolder
     from kgserve.stores.backup.restore import verify_backup
 
     found = list(verify_backup(BackupFolder(Path(folder)), store))

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import click
 
-from kgserve.cli.terminal import TableColumn, show_table
+from kgserve.cli.terminal import TerminalTableColumn, show_table
 from kgserve.platform.shipped_files import locate_shipped_file
 
 SHIPPED_FILE_COLUMNS = (
-    TableColumn("Topic"),
-    TableColumn("File"),
-    TableColumn("Destination"),
-    TableColumn("Description"),
+    TerminalTableColumn("Topic"),
+    TerminalTableColumn("File"),
+    TerminalTableColumn("Destination"),
+    TerminalTableColumn("Description"),
 )
 
 

@@ -13,7 +13,13 @@ import click
 import msgspec
 
 from kgserve.cli.options import add_server_options, add_setting_options, open_server_client, require_data_folder
-from kgserve.cli.terminal import TableColumn, as_json_option, make_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import (
+    TerminalTableColumn,
+    as_json_option,
+    make_json_option,
+    print_json_if_requested,
+    show_table,
+)
 from kgserve.platform.file_permissions import create_private_folder, private_umask
 from kgserve.platform.settings import load_settings
 
@@ -21,7 +27,9 @@ if TYPE_CHECKING:
     from kgserve.platform.access.authentication import ApiKey, Role
 
 ROLES = ("read", "write", "admin")
-KEY_COLUMNS = tuple(map(TableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked")))
+KEY_COLUMNS = tuple(
+    map(TerminalTableColumn, ("Key", "Name", "Role", "Stores", "State", "Created", "Expires", "Revoked"))
+)
 
 
 class ApiKeyListEntry(msgspec.Struct, frozen=True):
@@ -154,7 +162,7 @@ def _row(key: ApiKeyListEntry) -> tuple[Any, ...]:
     return key.prefix, key.name, key.role, ",".join(key.stores), key.state, *((each or "")[:19] for each in times)
 
 
-AUDIT_COLUMNS = tuple(map(TableColumn, ("Time", "Node", "Caller", "Address", "Act", "Store", "Outcome")))
+AUDIT_COLUMNS = tuple(map(TerminalTableColumn, ("Time", "Node", "Caller", "Address", "Act", "Store", "Outcome")))
 
 
 @click.command("audit")

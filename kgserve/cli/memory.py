@@ -20,8 +20,8 @@ from kgserve.cli.mcp import EditorHookEvent
 from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client
 from kgserve.cli.terminal import as_json_option, print_json_if_requested
 from kgserve.errors import KgserveError
-from kgserve.memory.api import ConsolidationReport, Memory, RecalledMemory, UndoConsolidationAnswer
-from kgserve.memory.reflect_models import MemoryReflectionAnswer, format_memory_line, format_proposal_line
+from kgserve.memory.memory_models import ConsolidationReport, Memory, RecalledMemory, UndoConsolidationAnswer
+from kgserve.memory.reflect_models import OrganizeMemoriesAnswer, format_memory_line, format_reflect_proposal_line
 from kgserve.memory.retain_forget_recall_models import (
     DEFAULT_AGENT_RECALL_BUDGET_TOKENS,
     DEFAULT_AGENT_RECALL_LIMIT,
@@ -302,9 +302,9 @@ def organize_memories_command(
         click.echo(line)
 
 
-def _reflection_lines(done: MemoryReflectionAnswer) -> Iterable[str]:
+def _reflection_lines(done: OrganizeMemoriesAnswer) -> Iterable[str]:
     would = "would be " if done.dry_run else ""
-    yield from map(format_proposal_line, done.proposals)
+    yield from map(format_reflect_proposal_line, done.proposals)
     yield from (f"[{each.id}] {would}below [{each.parent_id}] ({each.score:.2f})" for each in done.linked)
     yield from (f"skipped, changed since: [{each}]" for each in done.skipped)
     if done.undone:

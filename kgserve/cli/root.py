@@ -25,7 +25,6 @@ from kgserve.cli.memory import (
 )
 from kgserve.cli.model import embedding_model_command_group
 from kgserve.cli.options import format_invalid_input
-from kgserve.cli.query import cypher_shell_command, search_nodes_command
 from kgserve.cli.serve import (
     check_server_health_command,
     cluster_command_group,
@@ -34,6 +33,7 @@ from kgserve.cli.serve import (
     serve_stores_command,
     stop_server_command,
 )
+from kgserve.cli.shell_and_search import cypher_shell_command, search_nodes_command
 from kgserve.cli.stores import (
     check_stores_command,
     configure_store_command,

@@ -16,10 +16,10 @@ from kgserve.cli.options import (
     get_client_server_url,
     open_server_client,
 )
-from kgserve.cli.terminal import TableColumn, as_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import TerminalTableColumn, as_json_option, print_json_if_requested, show_table
 from kgserve.platform.file_permissions import private_umask
-from kgserve.platform.platform_support import describe_unsupported_platform
 from kgserve.platform.settings import load_settings
+from kgserve.platform.supported_platforms import describe_unsupported_platform
 
 if TYPE_CHECKING:
     from kgserve.client import Client
@@ -139,10 +139,10 @@ def _fragment(store: str | None, key: str | None) -> str:
 
 
 CLUSTER_NODE_COLUMNS = (
-    TableColumn("Node"),
-    TableColumn("Address"),
-    TableColumn("State"),
-    TableColumn("Stores", "number"),
+    TerminalTableColumn("Node"),
+    TerminalTableColumn("Address"),
+    TerminalTableColumn("State"),
+    TerminalTableColumn("Stores", "number"),
 )
 
 

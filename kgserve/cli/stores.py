@@ -11,7 +11,7 @@ import click
 import msgspec
 from typing_extensions import override
 
-from kgserve.admin.api import (
+from kgserve.admin.store_admin_models import (
     MAX_LISTED_STORES,
     StoreList,
     StoreListState,
@@ -20,14 +20,20 @@ from kgserve.admin.api import (
     StoreSummary,
 )
 from kgserve.cli.options import (
-    RequestRefused,
+    RequestFailedOnServer,
     add_server_options,
     add_setting_options,
     get_click_option_value,
     open_server_client,
     require_data_folder,
 )
-from kgserve.cli.terminal import IndexProgress, TableColumn, as_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import (
+    IndexProgressDisplay,
+    TerminalTableColumn,
+    as_json_option,
+    print_json_if_requested,
+    show_table,
+)
 from kgserve.errors import KgserveError
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.file_permissions import private_umask
@@ -39,23 +45,28 @@ if TYPE_CHECKING:
     from kgserve.client import Client
 
 STORE_COLUMNS = (
-    TableColumn("Name"),
-    TableColumn("State"),
-    TableColumn("Nodes", "number"),
-    TableColumn("Edges", "number"),
-    TableColumn("Sequence", "number"),
-    TableColumn("Journal", "bytes"),
-    TableColumn("Engine", "bytes"),
-    TableColumn("Lag", "number"),
-    TableColumn("Last check"),
+    TerminalTableColumn("Name"),
+    TerminalTableColumn("State"),
+    TerminalTableColumn("Nodes", "number"),
+    TerminalTableColumn("Edges", "number"),
+    TerminalTableColumn("Sequence", "number"),
+    TerminalTableColumn("Journal", "bytes"),
+    TerminalTableColumn("Engine", "bytes"),
+    TerminalTableColumn("Lag", "number"),
+    TerminalTableColumn("Last check"),
 )
 INDEX_COLUMNS = (
-    TableColumn("Keyword lag", "number"),
-    TableColumn("Vector lag", "number"),
-    TableColumn("Pending", "number"),
-    TableColumn("Index error"),
+    TerminalTableColumn("Keyword lag", "number"),
+    TerminalTableColumn("Vector lag", "number"),
+    TerminalTableColumn("Pending", "number"),
+    TerminalTableColumn("Index error"),
 )
-FINDING_COLUMNS = (TableColumn("Store"), TableColumn("Part"), TableColumn("Result"), TableColumn("Detail"))
+FINDING_COLUMNS = (
+    TerminalTableColumn("Store"),
+    TerminalTableColumn("Part"),
+    TerminalTableColumn("Result"),
+    TerminalTableColumn("Detail"),
+)
 
 INDEX_POLL_SECONDS = 0.25
 INDEX_ERROR_TIMEOUT_SECONDS = 5.0
@@ -183,7 +194,7 @@ def wait_until_indexes_complete(stats: Callable[[], StoreStats], sequence: int) 
     ``stats`` returns the store's current statistics. Raises ClickException when indexes are disabled, or one makes no
     progress because of an error.
     """
-    with IndexProgress() as progress:
+    with IndexProgressDisplay() as progress:
         stall_detector = _StallDetector()
         while True:
             indexes = _current_indexes(stats())
@@ -247,7 +258,7 @@ class _StallDetector:
                 raise click.ClickException(f"the {index.name} index: {index.error}")
 
 
-SETTING_COLUMNS = (TableColumn("Setting"), TableColumn("Value"))
+SETTING_COLUMNS = (TerminalTableColumn("Setting"), TerminalTableColumn("Value"))
 _DEFAULT_STORE_SETTINGS = StoreSettings()
 _STORE_SETTING_NAMES = StoreSettings.__struct_fields__
 
@@ -315,7 +326,7 @@ def create_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -
     with open_server_client() as client:
         done = client.create(store, **fields)
     if not done.created:
-        raise RequestRefused(
+        raise RequestFailedOnServer(
             f"store {store!r} already exists; its settings are unchanged. Use `kgserve settings` to change them"
         )
     click.echo(f"{store}: created")

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from kgserve.cli.options import get_click_option_value, save_click_option_value
-from kgserve.cli.shell.formats import tab_separated_line
+from kgserve.cli.shell.formats import format_tab_separated_line
 from kgserve.storage.model.projection_statuses import IndexStatus
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -26,21 +26,21 @@ def make_json_option(text: str) -> Callable[[Function], Function]:
 as_json_option = make_json_option("Print the server's answer as JSON.")
 
 
-class TableColumn(msgspec.Struct, frozen=True):
+class TerminalTableColumn(msgspec.Struct, frozen=True):
     """A column of a table. Numbers are right-aligned; ``bytes`` are shown in units on a terminal."""
 
     title: str
     kind: str = "text"
 
 
-def show_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
+def show_table(columns: Sequence[TerminalTableColumn], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table on a terminal, or tab-separated lines with a header otherwise, to standard output."""
     if sys.stdout.isatty():
         _draw_table(columns, rows)
         return
     click.echo("\t".join(column.title.lower().replace(" ", "_") for column in columns))
     for row in rows:
-        click.echo(tab_separated_line([str(value) for value in row]), nl=False)
+        click.echo(format_tab_separated_line([str(value) for value in row]), nl=False)
 
 
 def print_json_if_requested(value: Any) -> bool:
@@ -61,7 +61,7 @@ def format_size(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _draw_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -> None:
+def _draw_table(columns: Sequence[TerminalTableColumn], rows: Iterable[Sequence[Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -75,7 +75,7 @@ def _draw_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[Any]]) -
     Console().print(table)
 
 
-def _format_cell(column: TableColumn, value: Any) -> str:
+def _format_cell(column: TerminalTableColumn, value: Any) -> str:
     if column.kind == "text" or value == "":
         return str(value)
     return format_size(value) if column.kind == "bytes" else f"{value:,}"
@@ -98,7 +98,7 @@ class _LiveDisplay:
             self._bar.stop()
 
 
-class TransferProgress(_LiveDisplay):
+class TransferProgressBar(_LiveDisplay):
     """Progress of bytes and lines, drawn on standard error if that is a terminal.
 
     ``total`` is the expected number of bytes, None if unknown.
@@ -136,7 +136,7 @@ def _progress(*columns: Any) -> Any:
     return progress.Progress(first, *columns, last, console=Console(stderr=True))
 
 
-class IndexProgress(_LiveDisplay):
+class IndexProgressDisplay(_LiveDisplay):
     """Progress of a store's indexes, one line each, drawn on standard error if that is a terminal."""
 
     def __init__(self) -> None:

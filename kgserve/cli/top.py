@@ -14,12 +14,12 @@ import click
 import msgspec
 
 from kgserve.cli.options import (
-    RequestRefused,
+    RequestFailedOnServer,
     add_server_options,
     get_click_option_value,
     get_client_server_url,
     open_server_client,
-    translate_client_error,
+    translate_client_error_for_cli,
 )
 from kgserve.cli.terminal import format_size
 from kgserve.errors import KgserveError
@@ -113,7 +113,7 @@ class _ServerMonitor:
         self._before: TimedMetricsScrape | None = None
 
     def read(self) -> None:
-        """Read the metrics. Raises the client's errors, and RequestRefused for other content."""
+        """Read the metrics. Raises the client's errors, and RequestFailedOnServer for other content."""
         from kgserve.client.wire import ClientRoute
         from kgserve.platform.metrics.exposition import MetricsScrape
 
@@ -123,7 +123,7 @@ class _ServerMonitor:
         try:
             reading = TimedMetricsScrape(time.monotonic(), MetricsScrape.read(text.decode()))
         except ValueError as error:
-            raise RequestRefused(
+            raise RequestFailedOnServer(
                 f"{get_client_server_url(self._client)} did not send kgserve metrics: {error}"
             ) from error
         self._overview = compute_metrics_overview(self._before or reading, reading)
@@ -131,17 +131,17 @@ class _ServerMonitor:
 
     def read_patiently(self) -> None:
         """Read the metrics; on failure, record the trouble and locate the server again, as it may have moved."""
-        from kgserve.platform.server_discovery import find_running_server
+        from kgserve.platform.server_discovery import find_running_server_of_data_folder
 
         try:
             self.read()
-        except (KgserveError, RequestRefused) as error:
+        except (KgserveError, RequestFailedOnServer) as error:
             if self._trouble is None:
-                reason = str(translate_client_error(error, get_client_server_url(self._client))).splitlines()[0]
+                reason = str(translate_client_error_for_cli(error, get_client_server_url(self._client))).splitlines()[0]
                 self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, retrying: {reason}"
             self._before = None
             # The configured port alone could belong to another server.
-            if self._named or find_running_server(self._folder) is not None:
+            if self._named or find_running_server_of_data_folder(self._folder) is not None:
                 self._client.http.target.relocate()
 
     def frame(self, order: Order, *, keys: bool = True) -> MetricsDisplayFrame:

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client
 from kgserve.cli.stores import wait_until_indexes_complete
-from kgserve.cli.terminal import TransferProgress, format_size
+from kgserve.cli.terminal import TransferProgressBar, format_size
 from kgserve.graph.answers import ImportAnswer, empty_import_answer
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
@@ -87,7 +87,7 @@ def import_files_command(
             _summarise(store, conversion.translate_answer(empty_import_answer()), conversion)
             return 1
         with _open_backend(indexes=wait_index) as opened:
-            with TransferProgress(f"Importing into {store}", total=total) as progress:
+            with TransferProgressBar(f"Importing into {store}", total=total) as progress:
                 answer = _send(opened, store, _counted(blocks, progress))
             if conversion is not None:
                 answer = conversion.translate_answer(answer)
@@ -104,10 +104,15 @@ def _open_backend(*, indexes: bool = False) -> Generator[Client | Library]:
     ``indexes``: also fill the indexes of an opened folder, which the next server does otherwise. Raises Conflict when a
     process other than a server has locked the folder.
     """
-    from kgserve.platform.server_discovery import find_running_server
+    from kgserve.platform.server_discovery import find_running_server_of_data_folder
 
     data_dir, named = get_click_option_value("data_dir"), get_click_option_value("server") is not None
-    if named or data_dir is None or not Path(data_dir).is_dir() or find_running_server(Path(data_dir)) is not None:
+    if (
+        named
+        or data_dir is None
+        or not Path(data_dir).is_dir()
+        or find_running_server_of_data_folder(Path(data_dir)) is not None
+    ):
         with open_server_client() as client:
             yield client
         return
@@ -169,7 +174,7 @@ def _export_blocks(
             yield blocks
 
 
-def read_with_keepalive(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
+def read_import_file_with_keepalive(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
     """Yield a file block by block. From a pipe, yield whitespace during pauses of ``silence`` seconds between lines."""
     read = getattr(file, "read1", file.read)  # waiting for a whole block would delay the data of a slow pipe
     between_lines = True
@@ -210,7 +215,7 @@ def _read(
     _check_files(paths, kind)
     if kind in LINE_FORMATS and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
-        return None, read_with_keepalive(file), _size(file)
+        return None, read_import_file_with_keepalive(file), _size(file)
     return _convert(kind, paths, None, stack)
 
 
@@ -227,7 +232,7 @@ def _from_pipe(
         raise click.UsageError(f"{kind} cannot be read from standard input; specify its files.")
     file = sys.stdin.buffer
     if kind in LINE_FORMATS:
-        return None, read_with_keepalive(file), _size(file)
+        return None, read_import_file_with_keepalive(file), _size(file)
     conversion = ImportLinesWithSourceMap([read_stream_as_import_table(kind, file, "")])
     return conversion, _with_first_read(conversion.blocks()), None
 
@@ -235,10 +240,12 @@ def _from_pipe(
 def _convert(
     kind: str, paths: list[Path], mapping: Path | None, stack: ExitStack
 ) -> tuple[ImportLinesWithSourceMap, Iterator[bytes], int | None]:
-    from kgserve.graph.transfer.formats.import_export_files import open_import_tables
+    from kgserve.graph.transfer.formats.import_export_files import open_import_source_tables
     from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap
 
-    parts = _open_graphiti(paths, stack) if kind == "graphiti" else open_import_tables(kind, paths, stack, mapping)
+    parts = (
+        _open_graphiti(paths, stack) if kind == "graphiti" else open_import_source_tables(kind, paths, stack, mapping)
+    )
     conversion = ImportLinesWithSourceMap(parts)
     return conversion, _with_first_read(conversion.blocks()), None
 
@@ -309,7 +316,7 @@ def export_store_command(
     with (
         _open_backend() as opened,
         _export_blocks(opened, store, as_of, valid_at) as blocks,
-        TransferProgress(f"Exporting {store}", hidden=hidden) as progress,
+        TransferProgressBar(f"Exporting {store}", hidden=hidden) as progress,
     ):
         written = _write(chosen, _counted(blocks, progress), output)
     if written:
@@ -348,7 +355,7 @@ def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) ->
         write_node_and_edge_files(kind, blocks, sink)
 
 
-def _counted(blocks: Iterator[bytes], progress: TransferProgress) -> Iterator[bytes]:
+def _counted(blocks: Iterator[bytes], progress: TransferProgressBar) -> Iterator[bytes]:
     for block in blocks:
         yield block
         progress.add(block)

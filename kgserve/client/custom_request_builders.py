@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from kgserve.admin.api import CreateStoreAnswer, StoreSettingsAnswer
+from kgserve.admin.store_admin_models import CreateStoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
 from kgserve.client.event_stream import RECONNECT_TIMEOUT_SECONDS, ResumableEventStreamState
 from kgserve.client.json_lines_stream import (
@@ -26,8 +26,8 @@ from kgserve.client.json_lines_stream import (
 from kgserve.client.wire import ClientRequest, ClientRoute, StreamedAnswerRequest
 from kgserve.graph.answers import BrowserApiKey, EntityVersion, ImportAnswer, ListedNodePage, NodePage
 from kgserve.graph.compat.versioned_nodes_api import PutNodeAnswer, PutNodeRequest
-from kgserve.graph.query_parameters import EntityHistoryRequest, NodeListParameters
 from kgserve.graph.request_bodies import CypherRequest, SearchQueryVariant
+from kgserve.graph.url_parameters import EntityHistoryRequest, NodeListParameters
 from kgserve.memory.hierarchy_models import (
     DescendantMemoriesRequest,
     MemoryAncestorOrDescendant,

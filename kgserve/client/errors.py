@@ -47,7 +47,7 @@ from kgserve.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
-    Unsupported,
+    UnsupportedMediaType,
 )
 from kgserve.graph.answers import ProblemDetails
 from kgserve.platform.codecs import decode_json
@@ -95,7 +95,7 @@ ERRORS_BY_CODE: dict[str, type[KgserveError]] = {
         TimedOut,
         Conflict,
         TooLarge,
-        Unsupported,
+        UnsupportedMediaType,
         Internal,
         ServedElsewhere,
         IdempotencyKeyReused,

@@ -12,7 +12,7 @@ from kgserve.client.errors import Retries, Unreachable, decode_json_answer, retr
 from kgserve.client.wire import ClientRequest, ClientRoute
 from kgserve.errors import KgserveError, NotFound, RateLimited, TimedOut, Unavailable
 from kgserve.graph.answers import Edge, Node
-from kgserve.platform.codecs import convert_to_type
+from kgserve.platform.codecs import convert_plain_value_to_type
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.storage.model.store_settings import StoreSettings
 
@@ -37,17 +37,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def node(self) -> Node | None:
         """The node that was created or updated, else None."""
-        return convert_to_type(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
+        return convert_plain_value_to_type(self.data, Node) if self.kind in {"node_created", "node_updated"} else None
 
     @property
     def edge(self) -> Edge | None:
         """The edge that was created or updated, else None. Edges into another store have `to_graph`."""
-        return convert_to_type(self.data, Edge) if self.kind in _EDGE_EVENT_KINDS else None
+        return convert_plain_value_to_type(self.data, Edge) if self.kind in _EDGE_EVENT_KINDS else None
 
     @property
     def settings(self) -> StoreSettings | None:
         """Current settings of the store that was created or changed, else None."""
-        return convert_to_type(self.data, StoreSettings) if self.kind in {"store_created", "store_changed"} else None
+        return (
+            convert_plain_value_to_type(self.data, StoreSettings)
+            if self.kind in {"store_created", "store_changed"}
+            else None
+        )
 
 
 class _EventHeader(msgspec.Struct):

@@ -13,7 +13,7 @@ import anyio.to_thread
 import msgspec
 from typing_extensions import override
 
-from kgserve.admin.api import StoreSettingsExportLine
+from kgserve.admin.store_admin_models import StoreSettingsExportLine
 from kgserve.client.errors import Interrupted, Unintelligible, build_error_from_problem_document
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import ProblemDetails
@@ -24,7 +24,7 @@ from kgserve.graph.request_bodies import (
     NodeInput,
     NodeNdjsonLine,
 )
-from kgserve.platform.codecs import convert_to_type, json_decoder
+from kgserve.platform.codecs import convert_plain_value_to_type, json_decoder
 
 T = TypeVar("T")
 
@@ -199,7 +199,7 @@ class CypherRowDecoder(JsonLinesDecoder[list[Any]]):
             if isinstance(line, list):
                 rows.append(line)
             elif "detail" in line:
-                raise build_error_from_problem_document(convert_to_type(line, ProblemDetails))
+                raise build_error_from_problem_document(convert_plain_value_to_type(line, ProblemDetails))
             else:
                 self.about.update(line)
         return rows

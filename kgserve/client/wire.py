@@ -21,9 +21,9 @@ from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.network_addresses import is_loopback
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
-    create_tls_context,
-    find_running_server,
-    get_server_expected_at_address,
+    assume_server_at_address,
+    create_client_tls_context,
+    find_running_server_of_data_folder,
     resolve_server_at_url,
 )
 from kgserve.platform.settings import load_settings
@@ -277,8 +277,8 @@ class ServerTarget:
         if self._urls:
             found = resolve_server_at_url(self._urls[0], settings.data_dir)
         else:
-            listening = get_server_expected_at_address(settings.host, settings.port, tls=settings.tls_cert is not None)
-            found = find_running_server(settings.data_dir) or listening
+            listening = assume_server_at_address(settings.host, settings.port, tls=settings.tls_cert is not None)
+            found = find_running_server_of_data_folder(settings.data_dir) or listening
         return found.with_key(settings.key)
 
     def _authorities(self) -> ssl.SSLContext | bool:
@@ -288,7 +288,7 @@ class ServerTarget:
         """
         if self.address.url.startswith("https:") and self._urls and self.address.certificate is None:
             return True
-        return create_tls_context(self.address.certificate or "")
+        return create_client_tls_context(self.address.certificate or "")
 
 
 def _subject(call: ClientRequest[Any]) -> str:

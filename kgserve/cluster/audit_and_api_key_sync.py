@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import msgspec
 import structlog
 
-from kgserve.cluster.backend import ClusterRegistry, ReplicatedLog, VersionedRegistryEntry
+from kgserve.cluster.backend import ClusterEntryRegistry, ReplicatedLog, VersionedRegistryEntry
 from kgserve.cluster.replicated_log_records import LogPosition, ReplicatedLogRecord
 from kgserve.errors import Fenced, KgserveError, OutcomeUnknown, ReplicatedLogCorrupt
 from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_audit_records, read_audit_lines_after
@@ -56,7 +56,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(_AuditLogEntry).decode
 
 
-class AuditLogReplicator:
+class ClusterAuditLogWriter:
     """Replicates a node's audit records to its log in the cluster, in a thread of its own while entered."""
 
     def __init__(self, logs: ReplicatedLog, node: str, data_dir: Path) -> None:
@@ -159,7 +159,7 @@ class ApiKeySync:
     Keys are only added and revoked, so both sides converge in any order.
     """
 
-    def __init__(self, registry: ClusterRegistry, data_dir: Path) -> None:
+    def __init__(self, registry: ClusterEntryRegistry, data_dir: Path) -> None:
         self._registry = registry
         self._data_dir = data_dir
         self._held: dict[str, VersionedRegistryEntry] = {}

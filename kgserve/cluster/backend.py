@@ -127,7 +127,7 @@ class VersionedStoreOwnerEntry(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
+class ClusterNodeHeartbeat(msgspec.Struct, frozen=True):
     """Heartbeat of a node; ``leaving`` marks the last one. ``run`` identifies the process.
 
     ``token`` authorizes any request to the node, including those forwarded for callers. A ``draining`` node takes over
@@ -148,7 +148,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
 class VersionedHeartbeat(msgspec.Struct, frozen=True):
     """Last heartbeat of a node, with a rising revision."""
 
-    beat: Heartbeat
+    beat: ClusterNodeHeartbeat
     revision: int
 
 
@@ -159,8 +159,8 @@ class VersionedRegistryEntry(msgspec.Struct, frozen=True):
     revision: int
 
 
-class ClusterRegistry(Protocol):
-    """Small entries with compare-and-set: store owners, heartbeats and shared entries."""
+class ClusterEntryRegistry(Protocol):
+    """Registry of small entries with compare-and-set: store owners, heartbeats and shared entries."""
 
     def entries(self, after: int = 0) -> dict[str, VersionedRegistryEntry]:
         """Return the shared entries with a revision above ``after``, by name. May lag, like `owners`.
@@ -191,7 +191,7 @@ class ClusterRegistry(Protocol):
         """
         ...
 
-    def beat(self, beat: Heartbeat, revision: int) -> int | None:
+    def beat(self, beat: ClusterNodeHeartbeat, revision: int) -> int | None:
         """Replace a node's heartbeat of a revision, like `claim`. None: another process uses the same node name."""
         ...
 

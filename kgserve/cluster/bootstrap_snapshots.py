@@ -20,7 +20,7 @@ log = structlog.get_logger()
 def upload_snapshot_files(blobs: BlobStorage, store: str, epoch: int, paths: Mapping[str, Path]) -> dict[str, str]:
     """Upload files under unique names, and return the names by the same keys. Raises Unavailable and then keeps none.
 
-    The names contain the owner's ``epoch``, which `delete_unreferenced_blobs` uses.
+    The names contain the owner's ``epoch``, which `delete_unreferenced_snapshot_blobs` uses.
     """
     folder = f"{_of_epoch(store, epoch)}{token_hex(8)}"
     names: dict[str, str] = {}
@@ -70,7 +70,7 @@ def list_snapshot_blob_names(bases: Iterable[BootstrapSnapshot]) -> set[str]:
     return {name for base in bases for name in base.files.values()}
 
 
-def delete_unreferenced_blobs(
+def delete_unreferenced_snapshot_blobs(
     blobs: BlobStorage, store: str, owner: StoreOwnerEntry, kept: Collection[str], *, erase: bool = False
 ) -> None:
     """Delete all files of a store that owners up to this one have uploaded, except ``kept``. Raises Unavailable."""

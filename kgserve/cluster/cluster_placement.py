@@ -18,14 +18,14 @@ from typing_extensions import override
 from kgserve.cluster.audit_and_api_key_sync import read_replicated_audit_records
 from kgserve.cluster.backend import (
     BlobStorage,
-    ClusterRegistry,
-    Heartbeat,
+    ClusterEntryRegistry,
+    ClusterNodeHeartbeat,
     ReplicatedLog,
     StoreOwnerEntry,
     VersionedStoreOwnerEntry,
 )
-from kgserve.cluster.bootstrap_snapshots import delete_unreferenced_blobs
-from kgserve.cluster.log_shipping import (
+from kgserve.cluster.bootstrap_snapshots import delete_unreferenced_snapshot_blobs
+from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     ReplicatedJournalWriter,
     count_intact_log_frames,
@@ -36,23 +36,23 @@ from kgserve.cluster.log_shipping import (
     verify_copied_log_position,
     write_copied_log_position,
 )
-from kgserve.cluster.membership import ClusterHeartbeatMonitor, ClusterRecordFormat
+from kgserve.cluster.membership import ClusterHeartbeatExchange, ClusterRecordFormat
 from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
 from kgserve.cluster.read_replicas import (
-    BootstrapSnapshots,
     ReadReplicaUpdater,
+    ServedBootstrapSnapshots,
     build_owner_redirect_error,
     build_remote_store_error,
     build_store_files_from_snapshot,
 )
-from kgserve.cluster.store_handover import StoreHandoverTarget, wait_until_store_opened
+from kgserve.cluster.store_handover import StoreHandoverTarget, wait_until_node_opened_store
 from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, OutcomeUnknown, ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, write_file_atomically
 from kgserve.platform.file_permissions import create_private_folder
-from kgserve.platform.metrics.telemetry import ClusterNodeMetrics
+from kgserve.platform.metrics.app_metrics_and_request_context import ClusterNodeMetrics
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, list_journal_segments
 from kgserve.storage.journal.snapshot import list_snapshots
@@ -83,7 +83,7 @@ _FAILURE_NAMES: dict[type[KgserveError], str] = {Fenced: "fenced", OutcomeUnknow
 
 
 class ClusterStorePlacement(StorePlacement):
-    """Stores of a cluster as served by this node. A store is taken over when a caller asks this node for it.
+    """Placement of a cluster's stores: this node takes a store over when a caller asks it for that store.
 
     The registry has the list of stores and their settings. Local files of a store that another node serves are an older
     replica, from which the next takeover continues.
@@ -96,9 +96,9 @@ class ClusterStorePlacement(StorePlacement):
         data_dir: Path,
         settings: Settings,
         logs: ReplicatedLog,
-        registry: ClusterRegistry,
+        registry: ClusterEntryRegistry,
         blobs: BlobStorage,
-        membership: ClusterHeartbeatMonitor,
+        membership: ClusterHeartbeatExchange,
     ) -> None:
         """Open the data folder. Raises Unavailable, and Conflict if the folder belongs to another node."""
         self._log = logs
@@ -245,7 +245,7 @@ class ClusterStorePlacement(StorePlacement):
         alive = self._membership.alive()
         if node not in alive:
             return f"node {node!r} is no longer alive; another node takes over store {name!r}"
-        return wait_until_store_opened(name, StoreHandoverTarget(node, alive[node].url, alive[node].token), until)
+        return wait_until_node_opened_store(name, StoreHandoverTarget(node, alive[node].url, alive[node].token), until)
 
     @override
     def drain(self, *, undo: bool) -> list[str]:
@@ -315,7 +315,7 @@ class ClusterStorePlacement(StorePlacement):
             claim, silences, began, is_copy = self._placed[name]
         if is_copy:
             return self._copies.opened(journal, name, claim.owner)
-        bases = BootstrapSnapshots(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
+        bases = ServedBootstrapSnapshots(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
         try:
             arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
             shipping = take_over_log(journal, self._log, name, claim.owner)
@@ -348,7 +348,7 @@ class ClusterStorePlacement(StorePlacement):
         self.remove(name)
         try:
             self._log.trim(name, begins)
-            delete_unreferenced_blobs(self._blobs, name, claim.owner, ())
+            delete_unreferenced_snapshot_blobs(self._blobs, name, claim.owner, ())
         except KgserveError as error:
             log.warning("log_not_trimmed", store=name, reason=str(error))
 
@@ -449,9 +449,9 @@ class OwnedStoreCommitLog(CommitLog):
     def __init__(
         self,
         shipping: ReplicatedJournalWriter,
-        bases: BootstrapSnapshots,
+        bases: ServedBootstrapSnapshots,
         ownership: StoreOwnership,
-        membership: ClusterHeartbeatMonitor,
+        membership: ClusterHeartbeatExchange,
         silences: int,
         counts: ClusterNodeMetrics,
     ) -> None:
@@ -510,7 +510,7 @@ class OwnedStoreCommitLog(CommitLog):
         return False
 
 
-def _state(beat: Heartbeat | None) -> NodeState:
+def _state(beat: ClusterNodeHeartbeat | None) -> NodeState:
     if beat is None:
         return "gone"
     return "draining" if beat.draining else "alive"

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from kgserve.cluster.backend import ClusterRegistry, Heartbeat, VersionedHeartbeat
+from kgserve.cluster.backend import ClusterEntryRegistry, ClusterNodeHeartbeat, VersionedHeartbeat
 from kgserve.cluster.replicated_log_records import RECORD_FORMAT
 from kgserve.errors import Conflict, KgserveError
 from kgserve.platform.closable import ClosableContext
@@ -110,16 +110,19 @@ class FailureDetector:
             if not each.beat.leaving and self.is_silent_for(node, now, LEASE_SECONDS)
         }
 
-    def alive(self, now: float) -> dict[str, Heartbeat]:
+    def alive(self, now: float) -> dict[str, ClusterNodeHeartbeat]:
         """Return the last heartbeat of each node that is not gone."""
         return {node: each.beat for node, each in self._heard.items() if not self.is_gone(node, now)}
 
 
-class ClusterHeartbeatMonitor(ClosableContext):
+class ClusterHeartbeatExchange(ClosableContext):
     """Sends this node's heartbeats and observes those of the others, in threads from `start` to `close`."""
 
     def __init__(
-        self, registry: ClusterRegistry, beat: Heartbeat, clock: Callable[[], float] = read_boottime_clock_seconds
+        self,
+        registry: ClusterEntryRegistry,
+        beat: ClusterNodeHeartbeat,
+        clock: Callable[[], float] = read_boottime_clock_seconds,
     ) -> None:
         self.beat = beat
         self._announced = beat
@@ -232,7 +235,7 @@ class ClusterHeartbeatMonitor(ClosableContext):
         with self._lock:
             return self._watch.is_silent_for(node, self._clock(), REDIRECT_CUTOFF_SECONDS)
 
-    def alive(self) -> dict[str, Heartbeat]:
+    def alive(self) -> dict[str, ClusterNodeHeartbeat]:
         """Return the heartbeats of all nodes that are not gone, including this one."""
         with self._lock:
             return {**self._watch.alive(self._clock()), self.beat.node: self.beat}
@@ -295,7 +298,7 @@ class ClusterRecordFormat:
     Newer programs support older formats; older programs are refused.
     """
 
-    def __init__(self, registry: ClusterRegistry, known: int = RECORD_FORMAT) -> None:
+    def __init__(self, registry: ClusterEntryRegistry, known: int = RECORD_FORMAT) -> None:
         """Read the format. ``known`` is the newest that this program supports.
 
         Raises Unavailable, and Conflict if the cluster's format is newer.
@@ -313,7 +316,7 @@ class ClusterRecordFormat:
         """Read the current format. Raises Unavailable."""
         self.current, _ = self._entry()
 
-    def finish(self, alive: Mapping[str, Heartbeat]) -> int:
+    def finish(self, alive: Mapping[str, ClusterNodeHeartbeat]) -> int:
         """Switch the cluster to the newest format, and return it. Raises Conflict if a node does not support it."""
         if older := sorted(name for name, beat in alive.items() if beat.format < self._known):
             raise Conflict(f"upgrade these nodes first: {', '.join(older)}; they do not support format {self._known}")

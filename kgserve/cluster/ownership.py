@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterable
 import msgspec
 import xxhash
 
-from kgserve.cluster.backend import ClusterRegistry, Heartbeat, StoreOwnerEntry, VersionedStoreOwnerEntry
-from kgserve.cluster.membership import ClusterHeartbeatMonitor
+from kgserve.cluster.backend import (
+    ClusterEntryRegistry,
+    ClusterNodeHeartbeat,
+    StoreOwnerEntry,
+    VersionedStoreOwnerEntry,
+)
+from kgserve.cluster.membership import ClusterHeartbeatExchange
 from kgserve.cluster.replicated_log_records import LogPosition
 from kgserve.errors import Fenced, NoStore, Unavailable
 
@@ -52,7 +57,7 @@ def rank_store_takeover_nodes(store: str, nodes: Iterable[str]) -> list[str]:
 class StoreOwnership:
     """The cluster's stores and their owners. This node claims stores lazily, when a caller asks for them."""
 
-    def __init__(self, registry: ClusterRegistry, membership: ClusterHeartbeatMonitor) -> None:
+    def __init__(self, registry: ClusterEntryRegistry, membership: ClusterHeartbeatExchange) -> None:
         self._registry = registry
         self._membership = membership
         self._lock = threading.Lock()
@@ -171,7 +176,7 @@ class StoreOwnership:
         others = self._membership.alive().keys() - {owner.node}
         return self.node in rank_store_takeover_nodes(store, others)[:copies]
 
-    def choose_takeover_node(self, store: str, *others_than: str) -> Heartbeat:
+    def choose_takeover_node(self, store: str, *others_than: str) -> ClusterNodeHeartbeat:
         """Return the node that should take over a store without owner. Raises Unavailable.
 
         Draining nodes are chosen only if all are draining.

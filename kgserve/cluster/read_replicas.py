@@ -23,13 +23,13 @@ from typing_extensions import override
 
 from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.bootstrap_snapshots import (
-    delete_unreferenced_blobs,
+    delete_unreferenced_snapshot_blobs,
     download_snapshot,
     is_snapshot_intact,
     list_snapshot_blob_names,
     upload_snapshot_files,
 )
-from kgserve.cluster.log_shipping import (
+from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     append_replicated_records,
     decode_logged_journal_frame,
@@ -51,7 +51,7 @@ from kgserve.errors import (
 )
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.platform.sqlite_files import copy_database
+from kgserve.platform.sqlite_files import copy_sqlite_database
 from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
@@ -235,7 +235,7 @@ class ReadReplicaUpdater:
     def opened(self, journal: Journal, name: str, owner: StoreOwnerEntry) -> ReplicaCommitLog:
         """Return the commit log of a replica that is being opened, after applying all records of the log.
 
-        Raises ReplicaTooOld, ReplicatedLogCorrupt and Unavailable.
+        Raises ReplicaBehindLogStart, ReplicatedLogCorrupt and Unavailable.
         """
         self._record_log_ends()
         reached = verify_copied_log_position(journal, name, owner)
@@ -348,7 +348,7 @@ REPLICA_HISTORY_TIMEOUT_SECONDS = 5.0
 _REPLICA_HISTORY_POLL_SECONDS = 0.05
 
 
-class BootstrapSnapshots:
+class ServedBootstrapSnapshots:
     """Bootstrap snapshots of one store that this node serves."""
 
     def __init__(
@@ -407,7 +407,7 @@ class BootstrapSnapshots:
         owner = self._ownership.update_registry_entry(name, partial(replace, bases=kept, erasures=erasures))
         if first is not None:
             self._log.trim(name, first.position, erase=alone)
-        delete_unreferenced_blobs(self._blobs, name, owner, list_snapshot_blob_names(kept), erase=alone)
+        delete_unreferenced_snapshot_blobs(self._blobs, name, owner, list_snapshot_blob_names(kept), erase=alone)
         log.info("base_kept", store=name, sequence=base.sequence, trimmed=first is not None)
 
     def _put(
@@ -458,7 +458,7 @@ class BootstrapSnapshots:
         copy = self._layout.scratch / "base" / database.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.unlink(missing_ok=True)
-        copy_database(database, copy)
+        copy_sqlite_database(database, copy)
         return copy
 
     def _key(self, path: Path) -> str:

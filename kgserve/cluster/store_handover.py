@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.http_client import HttpClientConnection
+from kgserve.platform.http_client import OutboundHttpConnection
 
 HANDOVER_RETRY_SECONDS = 0.2
 _MIN_ANSWER_TIMEOUT_SECONDS = 0.05
@@ -31,7 +31,7 @@ class _Refusal(msgspec.Struct):
     detail: str = ""
 
 
-def wait_until_store_opened(store: str, target: StoreHandoverTarget, until: float) -> str:
+def wait_until_node_opened_store(store: str, target: StoreHandoverTarget, until: float) -> str:
     """Request a store from a node until it has opened it. Return "" on success, else the reason.
 
     until: deadline as a `time.monotonic` reading. The node is asked at least once.
@@ -52,7 +52,7 @@ def _request_store(store: str, target: StoreHandoverTarget, until: float) -> tup
     headers = {"authorization": f"Bearer {target.token}", "accept": "application/json", "connection": "close"}
     patience = max(until - time.monotonic(), _MIN_ANSWER_TIMEOUT_SECONDS)
     try:
-        with closing(HttpClientConnection(target.url, patience, ssl.create_default_context)) as connection:
+        with closing(OutboundHttpConnection(target.url, patience, ssl.create_default_context)) as connection:
             answer = connection.request("GET", f"/api/memory/{quote(store, safe='')}/stats", headers)
             return answer.status, _error_detail(connection.body()) if answer.status != HTTPStatus.OK else ""
     except TimeoutError:

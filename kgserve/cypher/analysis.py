@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.analysis_context import CypherAnalysisContext, CypherVariableType, VariableScope, strip_parentheses
-from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, TokenBracketIndex
-from kgserve.cypher.operator_rewrites import can_types_share_list, describe_type
+from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, BracketMatchedTokens
+from kgserve.cypher.operator_rewrites import can_types_share_list, describe_static_value_type
 from kgserve.cypher.parser import parse_statement
-from kgserve.cypher.pattern_analysis import GraphPatternAnalysis, check_is_boolean
+from kgserve.cypher.pattern_analysis import GraphPatternAnalysis, reject_non_boolean_condition
 from kgserve.cypher.statement_edits import StatementEdits
 from kgserve.cypher.syntax_tree import (
     CallClause,
@@ -36,7 +36,7 @@ from kgserve.cypher.syntax_tree import (
     Variable,
     iterate_syntax_nodes,
 )
-from kgserve.cypher.types import ValueType
+from kgserve.cypher.types import CypherStaticType
 
 _UNLIMITED_ROWS = 1_000_000_000
 
@@ -55,8 +55,8 @@ class CypherStatementAnalysis(msgspec.Struct, frozen=True):
 _SEVERAL_NANS = "may be NaN, and the engine treats each NaN as a distinct value; found"
 
 
-def analyze_cypher_statement(
-    outline: TokenBracketIndex, parameters: Mapping[str, Any], edits: StatementEdits
+def analyze_and_rewrite_cypher_statement(
+    outline: BracketMatchedTokens, parameters: Mapping[str, Any], edits: StatementEdits
 ) -> CypherStatementAnalysis:
     """Analyze a Cypher statement, and add the rewrites for the engine to ``edits``.
 
@@ -64,7 +64,7 @@ def analyze_cypher_statement(
     """
     query = parse_statement(outline)
     context = CypherAnalysisContext(outline, parameters, edits)
-    first: dict[str, ValueType] | None = None
+    first: dict[str, CypherStaticType] | None = None
     for part in query.parts:
         columns = _UnionPart(context, part).read()
         first = columns if first is None else first
@@ -76,14 +76,14 @@ def analyze_cypher_statement(
 
 
 def _check_union(
-    context: CypherAnalysisContext, index: int, first: dict[str, ValueType], others: dict[str, ValueType]
+    context: CypherAnalysisContext, index: int, first: dict[str, CypherStaticType], others: dict[str, CypherStaticType]
 ) -> None:
     if [*others] != [*first]:
         what = f"the columns of a UNION need the same names, but are {', '.join(first)} and {', '.join(others)};"
         raise context.refuse(index, f"{what} the second RETURN is")
     for name, kind in first.items():
         if not can_types_share_list(kind, others[name]):
-            kinds = f"{describe_type(kind)} and {describe_type(others[name])}"
+            kinds = f"{describe_static_value_type(kind)} and {describe_static_value_type(others[name])}"
             raise context.refuse(
                 index, f"the columns of a UNION need the same types, but {name} is {kinds}; the second is"
             )
@@ -101,11 +101,11 @@ class _UnionPart:
         self._hidden = len(context.hidden)
         # Start tokens of columns that were given a name.
         self._named = set[int]()
-        self._kinds = dict[int, ValueType]()
+        self._kinds = dict[int, CypherStaticType]()
 
-    def read(self) -> dict[str, ValueType] | None:
+    def read(self) -> dict[str, CypherStaticType] | None:
         """Analyse all clauses; return the names and types of the columns, or None if only the engine knows them."""
-        columns: dict[str, ValueType] | None = {}
+        columns: dict[str, CypherStaticType] | None = {}
         self._add_row_source()
         for number, clause in enumerate(self._clauses):
             if isinstance(clause, ProjectionClause):
@@ -155,9 +155,11 @@ class _UnionPart:
         kind = self._typer.type_of(clause.source, self._scope)
         if kind.kind not in {"list", "engine", "null"}:
             raise self._context.refuse(clause.source.start, f"UNWIND needs a list, not {kind.name}; found")
-        self._bind_variable(clause.name, kind.element if kind.kind == "list" else ValueType("engine"), clause.start)
+        self._bind_variable(
+            clause.name, kind.element if kind.kind == "list" else CypherStaticType("engine"), clause.start
+        )
 
-    def _bind_variable(self, name: str, kind: ValueType, index: int) -> None:
+    def _bind_variable(self, name: str, kind: CypherStaticType, index: int) -> None:
         if other := self._scope.similar(name):
             what = f"{name} and {other} differ only in case, which the engine ignores; rename one. Found"
             raise self._context.refuse(index, what)
@@ -168,7 +170,7 @@ class _UnionPart:
             self._typer.type_of(argument, self._scope)
         self._scope.is_open = True
         for name in clause.yields:
-            self._scope.bindings[name] = CypherVariableType(ValueType("engine", is_nullable=True))
+            self._scope.bindings[name] = CypherVariableType(CypherStaticType("engine", is_nullable=True))
         if clause.where is not None:
             self._typer.type_of(clause.where, self._scope)
 
@@ -179,7 +181,9 @@ class _UnionPart:
             known = column if column.is_column else None
             self._patterns.check_assignment(item.start, self._context.typed(item.target), known, kind)
 
-    def _read_projection(self, clause: ProjectionClause, later: tuple[Clause, ...]) -> dict[str, ValueType] | None:
+    def _read_projection(
+        self, clause: ProjectionClause, later: tuple[Clause, ...]
+    ) -> dict[str, CypherStaticType] | None:
         before = self._scope
         bindings: dict[str, CypherVariableType] = {}
         is_open = before.is_open and clause.star >= 0
@@ -332,7 +336,7 @@ class _UnionPart:
             raise self._context.refuse(clause.where_start, what)
         scope = VariableScope({name: before.bindings[name] for name in dropped} | after.bindings, is_open=after.is_open)
         kind = self._typer.type_of(where, scope)
-        check_is_boolean(self._context, where, kind)
+        reject_non_boolean_condition(self._context, where, kind)
         if dropped:
             self._context.edits.behind(clause.items_end - 1, "".join(f", `{name}`" for name in dropped))
             kept = ", ".join(f"`{name}`" for name in after.bindings)

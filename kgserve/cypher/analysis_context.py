@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.lexer import TokenBracketIndex
+from kgserve.cypher.lexer import BracketMatchedTokens
 from kgserve.cypher.statement_edits import StatementEdits
 from kgserve.cypher.syntax_tree import (
     CypherParameter,
@@ -16,12 +16,12 @@ from kgserve.cypher.syntax_tree import (
     ParenthesizedExpression,
     PostfixExpression,
     PropertyAccess,
+    StatementTokenRange,
     Subscript,
-    TokenSpan,
     Variable,
     iterate_syntax_nodes,
 )
-from kgserve.cypher.types import ValueType
+from kgserve.cypher.types import CypherStaticType
 from kgserve.errors import InvalidInput
 
 MAX_REPEATED_CHARACTERS = 4_000
@@ -37,7 +37,7 @@ class CypherVariableType(msgspec.Struct, frozen=True):
     A path of an OPTIONAL MATCH is null exactly where the variable ``anchor`` is null.
     """
 
-    type: ValueType
+    type: CypherStaticType
     anchor: str = ""
 
 
@@ -61,7 +61,7 @@ class VariableScope:
 class CypherAnalysisContext:
     """State shared by all parts of the analysis of one statement."""
 
-    def __init__(self, outline: TokenBracketIndex, parameters: Mapping[str, Any], edits: StatementEdits) -> None:
+    def __init__(self, outline: BracketMatchedTokens, parameters: Mapping[str, Any], edits: StatementEdits) -> None:
         self.outline = outline
         self.parameters = parameters
         self.edits = edits
@@ -87,12 +87,12 @@ class CypherAnalysisContext:
         self.hidden.append(name)
         return name
 
-    def typed(self, span: TokenSpan) -> str:
+    def typed(self, span: StatementTokenRange) -> str:
         """Return the original text on one line."""
         tokens = self.outline.tokens
         return " ".join(self.outline.text[tokens[span.start].start : tokens[span.end - 1].end].split())
 
-    def check_one_source(self, whole: TokenSpan, bounds: tuple[Expression, ...]) -> None:
+    def check_one_source(self, whole: StatementTokenRange, bounds: tuple[Expression, ...]) -> None:
         """Raise InvalidInput if bounds vary by row and depend on other variables.
 
         Engines lose parts of the answer then.
@@ -103,7 +103,7 @@ class CypherAnalysisContext:
             what = f"the bounds depend on other variables than the value, of {' and '.join(sorted(names))};"
             raise self.refuse(whole.start, f"{what} the engine would lose parts of the answer. Found")
 
-    def text(self, span: TokenSpan) -> str:
+    def text(self, span: StatementTokenRange) -> str:
         """Return the engine's text of an expression, to be written a second time.
 
         Raises InvalidInput if it is too long for that.

@@ -15,7 +15,7 @@ from kgserve.cypher.lexer import (
     KEYWORDS,
     LAMBDA_FUNCTIONS,
     WORDS_BEFORE_PARENTHESIS,
-    TokenBracketIndex,
+    BracketMatchedTokens,
     build_syntax_error,
 )
 from kgserve.cypher.string_escapes import decode_string_literal
@@ -82,7 +82,7 @@ _INTEGER_LITERAL = re.compile(r"[0-9]+")
 class ExpressionParser(ABC):
     """Expression parser; ``at`` is the index of the next token."""
 
-    def __init__(self, outline: TokenBracketIndex) -> None:
+    def __init__(self, outline: BracketMatchedTokens) -> None:
         self.outline = outline
         self.at = 0
         # A bar ends an expression only in a pattern's filter or a comprehension.

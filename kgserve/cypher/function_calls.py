@@ -7,11 +7,11 @@ import math
 import msgspec
 
 from kgserve.cypher.analysis_context import CypherAnalysisContext, strip_parentheses
-from kgserve.cypher.function_signatures import FUNCTION_SIGNATURES, KIND_BY_CAST_TYPE, FunctionSignature
+from kgserve.cypher.engine_function_signatures import FUNCTION_SIGNATURES, KIND_BY_CAST_TYPE, FunctionSignature
 from kgserve.cypher.operator_rewrites import (
     OperatorChecksAndRewrites,
-    are_types_comparable,
     can_collection_contain_nulls,
+    can_engine_compare_types,
 )
 from kgserve.cypher.syntax_tree import CastExpression, CypherParameter, Expression, FunctionCall, Literal, Negation
 from kgserve.cypher.text_function_rewrites import StringFunctionRewrites
@@ -22,7 +22,7 @@ from kgserve.cypher.types import (
     INTEGER_TYPE,
     MAX_INTEGER,
     NUMBER_KINDS,
-    ValueType,
+    CypherStaticType,
     compute_common_type,
     make_list_type,
 )
@@ -45,7 +45,7 @@ class FunctionCallChecksAndRewrites:
         self._operators = operators
         self._texts = StringFunctionRewrites(context)
 
-    def check(self, call: FunctionCall, kinds: list[ValueType]) -> ValueType:
+    def check(self, call: FunctionCall, kinds: list[CypherStaticType]) -> CypherStaticType:
         """Return the type of the result. Raises InvalidInput for arguments that the engine would cast."""
         signature = FUNCTION_SIGNATURES.get(call.name)
         if signature is None:
@@ -61,23 +61,23 @@ class FunctionCallChecksAndRewrites:
         self._rewrite(call, kinds)
         return self._result(call, signature, kinds)
 
-    def cast(self, cast: CastExpression, kind: ValueType) -> ValueType:
+    def cast(self, cast: CastExpression, kind: CypherStaticType) -> CypherStaticType:
         """Return the type of CAST(… AS TYPE), an explicit conversion."""
         base = cast.type.partition("(")[0]
         if base.endswith("]"):
             return make_list_type(ANY_TYPE, is_nullable=kind.is_nullable)
         made = KIND_BY_CAST_TYPE.get(base, "engine")
         is_nan = made == "float" and kind.kind not in {"integer", "null"} and (kind.kind != "float" or kind.may_be_nan)
-        return ValueType(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
+        return CypherStaticType(made, is_nullable=kind.is_nullable, may_be_nan=is_nan, may_be_large="128" in base)
 
-    def _check_arguments(self, call: FunctionCall, signature: FunctionSignature, kinds: list[ValueType]) -> None:
+    def _check_arguments(self, call: FunctionCall, signature: FunctionSignature, kinds: list[CypherStaticType]) -> None:
         for number, (argument, kind) in enumerate(zip(call.arguments, kinds, strict=True)):
             accepted = signature.accepts(number)
             if accepted is None or kind.kind in accepted or kind.kind in {"null", "engine"}:
                 continue
             raise self._context.refuse(argument.start, self._describe_mismatch(call.name, kind, accepted))
 
-    def _describe_mismatch(self, name: str, kind: ValueType, accepted: frozenset[str]) -> str:
+    def _describe_mismatch(self, name: str, kind: CypherStaticType, accepted: frozenset[str]) -> str:
         if kind.kind == "any":
             return f"{name}() needs a value of a known type; wrap it, for example in CAST(… AS STRING). Found"
         instead = "; wrap it in string(…)" if "text" in accepted and name != "size" else ""
@@ -85,7 +85,7 @@ class FunctionCallChecksAndRewrites:
             return f"size() takes a text or a list, not {kind.name}. Found"
         return f"{name}() does not take {kind.name}{instead}. Found"
 
-    def _check_function_rules(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _check_function_rules(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         name, found = call.name, {kind.kind for kind in kinds if kind.kind in NUMBER_KINDS}
         if name in _NUMBER_MIXING_FUNCTIONS and {"integer", "float"} <= found:
             what = f"{name}() would convert whole numbers to decimal; write them with .0, as in 1.0. Found"
@@ -99,9 +99,9 @@ class FunctionCallChecksAndRewrites:
         self._check_lists(call, kinds)
         self._check_special_arguments(call, kinds)
 
-    def _check_special_arguments(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _check_special_arguments(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         name = call.name
-        if name == "nullif" and len(kinds) > 1 and not are_types_comparable(kinds[0], kinds[1]):
+        if name == "nullif" and len(kinds) > 1 and not can_engine_compare_types(kinds[0], kinds[1]):
             what = f"nullif() compares {kinds[0].name} with {kinds[1].name}, which are never equal. Found"
             raise self._context.refuse(call.start, what)
         if name in {"min", "max"} and kinds and kinds[0].may_be_nan and kinds[0].kind == "float":
@@ -119,11 +119,11 @@ class FunctionCallChecksAndRewrites:
             what = "substr counts from 1; use substring, which counts from 0 as in openCypher. Found"
             raise self._context.refuse(call.start, what)
 
-    def _check_lists(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _check_lists(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         name = call.name
         if name in {"list_contains", "list_has", "list_position", "list_indexof"} and len(kinds) > 1:
             element = kinds[0].of
-            if element is not None and not are_types_comparable(element, kinds[1]):
+            if element is not None and not can_engine_compare_types(element, kinds[1]):
                 what = f"{name}() cannot find {kinds[1].name} in a list of {element.name}s; found"
                 raise self._context.refuse(call.start, what)
             if name in _CONTAINMENT_FUNCTIONS and can_collection_contain_nulls(kinds[0]):
@@ -137,7 +137,7 @@ class FunctionCallChecksAndRewrites:
             )
             raise self._context.refuse(call.start, what)
 
-    def _check_alike(self, call: FunctionCall, first: ValueType, others: list[ValueType]) -> None:
+    def _check_alike(self, call: FunctionCall, first: CypherStaticType, others: list[CypherStaticType]) -> None:
         """Reject mixed types, which the engine converts to text.
 
         Also reject maps with other keys, which it matches by position.
@@ -145,7 +145,7 @@ class FunctionCallChecksAndRewrites:
         for argument, kind in zip(call.arguments[1:], others, strict=True):
             self._operators.check_alike(f"{call.name}()", argument.start, first, kind)
 
-    def _check_one_type(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _check_one_type(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         """Reject mixed types, which the engine only detects when it calls the function."""
         known = [(argument, kind) for argument, kind in zip(call.arguments, kinds, strict=True) if kind.is_known]
         for argument, kind in known[1:]:
@@ -179,7 +179,7 @@ class FunctionCallChecksAndRewrites:
             failing = f" + 0 / CASE WHEN ({text}) < 0 THEN 0 ELSE 1 END)"
             self._context.edits.around(argument.start, argument.end, "((", f"){failing}")
 
-    def _rewrite(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _rewrite(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         edits = self._context.edits
         match call.name:
             case "log":
@@ -199,7 +199,7 @@ class FunctionCallChecksAndRewrites:
             case _:
                 pass
 
-    def _rewrite_by_kind(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _rewrite_by_kind(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         edits, kind = self._context.edits, kinds[0]
         match call.name:
             case "sign" if kind.kind == "float":
@@ -226,14 +226,14 @@ class FunctionCallChecksAndRewrites:
         self._context.edits.replace(call.start, call.start + 1, "")
         self._context.edits.around(call.start, call.end, "(", f" * {factor!r})")
 
-    def _rewrite_sum(self, call: FunctionCall, kind: ValueType) -> None:
+    def _rewrite_sum(self, call: FunctionCall, kind: CypherStaticType) -> None:
         """Make sum() of nothing return 0, and integer sums fail beyond 64 bits."""
         if kind.kind == "integer":
             self._context.edits.around(call.start, call.end, "CAST(coalesce(", ", 0) AS INT64)")
         else:
             self._context.edits.around(call.start, call.end, "coalesce(", ", 0.0)" if kind.kind == "float" else ", 0)")
 
-    def _rewrite_label(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _rewrite_label(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         """Return labels as a list, and null for a missing node, unlike the engine."""
         edits = self._context.edits
         if call.name == "labels":
@@ -243,7 +243,9 @@ class FunctionCallChecksAndRewrites:
             opening = f"(CASE WHEN {self._context.text(call.arguments[0])} IS NULL THEN NULL ELSE "
             edits.around(call.start, call.end, opening, " END)")
 
-    def _result(self, call: FunctionCall, signature: FunctionSignature, kinds: list[ValueType]) -> ValueType:
+    def _result(
+        self, call: FunctionCall, signature: FunctionSignature, kinds: list[CypherStaticType]
+    ) -> CypherStaticType:
         is_nullable = any(kind.is_nullable for kind in kinds) if call.name not in _NEVER_NULL_FUNCTIONS else False
         is_nullable = is_nullable or call.name in {"avg", "min", "max", "json_extract", "nullif"}
         base, _, element = signature.result.partition(" ")
@@ -252,29 +254,39 @@ class FunctionCallChecksAndRewrites:
             case "first" | "element" | "transformed" | "joined" | "null":
                 return self._result_from_arguments(base, call, first, kinds, is_nullable=is_nullable)
             case "list":
-                inner = first if element == "first" else ValueType(element)
+                inner = first if element == "first" else CypherStaticType(element)
                 inner = msgspec.structs.replace(inner, is_nullable=False) if call.name == "collect" else inner
                 return make_list_type(inner, is_nullable=is_nullable)
             case "sum" | "average":
                 return self._numeric_result(base, first, is_nullable=is_nullable)
             case "nan":
-                return ValueType("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
+                return CypherStaticType("float", is_nullable=is_nullable, may_be_nan=True, may_be_large=True)
             case "count":
                 return INTEGER_TYPE
             case _:
-                return ValueType(base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine")
+                return CypherStaticType(
+                    base.rstrip("?"), is_nullable=is_nullable or base.endswith("?") or base == "engine"
+                )
 
-    def _numeric_result(self, base: str, first: ValueType, *, is_nullable: bool) -> ValueType:
+    def _numeric_result(self, base: str, first: CypherStaticType, *, is_nullable: bool) -> CypherStaticType:
         if base == "average":
             return msgspec.structs.replace(
                 FLOAT_TYPE, is_nullable=True, may_be_nan=first.may_be_nan or first.may_be_large
             )
         kind = first.kind if first.kind in NUMBER_KINDS else "engine"
-        return ValueType(kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float")
+        return CypherStaticType(
+            kind, is_nullable=is_nullable, may_be_nan=first.may_be_nan, may_be_large=kind == "float"
+        )
 
     def _result_from_arguments(
-        self, base: str, call: FunctionCall, first: ValueType, kinds: list[ValueType], *, is_nullable: bool
-    ) -> ValueType:
+        self,
+        base: str,
+        call: FunctionCall,
+        first: CypherStaticType,
+        kinds: list[CypherStaticType],
+        *,
+        is_nullable: bool,
+    ) -> CypherStaticType:
         if base == "element":
             return first.element.nullable()
         if base == "transformed":

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher import limits
-from kgserve.cypher.analysis import analyze_cypher_statement
+from kgserve.cypher.analysis import analyze_and_rewrite_cypher_statement
 from kgserve.cypher.lexer import (
     BUILDER_FUNCTIONS,
     CLAUSE_ENDS,
@@ -23,13 +23,13 @@ from kgserve.cypher.lexer import (
     FORBIDDEN_WORDS,
     KEYWORDS,
     WRITE_CLAUSES,
+    BracketMatchedTokens,
     CypherToken,
-    TokenBracketIndex,
     build_syntax_error,
     scan_cypher_tokens,
 )
 from kgserve.cypher.limits import FunctionCallChecker
-from kgserve.cypher.statement_edits import SourceMapAnchor, StatementEdits, map_to_original_position
+from kgserve.cypher.statement_edits import SourceMapAnchor, StatementEdits, map_rendered_to_original_position
 from kgserve.cypher.string_escapes import decode_string_literal, encode_string_literal
 from kgserve.cypher.types import MAX_EXACT_FLOAT
 from kgserve.errors import FieldError, InvalidInput
@@ -53,10 +53,10 @@ _INT64_LIMIT = 1 << 63
 
 
 class GuardedCypherStatement(msgspec.Struct, frozen=True):
-    """Statement accepted by the guard: ``text`` for the engine, and the values of the parameters that it names.
+    """Statement that the guard accepted: ``text`` for the engine, and the values of the parameters that it names.
 
-    ``text`` is rewritten by `analyze_cypher_statement`, without comments and final ``;``; ``anchors`` map it to the
-    original. ``updates``: it writes. ``explains``: it only asks for a plan. ``names_links``: it reads links.
+    ``text`` is rewritten by `analyze_and_rewrite_cypher_statement`, without comments and final ``;``; ``anchors`` map
+    it to the original. ``updates``: it writes. ``explains``: it asks for a plan. ``names_links``: it reads links.
     ``assumptions`` must hold for the store, or the answer would be incorrect.
     """
 
@@ -89,7 +89,7 @@ class GuardedCypherStatement(msgspec.Struct, frozen=True):
 
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column, from 1, in the caller's text for an offset in ``text``."""
-        return map_to_original_position(self.text, self.anchors, offset)
+        return map_rendered_to_original_position(self.text, self.anchors, offset)
 
 
 _Key = tuple[str, bool, tuple[tuple[str, object], ...]]
@@ -143,7 +143,7 @@ def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
             gathered[-1].start,
             f"a statement may have at most {MAX_STATEMENT_TOKENS} words and symbols; the first one too many is",
         )
-    outline = TokenBracketIndex(text, _one_statement(text, found))
+    outline = BracketMatchedTokens(text, _one_statement(text, found))
     updates, explains = _check_words(outline, writable=writable)
     limits.check_statement_size_limits(outline)
     limits.check_wrong_result_constructs(outline)
@@ -152,7 +152,7 @@ def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     calls.check()
     limits.check_untyped_nulls(outline, given)
     _check_growth(outline, given, calls.range_values)
-    analysed = analyze_cypher_statement(outline, given, _prepare_edits(outline, given))
+    analysed = analyze_and_rewrite_cypher_statement(outline, given, _prepare_edits(outline, given))
     rendered = analysed.edits.render()
     kept = {name: value for name, value in given.items() if value != []}
     links = bool(_labels(outline, LINK_TARGET_LABEL, LINK_RELATION_TYPE))
@@ -200,7 +200,7 @@ def _one_statement(text: str, found: list[CypherToken]) -> list[CypherToken]:
     return kept
 
 
-def _check_words(outline: TokenBracketIndex, *, writable: bool) -> tuple[bool, bool]:
+def _check_words(outline: BracketMatchedTokens, *, writable: bool) -> tuple[bool, bool]:
     """Check the words of a statement; return whether it writes, and whether it is an EXPLAIN."""
     for index, word in enumerate(outline.words):
         if word in FORBIDDEN_WORDS:
@@ -226,7 +226,7 @@ def _check_words(outline: TokenBracketIndex, *, writable: bool) -> tuple[bool, b
     return updates, explains
 
 
-def _check_write(outline: TokenBracketIndex, index: int, word: str, *, writable: bool) -> None:
+def _check_write(outline: BracketMatchedTokens, index: int, word: str, *, writable: bool) -> None:
     if word == "DETACH" and outline.word(index + 1) != "DELETE":
         raise outline.not_allowed(index, "DETACH must be followed by DELETE; found")
     if word in {"CREATE", "MERGE"} and outline.word(index - 1) != "ON":
@@ -237,7 +237,7 @@ def _check_write(outline: TokenBracketIndex, index: int, word: str, *, writable:
         raise outline.not_allowed(index, f"{word} writes data, but this statement may only read;")
 
 
-def _check_no_limit(outline: TokenBracketIndex) -> None:
+def _check_no_limit(outline: BracketMatchedTokens) -> None:
     """Reject LIMIT and SKIP after a write, where the engine may limit what is written."""
     last = max(index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES)
     for index, word in enumerate(outline.words[last:], last):
@@ -247,7 +247,7 @@ def _check_no_limit(outline: TokenBracketIndex) -> None:
             )
 
 
-def _check_own_table(outline: TokenBracketIndex) -> None:
+def _check_own_table(outline: BracketMatchedTokens) -> None:
     for index, token in enumerate(outline.tokens):
         if outline.name(index).upper() == COMMIT_TABLE_NAME:
             raise outline.not_allowed(
@@ -261,7 +261,7 @@ def _check_own_table(outline: TokenBracketIndex) -> None:
         )
 
 
-def _collect_parameters(outline: TokenBracketIndex, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_parameters(outline: BracketMatchedTokens, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that the statement names. Raises InvalidInput if one has no value."""
     named: dict[str, Any] = {}
     missing: list[FieldError] = []
@@ -280,7 +280,7 @@ def _collect_parameters(outline: TokenBracketIndex, parameters: Mapping[str, Any
     return named
 
 
-def _check_growth(outline: TokenBracketIndex, given: Mapping[str, Any], range_values: int) -> None:
+def _check_growth(outline: BracketMatchedTokens, given: Mapping[str, Any], range_values: int) -> None:
     growth = limits.compute_value_duplication_factor(outline)
     builds = any(outline.calls(index) in BUILDER_FUNCTIONS for index in range(len(outline)))
     held = range_values + sum(count_scalars(value) for value in given.values())
@@ -289,7 +289,7 @@ def _check_growth(outline: TokenBracketIndex, given: Mapping[str, Any], range_va
         raise InvalidInput(message, (FieldError("query", message),))
 
 
-def _labels(outline: TokenBracketIndex, *wanted: str) -> list[int]:
+def _labels(outline: BracketMatchedTokens, *wanted: str) -> list[int]:
     """Return the token indexes of the given node labels and relation types."""
     found: set[int] = set()
     for index in range(len(outline)):
@@ -301,10 +301,10 @@ def _labels(outline: TokenBracketIndex, *wanted: str) -> list[int]:
     return sorted(index for index in found if outline.name(index) in wanted)
 
 
-def _prepare_edits(outline: TokenBracketIndex, given: Mapping[str, Any]) -> StatementEdits:
+def _prepare_edits(outline: BracketMatchedTokens, given: Mapping[str, Any]) -> StatementEdits:
     """Return edits that add missing labels, encode texts for the engine, and inline empty lists."""
     edits = StatementEdits(outline)
-    for index, label in find_missing_pattern_labels(outline).items():
+    for index, label in find_labels_to_insert_in_patterns(outline).items():
         edits.behind(index, label)
     for index, token in enumerate(outline.tokens):
         if token.kind == "string" and "\\" in token.text:
@@ -316,7 +316,7 @@ def _prepare_edits(outline: TokenBracketIndex, given: Mapping[str, Any]) -> Stat
     return edits
 
 
-def find_missing_pattern_labels(outline: TokenBracketIndex) -> dict[int, str]:
+def find_labels_to_insert_in_patterns(outline: BracketMatchedTokens) -> dict[int, str]:
     """Find the labels that patterns lack, by the token index after which they belong.
 
     Without a label, a pattern would match kgserve's internal tables, and nodes would have all their columns. Paths of
@@ -337,24 +337,24 @@ def find_missing_pattern_labels(outline: TokenBracketIndex) -> dict[int, str]:
     return missing | dict.fromkeys(chains, DEFAULT_RELATION_LABEL)
 
 
-def _link_target_names(outline: TokenBracketIndex) -> set[str]:
+def _link_target_names(outline: BracketMatchedTokens) -> set[str]:
     """Return the names of nodes labelled as being in another store."""
     labels = (index for index in _labels(outline, LINK_TARGET_LABEL) if outline.bracket(index) == "(")
     return {outline.name(outline.opener[index] + 1) for index in labels} - {""}
 
 
-def _matches(outline: TokenBracketIndex) -> Iterator[int]:
+def _matches(outline: BracketMatchedTokens) -> Iterator[int]:
     return (index for index, word in enumerate(outline.words) if word == "MATCH")
 
 
-def _relations(outline: TokenBracketIndex) -> Iterator[int]:
+def _relations(outline: BracketMatchedTokens) -> Iterator[int]:
     """Yield the token indexes at which matched (not created) relations begin."""
     for index in range(len(outline)):
         if outline.is_relation(index) and all(_is_node(outline, end) for end in _ends(outline, index)):
             yield from () if limits.find_enclosing_clause_keyword(outline, index) in {"CREATE", "MERGE"} else (index,)
 
 
-def _ends(outline: TokenBracketIndex, relation: int) -> tuple[int, int]:
+def _ends(outline: BracketMatchedTokens, relation: int) -> tuple[int, int]:
     """Return the opening parentheses of the nodes on both sides of a relation; -1 if there is no node."""
     is_bracket = outline.symbol(relation) == "["
     left = relation - 1 - is_bracket
@@ -365,12 +365,12 @@ def _ends(outline: TokenBracketIndex, relation: int) -> tuple[int, int]:
     return opening, right if outline.symbol(right) == "(" else -1
 
 
-def _is_node(outline: TokenBracketIndex, parenthesis: int) -> bool:
+def _is_node(outline: BracketMatchedTokens, parenthesis: int) -> bool:
     after = parenthesis + 1 + bool(outline.name(parenthesis + 1))
     return parenthesis >= 0 and outline.symbol(after) in {")", "{", ":"}
 
 
-def _check_link(outline: TokenBracketIndex, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
+def _check_link(outline: BracketMatchedTokens, relation: int, ends: tuple[int, int], elsewhere: set[str]) -> None:
     links = (index for index in _labels(outline, LINK_RELATION_TYPE) if outline.opener[index] == relation)
     if (link := next(links, None)) is None:
         return
@@ -380,7 +380,7 @@ def _check_link(outline: TokenBracketIndex, relation: int, ends: tuple[int, int]
         raise outline.at(link, f"{name} leads to (:Elsewhere), but neither end has that label; found")
 
 
-def _unlabelled_in(outline: TokenBracketIndex, match: int) -> Iterator[int]:
+def _unlabelled_in(outline: BracketMatchedTokens, match: int) -> Iterator[int]:
     index = match + 1
     while index < len(outline) and not _is_end(outline, match, index):
         symbol = outline.symbol(index)
@@ -391,12 +391,12 @@ def _unlabelled_in(outline: TokenBracketIndex, match: int) -> Iterator[int]:
         index += 1
 
 
-def _is_end(outline: TokenBracketIndex, match: int, index: int) -> bool:
+def _is_end(outline: BracketMatchedTokens, match: int, index: int) -> bool:
     leaves = outline.symbol(index) in {")", "}", "]"} and outline.partner[index] < match
     return leaves or (outline.opener[index] == outline.opener[match] and outline.word(index) in CLAUSE_ENDS)
 
 
-def _missing_label_position(outline: TokenBracketIndex, parenthesis: int) -> int | None:
+def _missing_label_position(outline: BracketMatchedTokens, parenthesis: int) -> int | None:
     """Return the token index after which a label is missing; None if there is one or this is not a node."""
     last = parenthesis
     if outline.name(last + 1):

@@ -226,7 +226,7 @@ _BRACKET_PAIRS = {"(": ")", "[": "]", "{": "}"}
 _STATEMENT_WORDS = FORBIDDEN_WORDS | WRITE_CLAUSES | FIRST_READING_WORDS
 
 
-class TokenBracketIndex:
+class BracketMatchedTokens:
     """Tokens of a statement, indexed by position, with their matching brackets.
 
     ``opener[i]`` is the innermost bracket around token i, or -1. ``partner`` maps brackets to their counterparts.

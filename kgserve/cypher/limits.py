@@ -25,7 +25,7 @@ from kgserve.cypher.lexer import (
     OPERATOR_WORDS,
     QUANTIFIERS,
     WORDS_BEFORE_PARENTHESIS,
-    TokenBracketIndex,
+    BracketMatchedTokens,
 )
 from kgserve.cypher.re2_validation import find_re2_syntax_error
 from kgserve.cypher.string_escapes import decode_string_literal
@@ -44,7 +44,7 @@ _CAST_TYPE_PATTERN = re.compile(r"([A-Z0-9]++)(?:\([0-9]{1,2}, ?[0-9]{1,2}\))?(?
 class FunctionCallChecker:
     """Checks all function calls of a statement, given its parameter values."""
 
-    def __init__(self, outline: TokenBracketIndex, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, outline: BracketMatchedTokens, parameters: Mapping[str, Any]) -> None:
         self._outline = outline
         self._parameters = parameters
         self._operand_types = _OperandTypes(outline, parameters)
@@ -324,7 +324,7 @@ class _OperandTypes:
     `label` of a map. They are allowed only for operands of a known type.
     """
 
-    def __init__(self, outline: TokenBracketIndex, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, outline: BracketMatchedTokens, parameters: Mapping[str, Any]) -> None:
         self._outline = outline
         self._parameters = parameters
         self._aliases: dict[str, list[int]] = {}
@@ -405,7 +405,7 @@ _CONSTANT_LABEL_FUNCTIONS = frozenset({"label", "labels"})
 _OPERATOR_SYMBOLS = frozenset({"+", "-", "*", "/", "%", "^", "|", "&", "<<", ">>", ".", "=", "<", ">", "!", "=~"})
 
 
-def check_statement_size_limits(outline: TokenBracketIndex) -> None:
+def check_statement_size_limits(outline: BracketMatchedTokens) -> None:
     """Raise InvalidInput for a statement that exceeds a limit."""
     _check_count(outline, _operators(outline), MAX_OPERATORS, "operators")
     _check_count(outline, _words(outline, CLAUSES), MAX_CLAUSES, "clauses")
@@ -422,7 +422,7 @@ def check_statement_size_limits(outline: TokenBracketIndex) -> None:
     _check_functions(outline)
 
 
-def compute_value_duplication_factor(outline: TokenBracketIndex) -> int:
+def compute_value_duplication_factor(outline: BracketMatchedTokens) -> int:
     """Return the largest factor by which a value can be duplicated: ``WITH [a, a] AS b`` doubles it.
 
     Raises InvalidInput above 64, because the engine does not limit the memory of lists.
@@ -440,34 +440,34 @@ def compute_value_duplication_factor(outline: TokenBracketIndex) -> int:
     return total * max(mentions.values(), default=1)
 
 
-def _check_count(outline: TokenBracketIndex, found: Iterator[int], most: int, what: str) -> None:
+def _check_count(outline: BracketMatchedTokens, found: Iterator[int], most: int, what: str) -> None:
     for count, index in enumerate(found):
         if count >= most:
             raise outline.at(index, f"a statement may have at most {most} {what}; the first one too many is")
 
 
-def _operators(outline: TokenBracketIndex) -> Iterator[int]:
+def _operators(outline: BracketMatchedTokens) -> Iterator[int]:
     for index, token in enumerate(outline.tokens):
         is_symbol = token.kind == "symbol" and (token.text in _OPERATOR_SYMBOLS or outline.is_subscript(index))
         if is_symbol or outline.words[index] in OPERATOR_WORDS:
             yield index
 
 
-def _words(outline: TokenBracketIndex, words: frozenset[str]) -> Iterator[int]:
+def _words(outline: BracketMatchedTokens, words: frozenset[str]) -> Iterator[int]:
     return (index for index, word in enumerate(outline.words) if word in words)
 
 
-def _subqueries(outline: TokenBracketIndex) -> Iterator[int]:
+def _subqueries(outline: BracketMatchedTokens) -> Iterator[int]:
     return (i for i in range(len(outline)) if outline.symbol(i) == "{" and outline.word(i - 1) in {"EXISTS", "COUNT"})
 
 
-def _patterns(outline: TokenBracketIndex) -> Iterator[int]:
+def _patterns(outline: BracketMatchedTokens) -> Iterator[int]:
     for index in range(len(outline)):
         if outline.symbol(index) == "(" and outline.opener[index] < 0 and outline.symbol(index - 1) in {",", "="}:
             yield index
 
 
-def _check_relations(outline: TokenBracketIndex) -> None:
+def _check_relations(outline: BracketMatchedTokens) -> None:
     """Check the number of relations joined before the next WITH or UNION; those of CREATE do not count."""
     count = 0
     for index in range(len(outline)):
@@ -481,7 +481,7 @@ def _check_relations(outline: TokenBracketIndex) -> None:
                 )
 
 
-def _check_cases(outline: TokenBracketIndex) -> None:
+def _check_cases(outline: BracketMatchedTokens) -> None:
     depth = 0
     for index, word in enumerate(outline.words):
         depth = depth + 1 if word == "CASE" else max(0, depth - (word == "END"))
@@ -489,7 +489,7 @@ def _check_cases(outline: TokenBracketIndex) -> None:
             raise outline.at(index, f"CASE may be nested at most {MAX_CASE_DEPTH} deep; exceeded")
 
 
-def _check_functions(outline: TokenBracketIndex) -> None:
+def _check_functions(outline: BracketMatchedTokens) -> None:
     """Check the nesting of lambdas; each level multiplies the parser's time."""
     depths: dict[int, int] = {-1: 0}
     for index in range(len(outline)):
@@ -501,7 +501,7 @@ def _check_functions(outline: TokenBracketIndex) -> None:
             raise outline.at(index, f"lambdas may be nested at most {MAX_LAMBDA_DEPTH} deep; exceeded")
 
 
-def _is_copied(outline: TokenBracketIndex, index: int) -> bool:
+def _is_copied(outline: BracketMatchedTokens, index: int) -> bool:
     """Return whether a variable as a whole becomes part of a list, a map, a text or a call's result here."""
     if not outline.is_variable(index):
         return False
@@ -515,7 +515,7 @@ def _is_copied(outline: TokenBracketIndex, index: int) -> bool:
     return "+" in {before, after} or outline.calls(opener).startswith(_BUILDER_PREFIXES)
 
 
-def check_untyped_nulls(outline: TokenBracketIndex, parameters: Mapping[str, Any]) -> None:
+def check_untyped_nulls(outline: BracketMatchedTokens, parameters: Mapping[str, Any]) -> None:
     """Raise InvalidInput for a literal or parameter null without a type, which crashes the engine."""
     for index in range(len(outline)):
         if _is_null(outline, index, parameters) and not _is_safe(outline, index):
@@ -526,14 +526,14 @@ def check_untyped_nulls(outline: TokenBracketIndex, parameters: Mapping[str, Any
     _check_branches(outline, parameters)
 
 
-def _is_null(outline: TokenBracketIndex, index: int, parameters: Mapping[str, Any]) -> bool:
+def _is_null(outline: BracketMatchedTokens, index: int, parameters: Mapping[str, Any]) -> bool:
     token = outline.tokens[index]
     if token.kind == "parameter":
         return parameters.get(token.text[1:], False) is None
     return outline.words[index] == "NULL"
 
 
-def _is_safe(outline: TokenBracketIndex, index: int) -> bool:
+def _is_safe(outline: BracketMatchedTokens, index: int) -> bool:
     before, after = outline.word(index - 1), outline.word(index + 1)
     if before == "IS" or (before == "NOT" and outline.word(index - 2) == "IS"):
         return True
@@ -549,7 +549,7 @@ def _is_safe(outline: TokenBracketIndex, index: int) -> bool:
     return begins and (after == "IS" or (outline.symbol(index + 1) in _COMPARISON_SYMBOLS and before != "CASE"))
 
 
-def _is_column(outline: TokenBracketIndex, index: int) -> bool:
+def _is_column(outline: BracketMatchedTokens, index: int) -> bool:
     """Return whether a null is a whole column of WITH or RETURN, which the analysis gives a type."""
     if outline.opener[index] != -1 or outline.tokens[index].kind == "parameter":
         return False
@@ -559,13 +559,13 @@ def _is_column(outline: TokenBracketIndex, index: int) -> bool:
     return begins and ends and find_enclosing_clause_keyword(outline, index) in {"RETURN", "WITH"}
 
 
-def _ends(outline: TokenBracketIndex, index: int) -> bool:
+def _ends(outline: BracketMatchedTokens, index: int) -> bool:
     """Return whether an expression ends before this token."""
     ends = outline.symbol(index) in {")", ",", "]", "}", "|"} or outline.word(index) in _WORDS_AFTER_NULL
     return ends or index >= len(outline)
 
 
-def _check_branches(outline: TokenBracketIndex, parameters: Mapping[str, Any]) -> None:
+def _check_branches(outline: BracketMatchedTokens, parameters: Mapping[str, Any]) -> None:
     """Reject a CASE whose branches are all null, because it has no type."""
     typed: list[bool] = []
     for index, word in enumerate(outline.words):
@@ -577,7 +577,7 @@ def _check_branches(outline: TokenBracketIndex, parameters: Mapping[str, Any]) -
             raise outline.at(index, "a CASE with only nulls has no type; it ends")
 
 
-def check_wrong_result_constructs(outline: TokenBracketIndex) -> None:
+def check_wrong_result_constructs(outline: BracketMatchedTokens) -> None:
     """Raise InvalidInput for constructs that the engine silently evaluates incorrectly, with an alternative."""
     for index, word in enumerate(outline.words):
         if word == "WHERE" and find_enclosing_clause_keyword(outline, index) == "MATCH":
@@ -588,14 +588,14 @@ def check_wrong_result_constructs(outline: TokenBracketIndex) -> None:
             _check_slice(outline, index)
 
 
-def find_enclosing_clause_keyword(outline: TokenBracketIndex, where: int) -> str:
+def find_enclosing_clause_keyword(outline: BracketMatchedTokens, where: int) -> str:
     """Return the word that begins the clause around a token; empty if outside a clause."""
     opener = outline.opener[where]
     before = (at for at in range(where - 1, opener, -1) if outline.opener[at] == opener and outline.is_clause(at))
     return next((outline.word(at) for at in before if outline.word(at) in CLAUSES), "")
 
 
-def _end(outline: TokenBracketIndex, start: int) -> int:
+def _end(outline: BracketMatchedTokens, start: int) -> int:
     """Return the token index before which a clause ends."""
     opener = outline.opener[start]
     limit = outline.partner[opener] if opener >= 0 else len(outline)
@@ -603,7 +603,7 @@ def _end(outline: TokenBracketIndex, start: int) -> int:
     return next((at for at in own if outline.word(at) in CLAUSE_ENDS), limit)
 
 
-def _check_conditions(outline: TokenBracketIndex, start: int, end: int) -> None:
+def _check_conditions(outline: BracketMatchedTokens, start: int, end: int) -> None:
     """Reject conditions on parameters alone in the WHERE of MATCH, which the engine treats as true."""
     for span in _and_operands(outline, start, end):
         start, last = span.start, span.stop - 1
@@ -619,7 +619,7 @@ def _check_conditions(outline: TokenBracketIndex, start: int, end: int) -> None:
             )
 
 
-def _and_operands(outline: TokenBracketIndex, start: int, end: int) -> Iterator[range]:
+def _and_operands(outline: BracketMatchedTokens, start: int, end: int) -> Iterator[range]:
     """Yield the token ranges between ANDs."""
     opener, cases = outline.opener[start] if start < end else -1, 0
     for index in range(start, end):
@@ -632,7 +632,7 @@ def _and_operands(outline: TokenBracketIndex, start: int, end: int) -> Iterator[
         yield range(start, end)
 
 
-def _depends_on(outline: TokenBracketIndex, index: int) -> bool:
+def _depends_on(outline: BracketMatchedTokens, index: int) -> bool:
     """Return whether a token is a variable that differs by row."""
     is_key = outline.symbol(index + 1) == ":" and outline.bracket(index) == "{"
     return (
@@ -642,7 +642,7 @@ def _depends_on(outline: TokenBracketIndex, index: int) -> bool:
     )
 
 
-def _check_aggregates(outline: TokenBracketIndex, start: int, end: int) -> None:
+def _check_aggregates(outline: BracketMatchedTokens, start: int, end: int) -> None:
     """Reject aggregates after one with DISTINCT next to a grouping key; the engine loses their values."""
     calls = [at for at in range(start, end) if outline.calls(at) in AGGREGATE_FUNCTIONS]
     distinct = [at for at in calls if outline.word(at + 1) == "DISTINCT"]
@@ -656,7 +656,7 @@ def _check_aggregates(outline: TokenBracketIndex, start: int, end: int) -> None:
         )
 
 
-def _check_slice(outline: TokenBracketIndex, index: int) -> None:
+def _check_slice(outline: BracketMatchedTokens, index: int) -> None:
     """Reject a slice directly after IN, which the engine applies to the result of IN."""
     at = index + 1
     while at + 1 < len(outline) and outline.symbol(at + 1) == ".":

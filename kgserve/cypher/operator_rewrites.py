@@ -21,7 +21,7 @@ from kgserve.cypher.syntax_tree import (
     PostfixExpression,
     Variable,
 )
-from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, ValueType, compute_common_type
+from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, CypherStaticType, compute_common_type
 
 _MOMENT_KINDS = frozenset({"date", "time"})
 _SORTABLE_KINDS = NUMBER_KINDS | _MOMENT_KINDS | {"text", "boolean", "duration", "uuid", "json", "list"}
@@ -30,23 +30,23 @@ _UNCHECKED_KINDS = frozenset({"engine", "null", "id"})
 _TEXT_KINDS = frozenset({"text", "json"})
 
 
-def are_types_comparable(left: ValueType, right: ValueType) -> bool:
+def can_engine_compare_types(left: CypherStaticType, right: CypherStaticType) -> bool:
     """Return whether the engine compares these types without a cast that changes the result."""
     if left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
     if "any" in {left.kind, right.kind}:
         return False
     if left.kind == right.kind == "list":
-        return left.of is None or right.of is None or are_types_comparable(left.of, right.of)
+        return left.of is None or right.of is None or can_engine_compare_types(left.of, right.of)
     if left.kind == right.kind == "map":
         return all(
-            (other := right.field(name)) is None or are_types_comparable(part, other) for name, part in left.fields
+            (other := right.field(name)) is None or can_engine_compare_types(part, other) for name, part in left.fields
         )
     together = ({left.kind, right.kind} <= group for group in (NUMBER_KINDS, _MOMENT_KINDS, _TEXT_KINDS))
     return left.kind == right.kind or any(together)
 
 
-def can_types_share_list(left: ValueType, right: ValueType) -> bool:
+def can_types_share_list(left: CypherStaticType, right: CypherStaticType) -> bool:
     """Return whether one list can hold values of both types unchanged."""
     if "any" in {left.kind, right.kind} or left.kind in _UNCHECKED_KINDS or right.kind in _UNCHECKED_KINDS:
         return True
@@ -56,17 +56,17 @@ def can_types_share_list(left: ValueType, right: ValueType) -> bool:
         names = [name for name, _ in left.fields]
         has_same = names == [name for name, _ in right.fields]
         return has_same and all(can_types_share_list(part, right.field(name) or part) for name, part in left.fields)
-    return are_types_comparable(left, right) and {left.kind, right.kind} != {"integer", "float"}
+    return can_engine_compare_types(left, right) and {left.kind, right.kind} != {"integer", "float"}
 
 
-def describe_type(kind: ValueType) -> str:
+def describe_static_value_type(kind: CypherStaticType) -> str:
     """Return a readable type name, listing the keys of maps in order, because the engine matches them by position."""
     if kind.kind == "list" and kind.of is not None:
-        return f"a list of {describe_type(kind.of)}"
+        return f"a list of {describe_static_value_type(kind.of)}"
     return f"a map of {', '.join(name for name, _ in kind.fields)}" if kind.kind == "map" else kind.name
 
 
-def can_collection_contain_nulls(kind: ValueType) -> bool:
+def can_collection_contain_nulls(kind: CypherStaticType) -> bool:
     """Return whether a list or map may contain nulls."""
     parts = ([] if kind.of is None else [kind.of]) + [part for _, part in kind.fields]
     return any((part.is_nullable and part.kind != "engine") or can_collection_contain_nulls(part) for part in parts)
@@ -83,10 +83,10 @@ class OperatorChecksAndRewrites:
         operator: str,
         index: int,
         left: Expression,
-        left_type: ValueType,
+        left_type: CypherStaticType,
         right: Expression,
-        right_type: ValueType,
-    ) -> ValueType:
+        right_type: CypherStaticType,
+    ) -> CypherStaticType:
         """Check ``=``, ``<>`` and ordering comparisons."""
         self.check_comparable(operator, index, left_type, right_type)
         if operator in {"<", ">", "<=", ">="}:
@@ -96,16 +96,16 @@ class OperatorChecksAndRewrites:
         self._bypass_statistics(right, right_type, left_type)
         if operator == "=" and self._context.in_pattern and is_variable_or_property(left):
             self.prevent_join(left_type, right, right_type)
-        return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+        return CypherStaticType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
-    def prevent_join(self, left: ValueType, right: Expression, right_type: ValueType) -> None:
+    def prevent_join(self, left: CypherStaticType, right: Expression, right_type: CypherStaticType) -> None:
         """Prevent a join on nullable values, in which Kùzu loses rows; it then compares row by row."""
         if (left.is_nullable or right_type.is_nullable) and is_variable_or_property(right):
             self._context.edits.around(right.start, right.end, "coalesce(", ")")
 
-    def check_comparable(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
+    def check_comparable(self, operator: str, index: int, left: CypherStaticType, right: CypherStaticType) -> None:
         """Raise InvalidInput for types compared through a cast, and for nulls within lists and maps."""
-        if not are_types_comparable(left, right):
+        if not can_engine_compare_types(left, right):
             raise self._context.refuse(index, self._describe_incomparable(operator, left, right))
         if (can_collection_contain_nulls(left) or can_collection_contain_nulls(right)) and not {
             left.kind,
@@ -117,13 +117,13 @@ class OperatorChecksAndRewrites:
             what = f"{operator} cannot compare a decimal number with an integer this large; found"
             raise self._context.refuse(index, what)
 
-    def check_alike(self, what: str, index: int, left: ValueType, right: ValueType) -> None:
+    def check_alike(self, what: str, index: int, left: CypherStaticType, right: CypherStaticType) -> None:
         """Raise InvalidInput if the engine would convert one value to the type or keys of the other."""
         if not can_types_share_list(left, right):
-            kinds = f"{describe_type(left)} and {describe_type(right)}"
+            kinds = f"{describe_static_value_type(left)} and {describe_static_value_type(right)}"
             raise self._context.refuse(index, f"{what} needs values of one type, not {kinds}; convert one. Found")
 
-    def _describe_incomparable(self, operator: str, left: ValueType, right: ValueType) -> str:
+    def _describe_incomparable(self, operator: str, left: CypherStaticType, right: CypherStaticType) -> str:
         if "any" in {left.kind, right.kind}:
             return (
                 f"{operator} needs operands of known types; wrap the one of unknown type, for example in CAST(… AS"
@@ -135,12 +135,14 @@ class OperatorChecksAndRewrites:
             f" to_int64(…) or timestamp(…). Found"
         )
 
-    def _check_sorted(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
+    def _check_sorted(self, operator: str, index: int, left: CypherStaticType, right: CypherStaticType) -> None:
         for each in (left, right):
             if each.kind not in _SORTABLE_KINDS | _UNCHECKED_KINDS:
                 raise self._context.refuse(index, f"{operator} cannot order {each.name}; found")
 
-    def _check_nan(self, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType) -> None:
+    def _check_nan(
+        self, left: Expression, left_type: CypherStaticType, right: Expression, right_type: CypherStaticType
+    ) -> None:
         """Make comparisons with NaN false, as in openCypher; the engines sort NaN before all numbers."""
         suspects = [each for each, kind in ((left, left_type), (right, right_type)) if kind.may_be_nan]
         texts = [self._context.text(each) for each in suspects]
@@ -148,7 +150,7 @@ class OperatorChecksAndRewrites:
             tests = "".join(f" AND ({text}) = ({text})" for text in texts)
             self._context.edits.around(left.start, right.end, "(", f"{tests})")
 
-    def _bypass_statistics(self, side: Expression, kind: ValueType, other: ValueType) -> None:
+    def _bypass_statistics(self, side: Expression, kind: CypherStaticType, other: CypherStaticType) -> None:
         """Hide an integer column from Kùzu's statistics, which exclude all rows for a decimal number."""
         if (
             self._context.in_pattern
@@ -159,25 +161,31 @@ class OperatorChecksAndRewrites:
             self._context.edits.around(side.start, side.end, "(", " + 0)")
 
     def contains(
-        self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType, word: str
-    ) -> ValueType:
+        self,
+        index: int,
+        left: Expression,
+        left_type: CypherStaticType,
+        right: Expression,
+        right_type: CypherStaticType,
+        word: str,
+    ) -> CypherStaticType:
         """Check STARTS WITH, ENDS WITH and CONTAINS, and make CONTAINS true for an empty text."""
         self._check_texts(word, index, left_type, right_type)
         if word == "CONTAINS" and not right_type.is_filled and right_type.kind == "text":
             found, wanted = self._context.text(left), self._context.text(right)
             closing = f" OR (({wanted}) = '' AND ({found}) IS NOT NULL))"
             self._context.edits.around(left.start, right.end, "(", closing)
-        return ValueType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
+        return CypherStaticType("boolean", is_nullable=left_type.is_nullable or right_type.is_nullable)
 
-    def _check_texts(self, word: str, index: int, left: ValueType, right: ValueType) -> None:
+    def _check_texts(self, word: str, index: int, left: CypherStaticType, right: CypherStaticType) -> None:
         for each in (left, right):
             if each.kind not in _TEXT_KINDS | _UNCHECKED_KINDS:
                 what = f"{word} needs texts, not {each.name}; wrap it in string(…). Found"
                 raise self._context.refuse(index, what)
 
     def is_in(
-        self, index: int, left: Expression, left_type: ValueType, right: Expression, right_type: ValueType
-    ) -> ValueType:
+        self, index: int, left: Expression, left_type: CypherStaticType, right: Expression, right_type: CypherStaticType
+    ) -> CypherStaticType:
         """Check IN, which the engine evaluates incorrectly for nulls in a list and null in an empty list."""
         if right_type.kind in _UNCHECKED_KINDS:
             return BOOLEAN_TYPE.nullable()
@@ -193,7 +201,7 @@ class OperatorChecksAndRewrites:
             self._context.edits.replace(left.start, right.end, "false")
         return BOOLEAN_TYPE.nullable() if left_type.is_nullable or right_type.is_nullable else BOOLEAN_TYPE
 
-    def _check_member(self, index: int, left: ValueType, element: ValueType) -> None:
+    def _check_member(self, index: int, left: CypherStaticType, element: CypherStaticType) -> None:
         self.check_comparable("IN", index, left, element)
         if element.is_nullable and element.kind != "engine":
             what = "IN returns false if the list contains a null but not the value; remove the nulls. Found"
@@ -217,12 +225,18 @@ class OperatorChecksAndRewrites:
                 self._context.edits.around(operand.start, operand.end, "(", ")")
 
     def arithmetic(
-        self, operator: str, index: int, level: int, left: ValueType, right: ValueType, divisor: Expression | None
-    ) -> ValueType:
+        self,
+        operator: str,
+        index: int,
+        level: int,
+        left: CypherStaticType,
+        right: CypherStaticType,
+        divisor: Expression | None,
+    ) -> CypherStaticType:
         """Return the type of a sum, product, power or bit operation."""
         is_nullable = left.is_nullable or right.is_nullable
         if BITS_OR <= level <= SHIFT:
-            return ValueType("integer", is_nullable=is_nullable)
+            return CypherStaticType("integer", is_nullable=is_nullable)
         if left.kind in NUMBER_KINDS and right.kind in NUMBER_KINDS:
             found = self._numeric_result(operator, level, left, right, is_nullable=is_nullable)
             if operator in {"/", "%"} and _is_nonzero_literal(divisor) and found.kind == "float":
@@ -230,35 +244,35 @@ class OperatorChecksAndRewrites:
                 return msgspec.structs.replace(found, may_be_nan=may_be_nan)
             return found
         if operator == "+" and {left.kind, right.kind} == {"text", "null"}:
-            return ValueType("text", is_nullable=True)
+            return CypherStaticType("text", is_nullable=True)
         if {left.kind, right.kind} & {"any", "engine", "null"}:
             self._check_sum_of_texts(operator, index, left, right)
-            return ValueType("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY_TYPE
+            return CypherStaticType("engine", is_nullable=True) if "any" not in {left.kind, right.kind} else ANY_TYPE
         return self._sum_result(operator, index, left, right, is_nullable=is_nullable)
 
     def _numeric_result(
-        self, operator: str, level: int, left: ValueType, right: ValueType, *, is_nullable: bool
-    ) -> ValueType:
+        self, operator: str, level: int, left: CypherStaticType, right: CypherStaticType, *, is_nullable: bool
+    ) -> CypherStaticType:
         kinds = {left.kind, right.kind}
         if kinds == {"integer"} and level != POWER:
-            return ValueType("integer", is_nullable=is_nullable)
+            return CypherStaticType("integer", is_nullable=is_nullable)
         if kinds in ({"decimal"}, {"decimal", "integer"}):
-            return ValueType("decimal", is_nullable=is_nullable)
+            return CypherStaticType("decimal", is_nullable=is_nullable)
         may_be_large = any(each.may_be_large and each.kind == "float" for each in (left, right))
         may_be_nan = left.may_be_nan or right.may_be_nan or operator in {"/", "%", "^"} or may_be_large
-        return ValueType("float", is_nullable=is_nullable, may_be_nan=may_be_nan, may_be_large=operator != "%")
+        return CypherStaticType("float", is_nullable=is_nullable, may_be_nan=may_be_nan, may_be_large=operator != "%")
 
-    def _check_sum_of_texts(self, operator: str, index: int, left: ValueType, right: ValueType) -> None:
+    def _check_sum_of_texts(self, operator: str, index: int, left: CypherStaticType, right: CypherStaticType) -> None:
         if operator == "+" and "text" in {left.kind, right.kind} and "any" in {left.kind, right.kind}:
             what = "+ needs operands of known types to concatenate texts; wrap the other side in string(…). Found"
             raise self._context.refuse(index, what)
 
     def _sum_result(
-        self, operator: str, index: int, left: ValueType, right: ValueType, *, is_nullable: bool
-    ) -> ValueType:
+        self, operator: str, index: int, left: CypherStaticType, right: CypherStaticType, *, is_nullable: bool
+    ) -> CypherStaticType:
         kinds = {left.kind, right.kind}
         if operator == "+" and kinds <= _TEXT_KINDS:
-            return ValueType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
+            return CypherStaticType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
         if operator == "+" and left.kind == right.kind == "list":
             self.check_alike("+", index, left, right)
             return compute_common_type(left, right)
@@ -268,19 +282,19 @@ class OperatorChecksAndRewrites:
         if kinds & _MOMENT_KINDS and kinds <= _MOMENT_KINDS | {"duration", "integer"}:
             return self._time_result(operator, left, right)
         if "duration" in kinds and kinds <= {"duration", "integer"}:
-            return ValueType("duration", is_nullable=is_nullable)
-        return ValueType("engine", is_nullable=True)
+            return CypherStaticType("duration", is_nullable=is_nullable)
+        return CypherStaticType("engine", is_nullable=True)
 
-    def _time_result(self, operator: str, left: ValueType, right: ValueType) -> ValueType:
+    def _time_result(self, operator: str, left: CypherStaticType, right: CypherStaticType) -> CypherStaticType:
         if operator == "-" and {left.kind, right.kind} <= _MOMENT_KINDS:
-            return ValueType("engine", is_nullable=True)
+            return CypherStaticType("engine", is_nullable=True)
         return (
-            ValueType("engine", is_nullable=True)
+            CypherStaticType("engine", is_nullable=True)
             if "date" in {left.kind, right.kind}
-            else ValueType("time", is_nullable=True)
+            else CypherStaticType("time", is_nullable=True)
         )
 
-    def keep_nulls(self, operation: OperatorChain, types: list[ValueType]) -> None:
+    def keep_nulls(self, operation: OperatorChain, types: list[CypherStaticType]) -> None:
         """Make a concatenation with null return null; the engine returns the text."""
         parts = zip(operation.operands, types, strict=True)
         nullable = [part for part, kind in parts if part is not None and kind.is_nullable and not _is_null(part)]
@@ -289,7 +303,7 @@ class OperatorChecksAndRewrites:
             opening = f"(CASE WHEN {tests} THEN CAST(NULL AS STRING) ELSE "
             self._context.edits.around(operation.start, operation.end, opening, " END)")
 
-    def truth(self, word: str, index: int, kind: ValueType) -> None:
+    def truth(self, word: str, index: int, kind: CypherStaticType) -> None:
         """Check an operand of AND, OR, XOR or NOT; the engine itself rejects known non-booleans."""
         if kind.kind == "any":
             raise self._context.refuse(index, f"{word} needs a boolean, but the type of its operand is unknown; found")

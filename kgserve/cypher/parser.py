@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from kgserve.cypher.expression_parser import ExpressionParser
-from kgserve.cypher.lexer import TokenBracketIndex
+from kgserve.cypher.lexer import BracketMatchedTokens
 from kgserve.cypher.syntax_tree import (
     CallClause,
     Clause,
@@ -29,7 +29,7 @@ from kgserve.cypher.syntax_tree import (
 _PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
-def parse_statement(outline: TokenBracketIndex) -> QueryStatement:
+def parse_statement(outline: BracketMatchedTokens) -> QueryStatement:
     """Return the syntax tree of a statement. Raises InvalidInput, with line and column, for invalid syntax."""
     return _StatementParser(outline).query()
 

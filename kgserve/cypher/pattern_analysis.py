@@ -22,7 +22,7 @@ from kgserve.cypher.analysis_context import (
 )
 from kgserve.cypher.expression_parser import AND
 from kgserve.cypher.lexer import KEYWORDS
-from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, are_types_comparable
+from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_engine_compare_types
 from kgserve.cypher.syntax_tree import (
     Expression,
     FunctionCall,
@@ -36,13 +36,13 @@ from kgserve.cypher.syntax_tree import (
     PostfixExpression,
     PropertyAccess,
     RelationPattern,
+    StatementTokenRange,
     SubqueryExpression,
-    TokenSpan,
     Variable,
     iterate_syntax_nodes,
 )
 from kgserve.cypher.type_inference import PatternExpressionAnalyzer, TypeInference
-from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE_COLUMN_TYPES, ValueType
+from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE_COLUMN_TYPES, CypherStaticType
 
 _RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
 _UNKNOWN_ANCHOR = "?"
@@ -104,7 +104,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
             for relation in path.relations:
                 self._read_created_relation(relation, word, scope)
             if path.name:
-                scope.bindings[path.name] = CypherVariableType(ValueType("path"))
+                scope.bindings[path.name] = CypherVariableType(CypherStaticType("path"))
 
     @override
     def read_test(self, test: PatternPredicate, scope: VariableScope) -> None:
@@ -136,7 +136,9 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
         if subquery.word == "COUNT":
             self._keep_zero_counts(subquery, subquery.matches, scope)
 
-    def _keep_zero_counts(self, counted: TokenSpan, patterns: tuple[TokenSpan, ...], scope: VariableScope) -> None:
+    def _keep_zero_counts(
+        self, counted: StatementTokenRange, patterns: tuple[StatementTokenRange, ...], scope: VariableScope
+    ) -> None:
         """Use each outer variable; otherwise the engines drop the rows whose count is 0."""
         kinds = {"node": "id", "relation": "relation_type"}
         names = dict.fromkeys(
@@ -153,7 +155,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
         before, self._context.in_pattern = self._context.in_pattern, True
         kind = self.typer.type_of(condition, scope)
         self._context.in_pattern = before
-        check_is_boolean(self._context, condition, kind)
+        reject_non_boolean_condition(self._context, condition, kind)
 
     def _check_known(self, path: PatternPath, scope: VariableScope) -> None:
         for each in (*path.nodes, *path.relations):
@@ -200,7 +202,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
         bound = scope.bindings.get(node.name)
         if bound is None:
             self._check_case(node.name, node.start, scope)
-            scope.bindings[node.name] = CypherVariableType(ValueType("node", is_nullable=is_optional))
+            scope.bindings[node.name] = CypherVariableType(CypherStaticType("node", is_nullable=is_optional))
         elif bound.type.kind not in {"node", "engine", "any"}:
             raise self._context.refuse(node.start, f"{node.name} is already {bound.type.name}, not a node; found")
 
@@ -249,7 +251,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
             self._context.assumptions.add(ASSUMES_FEW_RELATIONS)
         if length.where is not None:
             inner = scope.copy()
-            kinds = (ValueType("relation"), ValueType("node"))
+            kinds = (CypherStaticType("relation"), CypherStaticType("node"))
             inner.bindings |= {name: CypherVariableType(kind) for name, kind in zip(length.inner, kinds, strict=True)}
             self._in_pattern(length.where, inner)
 
@@ -290,7 +292,8 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
             anchor = self._anchor(match.paths, scope) if is_long and match.is_optional else ""
             kind = "relations" if is_long else "relation"
             scope.bindings[name] = CypherVariableType(
-                ValueType(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction), anchor
+                CypherStaticType(kind, is_nullable=match.is_optional, is_undirected=not followed.pattern.direction),
+                anchor,
             )
 
     def _anchor(self, paths: tuple[PatternPath, ...], scope: VariableScope) -> str:
@@ -314,7 +317,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
             fixed = (each for each in followed if each.pattern in path.relations and each.pattern.length is None)
             first = next(fixed, None)
             anchor = self._ensure_named(first).strip("`") if first else self._anchor((path,), scope)
-        scope.bindings[path.name] = CypherVariableType(ValueType("path", is_nullable=is_optional), anchor)
+        scope.bindings[path.name] = CypherVariableType(CypherStaticType("path", is_nullable=is_optional), anchor)
 
     def _assume_no_loops(self, match: MatchClause | PatternPredicate) -> None:
         """Require a store without self-loops, which the engines match twice if no direction is given."""
@@ -339,10 +342,10 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is already bound; found")
-            scope.bindings[relation.name] = CypherVariableType(ValueType("relation"))
+            scope.bindings[relation.name] = CypherVariableType(CypherStaticType("relation"))
 
     def _check_compared_properties(
-        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: VariableScope
+        self, properties: MapLiteral | None, columns: dict[str, CypherStaticType], scope: VariableScope
     ) -> None:
         """Check the properties of a matched pattern; each is a comparison."""
         rules: OperatorChecksAndRewrites = self.typer.operators
@@ -357,7 +360,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
                 what = f"{name} is an integer, and the engine would round this number; compare it in WHERE. Found"
                 raise self._context.refuse(key, what)
 
-    def _column(self, key: int, name: str, columns: dict[str, ValueType]) -> ValueType | None:
+    def _column(self, key: int, name: str, columns: dict[str, CypherStaticType]) -> CypherStaticType | None:
         lowered = name.lower()
         other = None if name in columns else next((each for each in columns if each.lower() == lowered), None)
         if other is not None:
@@ -366,17 +369,17 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
         return columns.get(name)
 
     def _check_assigned_properties(
-        self, properties: MapLiteral | None, columns: dict[str, ValueType], scope: VariableScope
+        self, properties: MapLiteral | None, columns: dict[str, CypherStaticType], scope: VariableScope
     ) -> None:
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
             self.check_assignment(key, name, column, self.typer.type_of(value, scope))
 
-    def check_assignment(self, index: int, name: str, column: ValueType | None, kind: ValueType) -> None:
+    def check_assignment(self, index: int, name: str, column: CypherStaticType | None, kind: CypherStaticType) -> None:
         """Raise InvalidInput for a value that the engine would cast to the type of the property."""
         if column is None or kind.kind in {"null", "engine"}:
             return
-        is_right = are_types_comparable(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
+        is_right = can_engine_compare_types(column, kind) and not (column.kind == "integer" and kind.kind != "integer")
         if column.kind == "time":
             is_right = kind.kind in {"time", "date", "text"}
         elif column.kind in {"float", "list"} and kind.kind == "any":
@@ -386,7 +389,7 @@ class GraphPatternAnalysis(PatternExpressionAnalyzer):
             raise self._context.refuse(index, what)
 
 
-def check_is_boolean(context: CypherAnalysisContext, condition: Expression, kind: ValueType) -> None:
+def reject_non_boolean_condition(context: CypherAnalysisContext, condition: Expression, kind: CypherStaticType) -> None:
     """Raise InvalidInput for a condition that is certainly not a boolean."""
     if kind.kind not in {"boolean", "null", "engine", "any"}:
         raise context.refuse(condition.start, f"WHERE needs a boolean, not {kind.name}; found")

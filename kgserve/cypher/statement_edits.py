@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 import msgspec
 
-from kgserve.cypher.lexer import TokenBracketIndex
+from kgserve.cypher.lexer import BracketMatchedTokens
 
 
 class SourceMapAnchor(msgspec.Struct, frozen=True, array_like=True):
@@ -25,7 +25,7 @@ class RewrittenStatement(msgspec.Struct, frozen=True):
     anchors: tuple[SourceMapAnchor, ...]
 
 
-def map_to_original_position(text: str, anchors: tuple[SourceMapAnchor, ...], offset: int) -> tuple[int, int]:
+def map_rendered_to_original_position(text: str, anchors: tuple[SourceMapAnchor, ...], offset: int) -> tuple[int, int]:
     """Return the original line and column, from 1, of a character of a rendered text."""
     at = bisect_right(anchors, offset, key=lambda anchor: anchor.offset) - 1
     anchor = anchors[at] if at >= 0 else SourceMapAnchor(0, 1, 1, is_fixed=False)
@@ -38,7 +38,7 @@ def map_to_original_position(text: str, anchors: tuple[SourceMapAnchor, ...], of
 class StatementEdits:
     """Texts to insert before, after or instead of tokens, by token index."""
 
-    def __init__(self, outline: TokenBracketIndex) -> None:
+    def __init__(self, outline: BracketMatchedTokens) -> None:
         self._outline = outline
         self._before: dict[int, list[str]] = {}
         self._behind: dict[int, list[str]] = {}

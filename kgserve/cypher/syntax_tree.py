@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 
-class TokenSpan(msgspec.Struct, frozen=True, kw_only=True):
+class StatementTokenRange(msgspec.Struct, frozen=True, kw_only=True):
     """Token range of a part of a statement."""
 
     start: int
@@ -19,38 +19,38 @@ class TokenSpan(msgspec.Struct, frozen=True, kw_only=True):
 LiteralKind: TypeAlias = OneOf["boolean", "integer", "float", "text", "null"]
 
 
-class Literal(TokenSpan, frozen=True, kw_only=True):
+class Literal(StatementTokenRange, frozen=True, kw_only=True):
     """Literal in a Cypher statement: number, text, boolean or null, with escapes in a text's ``value`` decoded."""
 
     kind: LiteralKind
     value: bool | int | float | str | None
 
 
-class CypherParameter(TokenSpan, frozen=True, kw_only=True):
+class CypherParameter(StatementTokenRange, frozen=True, kw_only=True):
     """Parameter of a Cypher statement: ``$name``."""
 
     name: str
 
 
-class Variable(TokenSpan, frozen=True, kw_only=True):
+class Variable(StatementTokenRange, frozen=True, kw_only=True):
     """Variable in a Cypher statement: a name bound by a clause, as typed but without backticks."""
 
     name: str
 
 
-class PropertyAccess(TokenSpan, frozen=True, kw_only=True):
+class PropertyAccess(StatementTokenRange, frozen=True, kw_only=True):
     """Access to a property after an expression: ``.name``, or ``.*`` for all properties."""
 
     name: str
 
 
-class Subscript(TokenSpan, frozen=True, kw_only=True):
+class Subscript(StatementTokenRange, frozen=True, kw_only=True):
     """``[index]`` after an expression."""
 
     index: Expression
 
 
-class Slice(TokenSpan, frozen=True, kw_only=True):
+class Slice(StatementTokenRange, frozen=True, kw_only=True):
     """Slice of a list: ``[first..last]``, or the engine's native ``[first:last]``, which counts from 1."""
 
     first: Expression | None
@@ -58,7 +58,7 @@ class Slice(TokenSpan, frozen=True, kw_only=True):
     is_native: bool
 
 
-class LabelTest(TokenSpan, frozen=True, kw_only=True):
+class LabelTest(StatementTokenRange, frozen=True, kw_only=True):
     """Test for a label after an expression: ``:Label``."""
 
     labels: tuple[str, ...]
@@ -67,26 +67,26 @@ class LabelTest(TokenSpan, frozen=True, kw_only=True):
 AccessStep: TypeAlias = PropertyAccess | Subscript | Slice | LabelTest
 
 
-class PostfixExpression(TokenSpan, frozen=True, kw_only=True):
+class PostfixExpression(StatementTokenRange, frozen=True, kw_only=True):
     """Expression followed by property accesses, subscripts and slices."""
 
     subject: Expression
     steps: tuple[AccessStep, ...]
 
 
-class ListLiteral(TokenSpan, frozen=True, kw_only=True):
+class ListLiteral(StatementTokenRange, frozen=True, kw_only=True):
     """``[1, 2]``."""
 
     items: tuple[Expression, ...]
 
 
-class MapLiteral(TokenSpan, frozen=True, kw_only=True):
+class MapLiteral(StatementTokenRange, frozen=True, kw_only=True):
     """``{a: 1}``; each entry is the key's token index, the key and the value."""
 
     entries: tuple[tuple[int, str, Expression], ...]
 
 
-class FunctionCall(TokenSpan, frozen=True, kw_only=True):
+class FunctionCall(StatementTokenRange, frozen=True, kw_only=True):
     """Function call; ``name`` is in lower case, ``is_star`` marks ``count(*)``."""
 
     name: str
@@ -95,21 +95,21 @@ class FunctionCall(TokenSpan, frozen=True, kw_only=True):
     is_star: bool = False
 
 
-class CastExpression(TokenSpan, frozen=True, kw_only=True):
+class CastExpression(StatementTokenRange, frozen=True, kw_only=True):
     """``CAST(operand AS TYPE)``; ``type`` is in upper case."""
 
     operand: Expression
     type: str
 
 
-class LambdaExpression(TokenSpan, frozen=True, kw_only=True):
+class LambdaExpression(StatementTokenRange, frozen=True, kw_only=True):
     """``x -> body``, the second argument of a list function."""
 
     parameters: tuple[str, ...]
     body: Expression
 
 
-class Negation(TokenSpan, frozen=True, kw_only=True):
+class Negation(StatementTokenRange, frozen=True, kw_only=True):
     """Negation of an operand: ``NOT`` or ``-``, repeated ``count`` times."""
 
     operator: str
@@ -117,7 +117,7 @@ class Negation(TokenSpan, frozen=True, kw_only=True):
     operand: Expression
 
 
-class OperatorChain(TokenSpan, frozen=True, kw_only=True):
+class OperatorChain(StatementTokenRange, frozen=True, kw_only=True):
     """Operands joined left to right by operators of one precedence level; ``IS NULL`` has no right operand.
 
     An operator is its words in upper case and the index of its first token.
@@ -128,7 +128,7 @@ class OperatorChain(TokenSpan, frozen=True, kw_only=True):
     level: int
 
 
-class CaseExpression(TokenSpan, frozen=True, kw_only=True):
+class CaseExpression(StatementTokenRange, frozen=True, kw_only=True):
     """``CASE``; without a ``subject`` the branches start with conditions."""
 
     subject: Expression | None
@@ -136,19 +136,19 @@ class CaseExpression(TokenSpan, frozen=True, kw_only=True):
     otherwise: Expression | None
 
 
-class ParenthesizedExpression(TokenSpan, frozen=True, kw_only=True):
+class ParenthesizedExpression(StatementTokenRange, frozen=True, kw_only=True):
     """Expression in parentheses."""
 
     inner: Expression
 
 
-class PatternPredicate(TokenSpan, frozen=True, kw_only=True):
+class PatternPredicate(StatementTokenRange, frozen=True, kw_only=True):
     """Pattern used as a condition: true if it occurs."""
 
     path: PatternPath
 
 
-class SubqueryExpression(TokenSpan, frozen=True, kw_only=True):
+class SubqueryExpression(StatementTokenRange, frozen=True, kw_only=True):
     """Subquery used as an expression: ``EXISTS { MATCH … }`` or ``COUNT { MATCH … }``."""
 
     word: str
@@ -174,7 +174,7 @@ Expression: TypeAlias = (
 )
 
 
-class NodePattern(TokenSpan, frozen=True, kw_only=True):
+class NodePattern(StatementTokenRange, frozen=True, kw_only=True):
     """``(name:Label {key: value})``; ``labels`` are token indexes and names."""
 
     name: str
@@ -182,7 +182,7 @@ class NodePattern(TokenSpan, frozen=True, kw_only=True):
     properties: MapLiteral | None
 
 
-class PathLengthBounds(TokenSpan, frozen=True, kw_only=True):
+class PathLengthBounds(StatementTokenRange, frozen=True, kw_only=True):
     """``*`` in a relationship: bounds, and the engine's path mode such as ``SHORTEST``."""
 
     mode: str
@@ -192,7 +192,7 @@ class PathLengthBounds(TokenSpan, frozen=True, kw_only=True):
     where: Expression | None = None
 
 
-class RelationPattern(TokenSpan, frozen=True, kw_only=True):
+class RelationPattern(StatementTokenRange, frozen=True, kw_only=True):
     """``-[name:TYPE*1..2 {key: value}]->``; ``bracket`` is the index of its ``[``, or -1.
 
     ``direction`` is ``>``, ``<``, or empty for both.
@@ -206,7 +206,7 @@ class RelationPattern(TokenSpan, frozen=True, kw_only=True):
     direction: str
 
 
-class PatternPath(TokenSpan, frozen=True, kw_only=True):
+class PatternPath(StatementTokenRange, frozen=True, kw_only=True):
     """Path of a pattern, such as ``p = (a)-[r]->(b)``, with one more node than relations."""
 
     name: str
@@ -214,7 +214,7 @@ class PatternPath(TokenSpan, frozen=True, kw_only=True):
     relations: tuple[RelationPattern, ...]
 
 
-class MatchClause(TokenSpan, frozen=True, kw_only=True):
+class MatchClause(StatementTokenRange, frozen=True, kw_only=True):
     """``MATCH`` or ``OPTIONAL MATCH``; the pattern ends before token ``pattern_end``."""
 
     is_optional: bool
@@ -223,21 +223,21 @@ class MatchClause(TokenSpan, frozen=True, kw_only=True):
     where: Expression | None
 
 
-class UnwindClause(TokenSpan, frozen=True, kw_only=True):
+class UnwindClause(StatementTokenRange, frozen=True, kw_only=True):
     """``UNWIND list AS name``."""
 
     source: Expression
     name: str
 
 
-class ProjectionItem(TokenSpan, frozen=True, kw_only=True):
+class ProjectionItem(StatementTokenRange, frozen=True, kw_only=True):
     """Column of a projection; ``alias`` is empty without AS."""
 
     value: Expression
     alias: str
 
 
-class ProjectionClause(TokenSpan, frozen=True, kw_only=True):
+class ProjectionClause(StatementTokenRange, frozen=True, kw_only=True):
     """``WITH`` or ``RETURN``; ``star`` is the index of ``*``, or -1."""
 
     word: str
@@ -252,7 +252,7 @@ class ProjectionClause(TokenSpan, frozen=True, kw_only=True):
     where_start: int
 
 
-class CallClause(TokenSpan, frozen=True, kw_only=True):
+class CallClause(StatementTokenRange, frozen=True, kw_only=True):
     """``CALL name(…)`` with the names of the columns it yields."""
 
     arguments: tuple[Expression, ...]
@@ -260,27 +260,27 @@ class CallClause(TokenSpan, frozen=True, kw_only=True):
     where: Expression | None
 
 
-class CreateOrMergeClause(TokenSpan, frozen=True, kw_only=True):
+class CreateOrMergeClause(StatementTokenRange, frozen=True, kw_only=True):
     """``CREATE`` or ``MERGE``."""
 
     word: str
     paths: tuple[PatternPath, ...]
 
 
-class SetClauseItem(TokenSpan, frozen=True, kw_only=True):
+class SetClauseItem(StatementTokenRange, frozen=True, kw_only=True):
     """``SET target = value``."""
 
     target: Expression
     value: Expression
 
 
-class SetClause(TokenSpan, frozen=True, kw_only=True):
+class SetClause(StatementTokenRange, frozen=True, kw_only=True):
     """``SET``, also within MERGE."""
 
     items: tuple[SetClauseItem, ...]
 
 
-class DeleteClause(TokenSpan, frozen=True, kw_only=True):
+class DeleteClause(StatementTokenRange, frozen=True, kw_only=True):
     """``DELETE`` or ``DETACH DELETE``."""
 
     items: tuple[Expression, ...]
@@ -291,19 +291,19 @@ Clause: TypeAlias = (
 )
 
 
-class QueryStatement(TokenSpan, frozen=True, kw_only=True):
+class QueryStatement(StatementTokenRange, frozen=True, kw_only=True):
     """Whole Cypher statement: the clauses of each query of a UNION, which ``is_distinct`` unless UNION ALL."""
 
     parts: tuple[tuple[Clause, ...], ...]
     is_distinct: bool
 
 
-def iterate_syntax_nodes(value: object) -> Iterator[TokenSpan]:
+def iterate_syntax_nodes(value: object) -> Iterator[StatementTokenRange]:
     """Yield all nodes of a tree in pre-order."""
     if isinstance(value, tuple):
         for each in cast("tuple[object, ...]", value):
             yield from iterate_syntax_nodes(each)
-    elif isinstance(value, TokenSpan):
+    elif isinstance(value, StatementTokenRange):
         yield value
         for name in value.__struct_fields__:
             yield from iterate_syntax_nodes(getattr(value, name))

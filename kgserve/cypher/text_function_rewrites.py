@@ -15,7 +15,7 @@ from kgserve.cypher.analysis_context import (
     strip_parentheses,
 )
 from kgserve.cypher.syntax_tree import CypherParameter, Expression, FunctionCall, Literal
-from kgserve.cypher.types import ValueType
+from kgserve.cypher.types import CypherStaticType
 
 _WHITE_SPACE = r"[\\s\\x{b}\\x{1c}-\\x{1f}\\x{85}\\pZ]+"
 """All Unicode white space, as RE2 syntax within an engine literal."""
@@ -49,7 +49,7 @@ class StringFunctionRewrites:
     def __init__(self, context: CypherAnalysisContext) -> None:
         self._context = context
 
-    def rewrite(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def rewrite(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         """Rewrite a call so that it returns openCypher's result."""
         match call.name:
             case "size":
@@ -130,7 +130,7 @@ class StringFunctionRewrites:
         self._context.edits.before(call.start, "list_to_string('', regexp_extract_all(")
         self._context.edits.behind(call.end - 1, f", {_ANY_CODE_POINT}){part})")
 
-    def _cut_middle(self, call: FunctionCall, kinds: list[ValueType]) -> None:
+    def _cut_middle(self, call: FunctionCall, kinds: list[CypherStaticType]) -> None:
         text, start, *lengths = call.arguments
         edits, first = self._context.edits, self._number(start)
         following = str(int(first) + 1) if first.isdecimal() else f"({first} + 1)"

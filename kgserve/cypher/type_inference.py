@@ -14,7 +14,7 @@ from kgserve.cypher.analysis_context import (
 )
 from kgserve.cypher.expression_parser import AND, COMPARISON, OR, PREDICATE, SUM, XOR
 from kgserve.cypher.function_calls import FunctionCallChecksAndRewrites
-from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_types_share_list, describe_type
+from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_types_share_list, describe_static_value_type
 from kgserve.cypher.syntax_tree import (
     CaseExpression,
     CastExpression,
@@ -48,7 +48,7 @@ from kgserve.cypher.types import (
     NODE_COLUMN_TYPES,
     NULL_TYPE,
     NUMBER_KINDS,
-    ValueType,
+    CypherStaticType,
     compute_common_type,
     contains_integer_type,
     infer_parameter_value_type,
@@ -57,10 +57,10 @@ from kgserve.cypher.types import (
     type_of_literal,
 )
 
-_RELATION_LIST_TYPE = ValueType("list", of=ValueType("relation"), is_nullable=True)
+_RELATION_LIST_TYPE = CypherStaticType("list", of=CypherStaticType("relation"), is_nullable=True)
 _PATH_FUNCTION_TYPES = {
-    "length": ValueType("integer", is_nullable=True),
-    "nodes": ValueType("list", of=ValueType("node"), is_nullable=True),
+    "length": CypherStaticType("integer", is_nullable=True),
+    "nodes": CypherStaticType("list", of=CypherStaticType("node"), is_nullable=True),
     "relationships": _RELATION_LIST_TYPE,
     "rels": _RELATION_LIST_TYPE,
 }
@@ -77,7 +77,7 @@ class TypeInference:
         self.operators = OperatorChecksAndRewrites(context)
         self._calls = FunctionCallChecksAndRewrites(context, self.operators)
 
-    def type_of(self, expression: Expression, scope: VariableScope) -> ValueType:
+    def type_of(self, expression: Expression, scope: VariableScope) -> CypherStaticType:
         """Return the type of an expression. Raises InvalidInput if the engine would evaluate it incorrectly."""
         match expression:
             case Literal():
@@ -93,7 +93,7 @@ class TypeInference:
             case _:
                 return self._type_of_composed(expression, scope)
 
-    def _type_of_composed(self, expression: Expression, scope: VariableScope) -> ValueType:  # noqa: PLR0911 - one for each part
+    def _type_of_composed(self, expression: Expression, scope: VariableScope) -> CypherStaticType:  # noqa: PLR0911 - one for each part
         match expression:
             case PostfixExpression():
                 return self._access(expression, scope)
@@ -110,7 +110,7 @@ class TypeInference:
             case _:
                 return self._type_of_special(expression, scope)
 
-    def _type_of_special(self, expression: Expression, scope: VariableScope) -> ValueType:
+    def _type_of_special(self, expression: Expression, scope: VariableScope) -> CypherStaticType:
         match expression:
             case CastExpression():
                 return self._calls.cast(expression, self.type_of(expression.operand, scope))
@@ -119,11 +119,11 @@ class TypeInference:
                 return BOOLEAN_TYPE
             case SubqueryExpression():
                 self._patterns.read_subquery(expression, scope)
-                return BOOLEAN_TYPE if expression.word == "EXISTS" else ValueType("integer")
+                return BOOLEAN_TYPE if expression.word == "EXISTS" else CypherStaticType("integer")
             case _:
                 raise self._context.refuse(expression.start, "a function is not allowed here,")
 
-    def _parameter(self, parameter: CypherParameter) -> ValueType:
+    def _parameter(self, parameter: CypherParameter) -> CypherStaticType:
         """Cast integer parameters to 64 bits; the engines use the smallest type that fits the value."""
         kind = infer_parameter_value_type(self._context.parameters.get(parameter.name))
         declared = to_engine_type_name(kind) if contains_integer_type(kind) else None
@@ -132,7 +132,7 @@ class TypeInference:
             self._context.edits.replace(parameter.start, parameter.end, written)
         return kind
 
-    def _literal(self, literal: Literal) -> ValueType:
+    def _literal(self, literal: Literal) -> CypherStaticType:
         value = literal.value
         if literal.kind == "integer" and isinstance(value, int) and value > MAX_INTEGER:
             is_least = value == MAX_INTEGER + 1 and self._context.outline.symbol(literal.start - 1) == "-"
@@ -142,7 +142,7 @@ class TypeInference:
             raise self._context.refuse(literal.start, "this number is too large; found")
         return type_of_literal(literal)
 
-    def _variable(self, variable: Variable, scope: VariableScope) -> ValueType:
+    def _variable(self, variable: Variable, scope: VariableScope) -> CypherStaticType:
         binding = scope.bindings.get(variable.name)
         if binding is None:
             self._check_similar(variable, scope)
@@ -166,7 +166,7 @@ class TypeInference:
             what = f"there is no variable {variable.name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(variable.start, what)
 
-    def _list(self, literal: ListLiteral, scope: VariableScope) -> ValueType:
+    def _list(self, literal: ListLiteral, scope: VariableScope) -> CypherStaticType:
         if len(literal.items) == 1 and _is_comprehension(literal.items[0]):
             what = "this is a list comprehension; write only the list, or put x IN list in parentheses;"
             raise self._context.refuse(literal.start, f"{what} found")
@@ -176,11 +176,11 @@ class TypeInference:
         element = kinds[0] if kinds else None
         for kind in kinds[1:]:
             element = kind if element is None else compute_common_type(element, kind)
-        return make_list_type(element) if element is not None else ValueType("list")
+        return make_list_type(element) if element is not None else CypherStaticType("list")
 
-    def _check_elements(self, literal: ListLiteral, kinds: list[ValueType]) -> None:
+    def _check_elements(self, literal: ListLiteral, kinds: list[CypherStaticType]) -> None:
         """Reject elements of different types, which an engine may convert to text."""
-        seen: list[ValueType] = []
+        seen: list[CypherStaticType] = []
         for item, kind in zip(literal.items, kinds, strict=True):
             if kind in seen:
                 continue
@@ -191,7 +191,7 @@ class TypeInference:
                 raise self._context.refuse(item.start, what)
             seen.append(kind)
 
-    def _check_mixed(self, index: int, what: str, kinds: list[ValueType]) -> None:
+    def _check_mixed(self, index: int, what: str, kinds: list[CypherStaticType]) -> None:
         found = {kind.kind for kind in kinds if kind.kind in NUMBER_KINDS}
         if {"integer", "float"} <= found:
             message = (
@@ -199,21 +199,21 @@ class TypeInference:
             )
             raise self._context.refuse(index, f"{message} Found")
 
-    def _map(self, literal: MapLiteral, scope: VariableScope) -> ValueType:
-        fields: dict[str, ValueType] = {}
+    def _map(self, literal: MapLiteral, scope: VariableScope) -> CypherStaticType:
+        fields: dict[str, CypherStaticType] = {}
         lowered: set[str] = set()
         for key, name, value in literal.entries:
             if name.lower() in lowered:
                 raise self._context.refuse(key, "the engine ignores case in keys, so these collide; the second is")
             lowered.add(name.lower())
             fields[name] = self.type_of(value, scope).without_column()
-        return ValueType("map", fields=tuple(fields.items()))
+        return CypherStaticType("map", fields=tuple(fields.items()))
 
-    def _negation(self, negation: Negation, scope: VariableScope) -> ValueType:
+    def _negation(self, negation: Negation, scope: VariableScope) -> CypherStaticType:
         kind = self.type_of(negation.operand, scope)
         if negation.operator == "NOT":
             self.operators.truth("NOT", negation.start, kind)
-            return ValueType("boolean", is_nullable=kind.is_nullable)
+            return CypherStaticType("boolean", is_nullable=kind.is_nullable)
         operand = negation.operand
         if isinstance(operand, Literal) and operand.value == MAX_INTEGER + 1 and negation.count > 1:
             raise self._context.refuse(operand.start, "this integer does not fit into 64 bits; found")
@@ -221,7 +221,7 @@ class TypeInference:
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return kind.without_column()
 
-    def _operation(self, operation: OperatorChain, scope: VariableScope) -> ValueType:
+    def _operation(self, operation: OperatorChain, scope: VariableScope) -> CypherStaticType:
         if operation.level == PREDICATE:
             return self._predicates(operation, scope)
         kinds = [self.type_of(each, scope) for each in operation.operands if each is not None]
@@ -231,13 +231,13 @@ class TypeInference:
             return self._comparison(operation, kinds)
         return self._arithmetic(operation, kinds)
 
-    def _truth(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
+    def _truth(self, operation: OperatorChain, kinds: list[CypherStaticType]) -> CypherStaticType:
         word, index = operation.operators[0]
         for kind in kinds:
             self.operators.truth(word, index, kind)
-        return ValueType("boolean", is_nullable=any(kind.is_nullable for kind in kinds))
+        return CypherStaticType("boolean", is_nullable=any(kind.is_nullable for kind in kinds))
 
-    def _comparison(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
+    def _comparison(self, operation: OperatorChain, kinds: list[CypherStaticType]) -> CypherStaticType:
         word, index = operation.operators[0]
         for _, another in operation.operators[1:]:
             raise self._context.refuse(
@@ -248,7 +248,7 @@ class TypeInference:
         assert right is not None  # noqa: S101
         return self.operators.compare(word, index, left, kinds[0], right, kinds[1])
 
-    def _arithmetic(self, operation: OperatorChain, kinds: list[ValueType]) -> ValueType:
+    def _arithmetic(self, operation: OperatorChain, kinds: list[CypherStaticType]) -> CypherStaticType:
         kind = kinds[0].without_column()
         for (word, index), following, operand in zip(
             operation.operators, kinds[1:], operation.operands[1:], strict=True
@@ -258,7 +258,7 @@ class TypeInference:
             self.operators.keep_nulls(operation, kinds)
         return kind.without_column()
 
-    def _predicates(self, operation: OperatorChain, scope: VariableScope) -> ValueType:
+    def _predicates(self, operation: OperatorChain, scope: VariableScope) -> CypherStaticType:
         first = operation.operands[0]
         assert first is not None  # noqa: S101 - the parser reads an operand first
         words = [word for word, _ in operation.operators]
@@ -274,7 +274,7 @@ class TypeInference:
             return self.operators.is_in(index, first, left_type, right, right_type)
         return self.operators.contains(index, first, left_type, right, right_type, word)
 
-    def _is_null(self, operand: Expression, scope: VariableScope) -> ValueType:
+    def _is_null(self, operand: Expression, scope: VariableScope) -> CypherStaticType:
         inner = strip_parentheses(operand)
         binding = scope.bindings.get(inner.name) if isinstance(inner, Variable) else None
         if binding is not None and binding.anchor not in {"", "?"}:
@@ -285,13 +285,13 @@ class TypeInference:
             self._context.edits.around(operand.start, operand.end, "(", ")")
         return BOOLEAN_TYPE
 
-    def _call(self, call: FunctionCall, scope: VariableScope) -> ValueType:
+    def _call(self, call: FunctionCall, scope: VariableScope) -> CypherStaticType:
         if call.name == "size" and len(call.arguments) == 1 and isinstance(call.arguments[0], PatternPredicate):
             self._patterns.read_count(call, call.arguments[0], scope)
-            return ValueType("integer")
+            return CypherStaticType("integer")
         if call.name in _PATH_FUNCTION_TYPES and self._path_may_be_missing(call, scope):
             return _PATH_FUNCTION_TYPES[call.name]
-        kinds: list[ValueType] = []
+        kinds: list[CypherStaticType] = []
         for argument in call.arguments:
             if isinstance(argument, LambdaExpression):
                 self._check_used(call, argument)
@@ -317,15 +317,15 @@ class TypeInference:
             what = f"this does not depend on {' or '.join(function.parameters)}; use CASE WHEN … instead. Found"
             raise self._context.refuse(function.body.start, what)
 
-    def _lambda(self, function: LambdaExpression, subject: ValueType, scope: VariableScope) -> ValueType:
+    def _lambda(self, function: LambdaExpression, subject: CypherStaticType, scope: VariableScope) -> CypherStaticType:
         inner = scope.copy()
         for name in function.parameters:
             inner.bindings[name] = CypherVariableType(subject.element)
         return self.type_of(function.body, inner)
 
-    def _case(self, case: CaseExpression, scope: VariableScope) -> ValueType:
+    def _case(self, case: CaseExpression, scope: VariableScope) -> CypherStaticType:
         subject = None if case.subject is None else self.type_of(case.subject, scope)
-        kinds: list[ValueType] = []
+        kinds: list[CypherStaticType] = []
         may_be_null = False
         for condition, value in case.branches:
             wanted = self.type_of(condition, scope)
@@ -346,7 +346,7 @@ class TypeInference:
             joined = compute_common_type(joined, kind)
         return joined.without_column()
 
-    def _check_compared(self, condition: Expression, subject: ValueType, wanted: ValueType) -> None:
+    def _check_compared(self, condition: Expression, subject: CypherStaticType, wanted: CypherStaticType) -> None:
         self.operators.check_comparable("CASE", condition.start, subject, wanted)
         if {subject.kind, wanted.kind} == {"integer", "float"}:
             what = "CASE would convert decimal numbers to integers; write CASE WHEN x = 1.5 THEN …. Found"
@@ -361,14 +361,14 @@ class TypeInference:
         for condition, _ in case.branches:
             self._context.edits.around(condition.start, condition.end, f"({subject}) = (", ")")
 
-    def _check_branches(self, case: CaseExpression, kinds: list[ValueType]) -> None:
+    def _check_branches(self, case: CaseExpression, kinds: list[CypherStaticType]) -> None:
         known = [kind for kind in kinds if kind.kind not in {"null", "any"}]
         if any(not can_types_share_list(known[0], kind) for kind in known[1:]):
-            names = " and ".join(dict.fromkeys(map(describe_type, known)))
+            names = " and ".join(dict.fromkeys(map(describe_static_value_type, known)))
             what = f"all branches of a CASE need the same type, but these are {names}; found"
             raise self._context.refuse(case.start, what)
 
-    def _access(self, access: PostfixExpression, scope: VariableScope) -> ValueType:
+    def _access(self, access: PostfixExpression, scope: VariableScope) -> CypherStaticType:
         kind = self.type_of(access.subject, scope)
         bounds = [(step.first, step.last) for step in access.steps if isinstance(step, Slice)]
         self._context.check_one_source(access, tuple(each for pair in bounds for each in pair if each is not None))
@@ -391,7 +391,7 @@ class TypeInference:
                     raise self._context.refuse(step.start, what)
         return kind
 
-    def _property(self, step: PropertyAccess, kind: ValueType) -> ValueType:
+    def _property(self, step: PropertyAccess, kind: CypherStaticType) -> CypherStaticType:
         columns = _COLUMN_TYPES_BY_KIND.get(kind.kind)
         if columns is not None:
             found = columns.get(step.name)
@@ -405,14 +405,14 @@ class TypeInference:
             return ANY_TYPE if kind.kind == "any" else ENGINE_TYPE
         raise self._context.refuse(step.start, f"{kind.name} has no properties; one is used")
 
-    def _check_case(self, step: PropertyAccess, known: dict[str, ValueType]) -> None:
+    def _check_case(self, step: PropertyAccess, known: dict[str, CypherStaticType]) -> None:
         lowered = step.name.lower()
         other = None if step.name in known else next((name for name in known if name.lower() == lowered), None)
         if other is not None:
             what = f"there is no property {step.name}; did you mean {other} (case matters)? Found"
             raise self._context.refuse(step.end - 1, what)
 
-    def _element(self, step: Subscript, kind: ValueType, scope: VariableScope) -> ValueType:
+    def _element(self, step: Subscript, kind: CypherStaticType, scope: VariableScope) -> CypherStaticType:
         index_type = self.type_of(step.index, scope)
         if kind.kind in {"map", "node", "relation"}:
             return self._keyed_access(step, kind)
@@ -422,7 +422,7 @@ class TypeInference:
             self._count_from_one(step.index, is_last=False)
         return kind.element.nullable()
 
-    def _keyed_access(self, step: Subscript, kind: ValueType) -> ValueType:
+    def _keyed_access(self, step: Subscript, kind: CypherStaticType) -> CypherStaticType:
         key = strip_parentheses(step.index)
         value = key.value if isinstance(key, Literal) else None
         if not isinstance(value, str) or not value.isidentifier():
@@ -430,16 +430,16 @@ class TypeInference:
         self._context.edits.replace(step.start, step.end, f".`{value}`")
         return self._property(PropertyAccess(start=step.start, end=step.end, name=value), kind)
 
-    def _check_list(self, index: int, kind: ValueType) -> None:
+    def _check_list(self, index: int, kind: CypherStaticType) -> None:
         if kind.kind not in {"list", "engine", "null"}:
             what = f"[…] needs a list, not {kind.name}; use substring for texts. Found"
             raise self._context.refuse(index, what)
 
-    def _check_index(self, index: int, kind: ValueType) -> None:
+    def _check_index(self, index: int, kind: CypherStaticType) -> None:
         if kind.kind not in {"integer", "engine", "null"}:
             raise self._context.refuse(index, f"a list index must be an integer, not {kind.name}; found")
 
-    def _slice(self, step: Slice, kind: ValueType, scope: VariableScope) -> ValueType:
+    def _slice(self, step: Slice, kind: CypherStaticType, scope: VariableScope) -> CypherStaticType:
         for bound in (step.first, step.last):
             if bound is not None:
                 self._check_index(bound.start, self.type_of(bound, scope))

@@ -1,7 +1,7 @@
 """Static types of Cypher values, inferred before a statement runs.
 
-`ValueType` describes a value, its nullability and its parts. `ANY_TYPE` is an unknown type; operations that the engine
-evaluates incorrectly for some types reject it.
+`CypherStaticType` describes a value, its nullability and its parts. `ANY_TYPE` is an unknown type; operations that the
+engine evaluates incorrectly for some types reject it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kgserve.storage.model.node_edge_fields import (
     STRING_LIST_TYPE,
     STRING_TYPE,
     TIMESTAMP_TYPE,
-    FieldType,
+    EngineAndArrowFieldType,
     RowField,
 )
 
@@ -59,7 +59,7 @@ KIND_DESCRIPTIONS = {
 NUMBER_KINDS = frozenset({"integer", "float", "decimal"})
 
 
-class ValueType(msgspec.Struct, frozen=True):
+class CypherStaticType(msgspec.Struct, frozen=True):
     """Type of a value; ``of`` is the element type of a list, ``fields`` are the types of a map by key.
 
     ``may_be_nan``: a float that may be NaN. ``may_be_large``: an integer that may be inexact as a float. ``is_filled``:
@@ -67,8 +67,8 @@ class ValueType(msgspec.Struct, frozen=True):
     """
 
     kind: str
-    of: ValueType | None = None
-    fields: tuple[tuple[str, ValueType], ...] = ()
+    of: CypherStaticType | None = None
+    fields: tuple[tuple[str, CypherStaticType], ...] = ()
     is_nullable: bool = False
     may_be_nan: bool = False
     may_be_large: bool = False
@@ -87,17 +87,17 @@ class ValueType(msgspec.Struct, frozen=True):
         return self.kind not in {"any", "engine", "null"}
 
     @property
-    def element(self) -> ValueType:
+    def element(self) -> CypherStaticType:
         """Type of a list element."""
         if self.kind == "engine":
             return self
         return self.of or ANY_TYPE
 
-    def field(self, name: str) -> ValueType | None:
+    def field(self, name: str) -> CypherStaticType | None:
         """Return the type of a map's value by key."""
         return dict(self.fields).get(name)
 
-    def nullable(self) -> ValueType:
+    def nullable(self) -> CypherStaticType:
         """Return the nullable variant of the type."""
         return self if self.is_nullable else msgspec.structs.replace(self, is_nullable=True)
 
@@ -106,31 +106,31 @@ class ValueType(msgspec.Struct, frozen=True):
         """True for a float that may be NaN."""
         return self.kind == "float" and self.may_be_nan
 
-    def without_column(self) -> ValueType:
+    def without_column(self) -> CypherStaticType:
         """Return the type for a computed value, which is not a column."""
         return msgspec.structs.replace(self, is_column=False) if self.is_column else self
 
 
-ANY_TYPE = ValueType("any", is_nullable=True, may_be_nan=True, may_be_large=True)
-ENGINE_TYPE = ValueType("engine", is_nullable=True)
+ANY_TYPE = CypherStaticType("any", is_nullable=True, may_be_nan=True, may_be_large=True)
+ENGINE_TYPE = CypherStaticType("engine", is_nullable=True)
 """Type known only to the engine: a procedure's result, or a property that the engine will reject."""
-NULL_TYPE = ValueType("null", is_nullable=True)
-BOOLEAN_TYPE = ValueType("boolean")
-INTEGER_TYPE = ValueType("integer")
-FLOAT_TYPE = ValueType("float")
-TEXT_VALUE_TYPE = ValueType("text")
-TIME_VALUE_TYPE = ValueType("time")
-NODE_VALUE_TYPE = ValueType("node")
-RELATION_VALUE_TYPE = ValueType("relation")
-EMPTY_LIST_TYPE = ValueType("list", of=None)
+NULL_TYPE = CypherStaticType("null", is_nullable=True)
+BOOLEAN_TYPE = CypherStaticType("boolean")
+INTEGER_TYPE = CypherStaticType("integer")
+FLOAT_TYPE = CypherStaticType("float")
+TEXT_VALUE_TYPE = CypherStaticType("text")
+TIME_VALUE_TYPE = CypherStaticType("time")
+NODE_VALUE_TYPE = CypherStaticType("node")
+RELATION_VALUE_TYPE = CypherStaticType("relation")
+EMPTY_LIST_TYPE = CypherStaticType("list", of=None)
 
 
-def make_list_type(element: ValueType, *, is_nullable: bool = False) -> ValueType:
+def make_list_type(element: CypherStaticType, *, is_nullable: bool = False) -> CypherStaticType:
     """Return the list type of an element type."""
-    return ValueType("list", of=element.without_column(), is_nullable=is_nullable)
+    return CypherStaticType("list", of=element.without_column(), is_nullable=is_nullable)
 
 
-_FIELD_VALUE_TYPES: dict[FieldType, ValueType] = {
+_FIELD_VALUE_TYPES: dict[EngineAndArrowFieldType, CypherStaticType] = {
     STRING_TYPE: TEXT_VALUE_TYPE,
     STRING_LIST_TYPE: make_list_type(TEXT_VALUE_TYPE),
     INT64_TYPE: INTEGER_TYPE,
@@ -145,8 +145,8 @@ _NEVER_NULL_COLUMNS = frozenset({
 })  # fmt: skip
 
 
-def _columns(fields: tuple[RowField, ...]) -> dict[str, ValueType]:
-    found: dict[str, ValueType] = {}
+def _columns(fields: tuple[RowField, ...]) -> dict[str, CypherStaticType]:
+    found: dict[str, CypherStaticType] = {}
     for field in fields:
         found[field.name] = msgspec.structs.replace(
             _FIELD_VALUE_TYPES[field.type],
@@ -162,19 +162,19 @@ EDGE_COLUMN_TYPES = {name: kind for name, kind in _columns(EDGE.whole).items() i
 ELSEWHERE_COLUMN_TYPES = {name: msgspec.structs.replace(TEXT_VALUE_TYPE, is_column=True) for name in ("store", "id")}
 
 
-def type_of_literal(literal: Literal) -> ValueType:
+def type_of_literal(literal: Literal) -> CypherStaticType:
     """Return the type of a literal."""
     value = literal.value
     if literal.kind == "null":
         return NULL_TYPE
     if literal.kind == "text":
-        return ValueType("text", is_filled=value != "")
+        return CypherStaticType("text", is_filled=value != "")
     if literal.kind == "integer":
-        return ValueType("integer", may_be_large=isinstance(value, int) and abs(value) > MAX_EXACT_FLOAT)
-    return ValueType(literal.kind)
+        return CypherStaticType("integer", may_be_large=isinstance(value, int) and abs(value) > MAX_EXACT_FLOAT)
+    return CypherStaticType(literal.kind)
 
 
-def infer_parameter_value_type(value: Any) -> ValueType:  # noqa: PLR0911 - one for each type
+def infer_parameter_value_type(value: Any) -> CypherStaticType:  # noqa: PLR0911 - one for each type
     """Return the type of a parameter value prepared by `guard.values`."""
     match value:
         case None:
@@ -182,24 +182,26 @@ def infer_parameter_value_type(value: Any) -> ValueType:  # noqa: PLR0911 - one 
         case bool():
             return BOOLEAN_TYPE
         case int():
-            return ValueType("integer", may_be_large=abs(value) > MAX_EXACT_FLOAT)
+            return CypherStaticType("integer", may_be_large=abs(value) > MAX_EXACT_FLOAT)
         case float():
             return FLOAT_TYPE
         case str():
-            return ValueType("text", is_filled=value != "")
+            return CypherStaticType("text", is_filled=value != "")
         case list():
-            return make_list_type(_common(value)) if value else ValueType("list")
+            return make_list_type(_common(value)) if value else CypherStaticType("list")
         case dict():
             return _type_of_map(value)
         case _:
             return ANY_TYPE
 
 
-def _type_of_map(value: Mapping[str, Any]) -> ValueType:
-    return ValueType("map", fields=tuple((name, infer_parameter_value_type(part)) for name, part in value.items()))
+def _type_of_map(value: Mapping[str, Any]) -> CypherStaticType:
+    return CypherStaticType(
+        "map", fields=tuple((name, infer_parameter_value_type(part)) for name, part in value.items())
+    )
 
 
-def _common(items: list[Any]) -> ValueType:
+def _common(items: list[Any]) -> CypherStaticType:
     found = {infer_parameter_value_type(item) for item in items}
     known = [each for each in found if each.kind != "null"]
     if not known:
@@ -210,7 +212,7 @@ def _common(items: list[Any]) -> ValueType:
     return joined.nullable() if len(known) < len(found) else joined
 
 
-def compute_common_type(first: ValueType, second: ValueType) -> ValueType:
+def compute_common_type(first: CypherStaticType, second: CypherStaticType) -> CypherStaticType:
     """Return the common type of two types; `ANY_TYPE` if they have none."""
     if first == second:
         return first
@@ -222,7 +224,7 @@ def compute_common_type(first: ValueType, second: ValueType) -> ValueType:
     fields = tuple(
         (name, compute_common_type(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names
     )
-    return ValueType(
+    return CypherStaticType(
         first.kind,
         of=compute_common_element_type(first, second),
         fields=fields,
@@ -233,7 +235,7 @@ def compute_common_type(first: ValueType, second: ValueType) -> ValueType:
     )
 
 
-def compute_common_element_type(first: ValueType, second: ValueType) -> ValueType | None:
+def compute_common_element_type(first: CypherStaticType, second: CypherStaticType) -> CypherStaticType | None:
     """Return the common element type of two lists; an empty list has none."""
     if first.of is None or second.of is None:
         return first.of or second.of
@@ -244,13 +246,13 @@ _DECLARED_TYPES = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boo
 _PLAIN_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
-def contains_integer_type(kind: ValueType) -> bool:
+def contains_integer_type(kind: CypherStaticType) -> bool:
     """Return whether a type is the integer type or contains it."""
     parts = [part for _, part in kind.fields] if kind.of is None else [kind.of]
     return kind.kind == "integer" or any(map(contains_integer_type, parts))
 
 
-def to_engine_type_name(kind: ValueType) -> str | None:
+def to_engine_type_name(kind: CypherStaticType) -> str | None:
     """Return the engine's name of a type; None if part of it is unknown."""
     if kind.kind == "list":
         element = None if kind.of is None else to_engine_type_name(kind.of)

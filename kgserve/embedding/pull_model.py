@@ -32,14 +32,14 @@ def pull_model(settings: Settings, name: str, report: Callable[[str], None]) -> 
     known = _description(name)
     folder = model_files.model_folder(settings, known["model"])
     try:
-        return model_files.read_verified_manifest(folder, known["model"])
+        return model_files.read_verified_model_manifest(folder, known["model"])
     except Unavailable:
         _check_hub(known["sources"]["hf"])
     with model_files.replace_folder_atomically(folder) as new:
         report(f"fetching {known['sources']['hf']} ({known['size_in_GB']:.2f} GB) from {hub.ENDPOINT}")
         _download(known, new)
         manifest = _manifest(known, new)
-        model_files.write_manifest(new, manifest)
+        model_files.write_model_manifest(new, manifest)
         report("verifying the model on a sentence")
         _try(new, manifest)
     return manifest

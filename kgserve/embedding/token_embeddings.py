@@ -36,7 +36,7 @@ class TokenVectors(NamedTuple):
     vectors: FloatMatrix
 
 
-class TextEmbeddings(NamedTuple):
+class TextAndTokenEmbeddings(NamedTuple):
     """Unit vectors of texts, of shape (texts, dimensions), and the tokens of each text.
 
     ``tokens`` is empty if the embedder has no token vectors.
@@ -46,7 +46,7 @@ class TextEmbeddings(NamedTuple):
     tokens: list[TokenVectors]
 
 
-class TokenProjection:
+class TokenEmbeddingProjection:
     """Projection of the hidden states of a model to short vectors of tokens, and their codes."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], format_id: str) -> None:
@@ -109,11 +109,11 @@ def _normalize(vectors: FloatMatrix) -> FloatMatrix:
 
 
 @lru_cache
-def load_token_projection(model_id: str) -> TokenProjection | None:
+def load_token_embedding_projection(model_id: str) -> TokenEmbeddingProjection | None:
     """Return the projection for the tokens of a model; None if the package has none for it."""
     name = _FILES.get(model_id)
     if name is None:
         return None
     data = (resources.files("kgserve.embedding") / name).read_bytes()
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return TokenProjection(arrays, f"{model_id} {xxhash.xxh3_64_hexdigest(data)}")
+        return TokenEmbeddingProjection(arrays, f"{model_id} {xxhash.xxh3_64_hexdigest(data)}")

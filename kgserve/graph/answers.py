@@ -1,4 +1,4 @@
-"""Answers as Structs. Arrays are never null. Times are RFC 3339 in UTC with microseconds."""
+"""Answer types of the graph API, as Structs. Arrays are never null. Times are RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SkippedEdge(msgspec.Struct, kw_only=True):
     reason: str
 
 
-class DuplicateBatchItem(msgspec.Struct, kw_only=True):
+class DuplicateBatchItemNotice(msgspec.Struct, kw_only=True):
     """A node or edge that occurs earlier in the same batch, too: both were written as one.
 
     Where both set a field, the later one wins.
@@ -119,7 +119,7 @@ class InjectAnswer(msgspec.Struct, kw_only=True):
     redirected: Redirected = UNSET
     merged: (
         Annotated[
-            list[DuplicateBatchItem],
+            list[DuplicateBatchItemNotice],
             Meta(description="Absent if the batch repeats no node or edge; at most the first 100"),
         ]
         | UnsetType
@@ -304,7 +304,7 @@ class SearchAnswer(msgspec.Struct, kw_only=True):
 
 
 class BatchSearchHit(msgspec.Struct, kw_only=True):
-    """A node that at least one variant found; ``queries_matched`` are the positions of those variants, from 0."""
+    """Hit of a batch search: a node, and in ``queries_matched`` the positions of the variants that found it."""
 
     node: Node
     score: Annotated[float, Meta(description="Sum of 1 / (60 + rank) over the variants that found it")]
@@ -447,7 +447,7 @@ class ChangesPage(msgspec.Struct, kw_only=True):
     sequence: Annotated[int, Meta(description="The store's current sequence")]
 
 
-class RestoreAnswer(msgspec.Struct, kw_only=True):
+class PointInTimeRestoreAnswer(msgspec.Struct, kw_only=True):
     """Answer to a restore: a new store with the contents of another one as of ``from_sequence``."""
 
     ok: Literal[True] = True

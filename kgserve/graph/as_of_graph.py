@@ -37,7 +37,7 @@ from kgserve.graph.graph_reader import (
     resolve_valid_at,
 )
 from kgserve.graph.search.score_fusion import NeighbourWeights
-from kgserve.graph.search.search_index import SearchIndexAtCommit
+from kgserve.graph.search.search_index_interface import SearchIndexAtCommit
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
 from kgserve.platform.timestamps import parse_time
 from kgserve.projections.cross_store_links.cross_store_link_index import NO_LINK_LIMIT
@@ -65,12 +65,12 @@ from kgserve.storage.model.node_edge_rows import (
     NodeRow,
     edge_created_at,
 )
-from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.graph_drawing_samples import (
+    EdgeByNodeNumbers,
     GraphOverviewStartNodes,
     IncidentEdges,
-    NumberedEdge,
     build_numbered_edge,
     find_most_connected,
 )
@@ -258,7 +258,7 @@ class AsOfGraph(GraphReader):
 
             def states(history: HistoryFile) -> dict[tuple[str, int], row_to_api_conversion.NodeVersionStatus | None]:
                 found = (
-                    row_to_api_conversion.find_former_version_status(history, row, current.get(row.id))
+                    row_to_api_conversion.find_former_node_version_status(history, row, current.get(row.id))
                     for row in former
                 )
                 return {(row.id, row.version): state for row, state in zip(former, found, strict=True)}
@@ -518,7 +518,7 @@ class AsOfGraph(GraphReader):
         return IncidentEdges(np.array(owner, np.int64), np.array(end, np.int64), np.array(weight, np.float64), cut)
 
     @override
-    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
+    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[EdgeByNodeNumbers], bool]:
         ids = [self._ids[number] for number in numbers.tolist()]
         listed, cut = self._look(lambda history: list_edge_states_between_nodes(history, ids))
         states = self._look(lambda history: history.edges_by_number_at(listed, self.sequence))
@@ -544,7 +544,7 @@ class AsOfGraph(GraphReader):
 
     def _parent(self, memory_id: str) -> str | None:
         edges = filter(is_effective_parent_edge, self._edges(memory_id, "outgoing"))
-        edge = find_newest_parent_edge(edge for edge in edges if is_live_memory(self._node(edge.target)))
+        edge = find_newest_parent_edge(edge for edge in edges if is_current_unwithdrawn_memory(self._node(edge.target)))
         return None if edge is None else edge.target
 
     @override
@@ -597,7 +597,11 @@ class AsOfGraph(GraphReader):
         sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_effective_parent_edge(edge)]
         if len(sources) > MAX_DESCENDANTS:
             raise TooLarge(f"memory {memory_id!r} had more than {MAX_DESCENDANTS} children at that moment, the limit")
-        return [child for child in sources if is_live_memory(self._node(child)) and self._parent(child) == memory_id]
+        return [
+            child
+            for child in sources
+            if is_current_unwithdrawn_memory(self._node(child)) and self._parent(child) == memory_id
+        ]
 
     @override
     def accesses(self, ids: Collection[str]) -> dict[str, MemoryAccessRecord]:

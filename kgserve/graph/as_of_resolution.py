@@ -32,7 +32,7 @@ VALID_AT_ANY = "any"
 VALID_AT_NOW = "now"
 
 
-def caught_up_history(historian: HistoryWorker | None, store: OpenStore) -> HistoryProjection:
+def get_caught_up_history(historian: HistoryWorker | None, store: OpenStore) -> HistoryProjection:
     """Return the history of an open store, caught up with its last commit.
 
     Raises Conflict when no history is kept, and Unavailable when it does not catch up within ten seconds.

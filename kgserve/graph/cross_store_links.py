@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kgserve.admin.api import CrossStoreEdgeCounts, LinkedStoreEdgeCount, LinkedStoresAnswer
+from kgserve.admin.store_admin_models import CrossStoreEdgeCounts, LinkedStoreEdgeCount, LinkedStoresAnswer
 from kgserve.errors import InvalidInput
 from kgserve.graph.request_bodies import EdgeInput
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
@@ -48,7 +48,7 @@ def _leads_elsewhere(graph: StoreHandle, to_graph: str, index: int) -> bool:
         raise InvalidInput.at(path, str(error)) from None
 
 
-def find_edge(store: OpenStore, key: EdgeKey | CrossStoreLinkKey) -> EdgeRow | None:
+def find_edge_or_cross_store_link(store: OpenStore, key: EdgeKey | CrossStoreLinkKey) -> EdgeRow | None:
     """Return an edge, or the edge of a link; None if it does not exist."""
     with store.reading() as rows:
         if not isinstance(key, CrossStoreLinkKey):
@@ -81,7 +81,7 @@ def get_cross_store_link_counts(graph: StoreHandle) -> LinkedStoresAnswer:
     )
 
 
-def count_outbound_links(store: OpenStore) -> int:
+def count_outbound_cross_store_links(store: OpenStore) -> int:
     """Return the number of edges that lead out of a store."""
     return store.links.ask(lambda links, _: links.state.count) if store.rows.rows().linked else 0
 

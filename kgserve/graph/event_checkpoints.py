@@ -96,7 +96,7 @@ class EventCheckpoints:
                 (self._folder / name).unlink(missing_ok=True)
 
 
-class DormantStores:
+class CaughtUpStreamStores:
     """Stores of a stream whose events were read as far as they go, and the checkpoint that has their positions."""
 
     def __init__(self, pool: StoreRegistry, wake: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
-from kgserve.graph.event_checkpoints import START_POSITION, DormantStores, EventCheckpoints
+from kgserve.graph.event_checkpoints import START_POSITION, CaughtUpStreamStores, EventCheckpoints
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.storage.changefeed import ChangeFeedReader, EncodedStoreEvent
 from kgserve.storage.model.change_feed_events import (
@@ -73,7 +73,7 @@ class EventSubscription(msgspec.Struct, frozen=True):
         return self.positions.get(store, self.positions.get(EVERY_OTHER_STORE))
 
 
-class EventReader:
+class JournalEventReader:
     """Reader of events from the journals, at the subscriber's own pace.
 
     It holds no store open. Not safe for use from several threads at once.
@@ -101,7 +101,7 @@ class EventReader:
         self._waiting: list[EventDelivery] = []
         self._turn: int | None = None
         self._unlisten: Callable[[], None] | None = None
-        self._dormant: DormantStores | None = None
+        self._dormant: CaughtUpStreamStores | None = None
 
     def open(self) -> None:
         """Begin to follow the stores. Blocks.
@@ -120,7 +120,7 @@ class EventReader:
         self._turn = self._pool.feeds.store_list_generation
         names = self._local_stores()
         if len(names) > MAX_FOLLOWED_STORES and not self._pool.placement.is_shared:
-            self._dormant = DormantStores(self._pool, self._wake)
+            self._dormant = CaughtUpStreamStores(self._pool, self._wake)
             self._enroll(names, self._dormant)
             self._dormant.save(self.positions)
         else:
@@ -222,7 +222,7 @@ class EventReader:
         saved = {name: FeedPosition.after(at) for name, at in sequences.items() if visible(name)}
         return msgspec.structs.replace(self._wanted, positions={**saved, **self._wanted.positions})
 
-    def _enroll(self, names: Iterable[str], dormant: DormantStores) -> None:
+    def _enroll(self, names: Iterable[str], dormant: CaughtUpStreamStores) -> None:
         """Add stores to the dormant ones; those with unread events are followed when it is their turn. Raises Gone."""
         for name in names:
             position = self._start_position(name)
@@ -237,7 +237,7 @@ class EventReader:
                 if is_new or position not in (None, latest):
                     dormant.rouse(name)
 
-    def _tend_dormant(self, dormant: DormantStores, *, may_block: bool) -> bool:
+    def _tend_dormant(self, dormant: CaughtUpStreamStores, *, may_block: bool) -> bool:
         """Follow the next store that has news, and save the positions if too many differ. False if that would block."""
         is_due = len(dormant.moved) > MAX_NAMED_POSITIONS
         if not may_block:
@@ -257,7 +257,7 @@ class EventReader:
                     self._announce_created(name)
         return True
 
-    def _retire(self, follower: _Follower, dormant: DormantStores) -> None:
+    def _retire(self, follower: _Follower, dormant: CaughtUpStreamStores) -> None:
         """Stop following a store whose events were all read."""
         reader = follower.reader
         del self._followers[follower.name]
@@ -268,7 +268,7 @@ class EventReader:
         if self._dormant is None and len(self._followers) + len(positions) > MAX_FOLLOWED_STORES:
             if self._wanted.stores is not None or self._pool.placement.is_shared:
                 raise TooLarge(f"one stream follows at most {MAX_FOLLOWED_STORES:,} stores; select stores with ?store=")
-            self._dormant = DormantStores(self._pool, self._wake)
+            self._dormant = CaughtUpStreamStores(self._pool, self._wake)
             self._dormant.save(self.positions)
         for name, position in positions.items():
             self._follow(name, position)

@@ -286,7 +286,7 @@ def traverse_stores(graph: StoreHandle, request: TraverseRequest, wanted: Traver
         return walk.answer(walk.run())
 
 
-def find_linked_nodes(
+def find_cross_store_linked_nodes(
     graph: StoreHandle, near: Mapping[QualifiedNodeId, float], asked: BitemporalParameters, most: int
 ) -> LinkedNodes:
     """Return nodes one link away from some nodes, in stores that the caller may access.

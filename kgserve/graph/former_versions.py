@@ -31,6 +31,6 @@ def validity_end(row: NodeRow) -> int | None:
     return None if row.extras is None else row.extras.valid_to
 
 
-def sort_by_validity(versions: Sequence[NodeRow]) -> list[NodeRow]:
+def sort_versions_by_validity_start(versions: Sequence[NodeRow]) -> list[NodeRow]:
     """Sort versions by the start of their validity, those without a start first."""
     return sorted(versions, key=lambda row: ((start := validity_start(row)) is not None, start or 0, row.id))

@@ -19,7 +19,7 @@ from typing_extensions import override
 from kgserve.graph.answers import Node
 from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION, VALID_AT_ANY, parse_valid_at
 from kgserve.graph.search.score_fusion import MAX_PROPAGATION_DEGREE, NeighbourWeights
-from kgserve.graph.search.search_index import SearchIndexAtCommit
+from kgserve.graph.search.search_index_interface import SearchIndexAtCommit
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId, WeightsByRowNumber
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.projections.catalog.node_catalog import NodeCatalog
@@ -44,35 +44,35 @@ from kgserve.storage.model.node_and_memory_filters import (
     take_result_page,
 )
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.breadth_first_row_traversal import (
     TraversalTooLarge,
     encode_traversal_edges_as_json,
     encode_traversal_nodes_as_json,
-    traverse_rows,
+    traverse_rows_breadth_first,
+)
+from kgserve.storage.rows.edge_pages import (
+    encode_page_of_edges,
+    exclude_edges_of_types,
+    filter_edges_by_type,
+    filter_valid_edges,
 )
 from kgserve.storage.rows.graph_drawing_samples import (
+    EdgeByNodeNumbers,
     GraphOverviewStartNodes,
     IncidentEdges,
-    NumberedEdge,
     choose_overview_start,
     count_degrees,
     find_edges_between,
     find_incident_edges,
-    read_node_types,
+    read_types_of_nodes,
 )
 from kgserve.storage.rows.memory_hierarchy_and_redirects import (
     find_all_nodes_merged_into,
     find_memory_parents,
     find_merge_redirect_chains,
-    find_outgoing_edges,
-)
-from kgserve.storage.rows.node_edge_pages import (
-    encode_page_of_edges,
-    exclude_edges_of_types,
-    filter_edges_by_type,
-    filter_valid_edges,
+    find_outgoing_edges_of_types,
 )
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.row_json_encoder import (
@@ -339,7 +339,7 @@ class GraphReader(ABC):
         """Return at most `limit` of the edges around some nodes that a walk follows."""
 
     @abstractmethod
-    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
+    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[EdgeByNodeNumbers], bool]:
         """Return the edges between some nodes that a walk follows, and whether the list is incomplete."""
 
     @abstractmethod
@@ -520,7 +520,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def encode_walk(self, wanted: TraversalRequest) -> EncodedTraversalResult:
-        found = traverse_rows(self.rows, wanted, self._max_edges)
+        found = traverse_rows_breadth_first(self.rows, wanted, self._max_edges)
         nodes, edges = (
             encode_traversal_nodes_as_json(self.rows, found, self.now),
             encode_traversal_edges_as_json(self.rows, found),
@@ -592,7 +592,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def outgoing_of(self, ids: Collection[str], relation_types: Collection[str]) -> list[EdgeRow]:
-        return find_outgoing_edges(self.rows, ids, relation_types)
+        return find_outgoing_edges_of_types(self.rows, ids, relation_types)
 
     @override
     def incident_of(self, ids: Collection[str], relation_type: str) -> Iterator[tuple[str, EdgeRow]]:
@@ -723,7 +723,7 @@ class CurrentGraph(GraphReader):
     @override
     def walk(self, start: str, depth: int, max_nodes: int) -> list[EdgeRow]:
         wanted = TraversalRequest(start, depth, "both", None, None, max_nodes, self.valid_at)
-        return list(self.rows.rows_of(traverse_rows(self.rows, wanted).edges))
+        return list(self.rows.rows_of(traverse_rows_breadth_first(self.rows, wanted).edges))
 
     @override
     def number(self, node_id: str) -> int:
@@ -750,7 +750,7 @@ class CurrentGraph(GraphReader):
     def have_types(self, numbers: NumberArray, types: Collection[str] | None) -> NumberArray:
         fits = self.are_valid(numbers)
         if types is not None:
-            fits[fits] = [each in types for each in read_node_types(self.rows, numbers[fits])]
+            fits[fits] = [each in types for each in read_types_of_nodes(self.rows, numbers[fits])]
         return fits
 
     @override
@@ -768,7 +768,7 @@ class CurrentGraph(GraphReader):
         return find_incident_edges(self.rows, numbers, wanted, limit)
 
     @override
-    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[NumberedEdge], bool]:
+    def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[EdgeByNodeNumbers], bool]:
         return find_edges_between(self.rows, numbers, wanted)
 
     @override
@@ -796,7 +796,7 @@ class CurrentGraph(GraphReader):
 
     def _checked(self, places: list[MemoryAtDepth]) -> list[MemoryAtDepth]:
         found = self.rows.nodes([place.id for place in places])
-        if len(found) != len(places) or not all(map(is_live_memory, found.values())):
+        if len(found) != len(places) or not all(map(is_current_unwithdrawn_memory, found.values())):
             raise MemoryIndexDamaged("it lists a memory that does not exist")
         return places
 

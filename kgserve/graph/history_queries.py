@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.admin.api import PruneHistoryAnswer, PruneHistoryRequest
+from kgserve.admin.store_admin_models import PruneHistoryAnswer, PruneHistoryRequest
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import (
@@ -27,34 +27,34 @@ from kgserve.graph.answers import (
     RepeatedValueAuthor,
 )
 from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
-from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, caught_up_history
-from kgserve.graph.former_versions import parse_version_id_sequence, sort_by_validity
+from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, get_caught_up_history
+from kgserve.graph.former_versions import parse_version_id_sequence, sort_versions_by_validity_start
 from kgserve.graph.mutations import build_inject_answer, estimate_batch_bytes
-from kgserve.graph.query_parameters import (
+from kgserve.graph.request_validation import require_valid_identifier
+from kgserve.graph.row_to_api_conversion import NodeVersionStatus, find_node_version_status, find_node_version_statuses
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import (
     EntityHistoryRequest,
     NodeHistoryRequest,
     RevertNodeRequest,
     StoreChangesParameters,
 )
-from kgserve.graph.request_validation import require_valid_identifier
-from kgserve.graph.row_to_api_conversion import NodeVersionStatus, find_node_version_status, find_node_version_statuses
-from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time, parse_time
-from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, CoAuthorEntry, RowStateInterval
+from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, ContentCoAuthorEntry, RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.change_set import ChangeSet
-from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD, NO_EXTRAS, NODE, field_names_of
+from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD, NO_EXTRAS, NODE, get_row_field_names
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
 from kgserve.storage.model.write_batch import WriteBatch, build_node_restore_upsert
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
-from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
-_EXTRAS_WITHOUT_AUTHOR = tuple(name for name in field_names_of(NODE.extras) if name != AUTHOR_FIELD)
+_EXTRAS_WITHOUT_AUTHOR = tuple(name for name in get_row_field_names(NODE.extras) if name != AUTHOR_FIELD)
 MAX_CHANGES_PAGE_ROWS = 20_000
 MAX_LISTED_CHANGE_ROWS = 1_000
 MAX_SCANNED_COMMITS = 10_000
@@ -73,7 +73,7 @@ def get_node_history(graph: StoreHandle, request: NodeHistoryRequest) -> NodeHis
     node_id, limit, before = request.node_id, request.limit, request.before
     require_valid_identifier(node_id)
     with graph.lease() as leased:
-        follower = caught_up_history(graph.graphs.historian, leased)
+        follower = get_caught_up_history(graph.graphs.historian, leased)
         # One more than the page: the last state is compared with it, and it shows whether another page exists.
         found = follower.look(lambda history: history.node_states(node_id, before or NO_SEQUENCE_LIMIT, limit + 1))
     if not found and before is None:
@@ -91,7 +91,7 @@ def get_node_history(graph: StoreHandle, request: NodeHistoryRequest) -> NodeHis
     return NodeHistory(id=node_id, states=states, next_before=found[limit - 1].first if len(found) > limit else None)
 
 
-def _set_also_by(states: Sequence[NodeHistoryState], repeated: Iterable[CoAuthorEntry]) -> None:
+def _set_also_by(states: Sequence[NodeHistoryState], repeated: Iterable[ContentCoAuthorEntry]) -> None:
     by_version: dict[int, list[RepeatedValueAuthor]] = {}
     for each in repeated:
         author = RepeatedValueAuthor(
@@ -152,7 +152,7 @@ def prune_history(graph: StoreHandle, request: PruneHistoryRequest) -> PruneHist
     """
     with graph.lease() as leased:
         present = leased.state.sequence
-        follower = caught_up_history(graph.graphs.historian, leased)
+        follower = get_caught_up_history(graph.graphs.historian, leased)
         now = RETENTION_CLOCK.require() if _is_by_age(request.before) else 0
         before = (
             follower.expired_sequence(now) if request.before is None else _parse_moment(follower, request.before, now)
@@ -188,7 +188,7 @@ def _require_version(
 ) -> tuple[RowStateInterval[NodeRow], NodeVersionStatus]:
     """Return a state of a node, and whether it is current."""
     with graph.lease() as leased:
-        follower = caught_up_history(graph.graphs.historian, leased)
+        follower = get_caught_up_history(graph.graphs.historian, leased)
         state = follower.look(lambda history: history.node_version(node_id, version))
         if state is None:
             raise NotFound(f"store {graph.name!r} has no version {version} of node {node_id!r} in its history")
@@ -283,7 +283,7 @@ def list_entity_versions(graph: StoreHandle, request: EntityHistoryRequest) -> E
         if found is not None and len(found) > 1:
             return _page_of_versions(found, above, request)
         try:
-            follower = caught_up_history(graph.graphs.historian, leased)
+            follower = get_caught_up_history(graph.graphs.historian, leased)
         except Conflict:
             if found is None:
                 raise
@@ -312,7 +312,7 @@ def _memory_versions(rows: RowsSnapshot, entity_id: str) -> list[NodeRow] | None
         return None
     found = rows.nodes([edge.source for edge in incoming_edges_of_type(rows, row.id, VERSION_OF_RELATION)])
     former = [each for each in found.values() if (each.extras or NO_EXTRAS).ended == REASON_SUPERSEDED]
-    return [*sort_by_validity(former), row]
+    return [*sort_versions_by_validity_start(former), row]
 
 
 def _page_of_versions(

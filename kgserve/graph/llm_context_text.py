@@ -45,7 +45,7 @@ def build_context_entries(nodes: Sequence[Node], edges: Iterable[Edge], store: s
     return [ContextNodeEntry(node, found[node.id], store) for node in nodes]
 
 
-def attach_cross_store_links(
+def attach_links_to_context_entries(
     entries: Sequence[ContextNodeEntry], links: Iterable[tuple[tuple[str, str], tuple[str, str], Edge]]
 ) -> list[ContextNodeEntry]:
     """Return entries of several stores with the links between them, each attached to the later of its two ends.
@@ -79,7 +79,7 @@ def _piece_tokens(piece: str) -> int:
     return max(1, len(piece.encode()) - 1)
 
 
-def render_context_markdown(entries: Sequence[ContextNodeEntry], budget: int) -> RenderedContext:
+def render_llm_context_markdown(entries: Sequence[ContextNodeEntry], budget: int) -> RenderedContext:
     """Render entries as a list, each node followed by its edges to nodes already in the text."""
     lines: list[str] = []
     spent = 0
@@ -105,7 +105,7 @@ def _edge_line(edge: Edge) -> str:
     return f"  - [{edge.source}]{source} {edge.relation_type} [{edge.target}]{target}"
 
 
-def render_context_json(entries: Sequence[ContextNodeEntry], budget: int) -> RenderedContext:
+def render_llm_context_json(entries: Sequence[ContextNodeEntry], budget: int) -> RenderedContext:
     """Render entries as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
     written: list[bytes] = []
     related: list[bytes] = []

@@ -126,7 +126,7 @@ def _set_paths(fields: _MergeableFields) -> set[str]:
     return found | {name for name in ("content", "summary") if getattr(fields, name)}
 
 
-class MergeReversal(msgspec.Struct, frozen=True):
+class MergeReversalWrite(msgspec.Struct, frozen=True):
     """The write that reverts a merge in the survivor, with the paths reverted and those kept."""
 
     put: NodeUpsert
@@ -136,7 +136,7 @@ class MergeReversal(msgspec.Struct, frozen=True):
 
 def revert_merged_fields(
     before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str
-) -> MergeReversal:
+) -> MergeReversalWrite:
     """Return the write that reverts, in the survivor, what a merge changed from ``before`` to ``after``.
 
     Fields written since are kept, and so are values that ``others``, also merged into it, have in common.
@@ -157,7 +157,7 @@ def revert_merged_fields(
         tuple(tag for tag in now.tags if f"tags.{tag}" not in going),
         attributes,
     )
-    return MergeReversal(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
+    return MergeReversalWrite(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
 
 
 def _has_same_value(other: _MergeableFields, path: str, now: _MergeableFields) -> bool:

@@ -16,14 +16,21 @@ from kgserve.graph.answers import (
     MAX_REPORTED_ITEMS,
     DeleteEdgeAnswer,
     DeleteNodeAnswer,
-    DuplicateBatchItem,
+    DuplicateBatchItemNotice,
     EdgeKeyAnswer,
     InjectAnswer,
     SkippedEdge,
 )
-from kgserve.graph.compat.versioned_nodes_api import RetireAnswer, RetireEdgeRequest, RetireRequest
-from kgserve.graph.cross_store_links import find_edge, split_edges_and_cross_store_links, to_edge_or_link_key
-from kgserve.graph.query_parameters import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
+from kgserve.graph.compat.versioned_nodes_api import (
+    RetireEdgeRequest,
+    RetireNodeOrEdgeAnswer,
+    RetireVersionedNodeRequest,
+)
+from kgserve.graph.cross_store_links import (
+    find_edge_or_cross_store_link,
+    split_edges_and_cross_store_links,
+    to_edge_or_link_key,
+)
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
 from kgserve.graph.request_validation import (
     FaultCallback,
@@ -36,6 +43,7 @@ from kgserve.graph.request_validation import (
     validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
 from kgserve.platform.settings import Settings
 from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
@@ -49,7 +57,7 @@ from kgserve.storage.model.node_edge_rows import (
     parse_edge_or_link_id,
 )
 from kgserve.storage.model.write_batch import CrossStoreLinkUpsert, EdgeUpsert, NodeUpsert, WriteBatch
-from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import MAX_REPORTED_ROWS, WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -107,7 +115,7 @@ def upsert_nodes_and_edges(graph: StoreHandle, request: InjectRequest) -> Future
 
 def _find_repeats(
     name: str, puts: Collection[NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert], key: Callable[[Any], Hashable]
-) -> Iterator[DuplicateBatchItem]:
+) -> Iterator[DuplicateBatchItemNotice]:
     """Yield the puts of a list whose key an earlier one has."""
     if len({*map(key, puts)}) == len(puts):
         return
@@ -115,7 +123,7 @@ def _find_repeats(
     for put in puts:
         earlier = first.setdefault(key(put), put.index)
         if earlier != put.index:
-            yield DuplicateBatchItem(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
+            yield DuplicateBatchItemNotice(path=f"{name}[{put.index}]", earlier_path=f"{name}[{earlier}]")
 
 
 def estimate_batch_bytes(nodes: list[NodeUpsert], edges: list[EdgeUpsert]) -> int:
@@ -217,7 +225,7 @@ def list_memories_about(rows: RowsSnapshot, node_id: str) -> list[str]:
     return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
 
 
-def list_orphaned_memories(rows: RowsSnapshot, ids: Collection[str]) -> list[str]:
+def list_memories_orphaned_by_deletion(rows: RowsSnapshot, ids: Collection[str]) -> list[str]:
     """Return the ids of the active memories about nodes to be deleted that are not deleted themselves."""
     about = dict.fromkeys(memory for node_id in ids for memory in list_memories_about(rows, node_id))
     deleted = set(ids)
@@ -259,7 +267,7 @@ def delete_edge_by_id(graph: StoreHandle, request: EdgeIdRequest) -> Future[Dele
     return _delete_edge(graph, parse_edge_or_link_id(request.edge_id))
 
 
-def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[RetireAnswer]:
+def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[RetireNodeOrEdgeAnswer]:
     """End the validity of a node: set its `valid_to`, by default to now. Nothing is deleted.
 
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
@@ -283,7 +291,7 @@ def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[Retire
     return _submit_retirement(graph, batch)
 
 
-def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[RetireAnswer]:
+def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[RetireNodeOrEdgeAnswer]:
     """End the validity of an edge: set its `valid_to`, by default to now.
 
     An edge whose validity has already ended keeps its end, unless another one is sent.
@@ -295,7 +303,7 @@ def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[Retire
     key = _require_key(graph, request, faults)
 
     def batch(leased: OpenStore) -> WriteBatch:
-        row = find_edge(leased, key)
+        row = find_edge_or_cross_store_link(leased, key)
         if row is None:
             source, target, kind = key.edge if isinstance(key, CrossStoreLinkKey) else key
             end = f"{target!r} of store {key.store!r}" if isinstance(key, CrossStoreLinkKey) else repr(target)
@@ -310,12 +318,12 @@ def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[Retire
     return _submit_retirement(graph, batch)
 
 
-def _submit_retirement(graph: StoreHandle, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireAnswer]:
+def _submit_retirement(graph: StoreHandle, batch: Callable[[OpenStore], WriteBatch]) -> Future[RetireNodeOrEdgeAnswer]:
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), _retire_answer)
 
 
 def _checked_end(
-    request: RetireRequest | RetireEdgeRequest, faults: ValidationErrorCollector
+    request: RetireVersionedNodeRequest | RetireEdgeRequest, faults: ValidationErrorCollector
 ) -> tuple[TimestampPut, str]:
     """Return the requested end and the author. Raises InvalidInput with all faults found."""
     valid_to, author = (
@@ -338,11 +346,11 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: TimestampPut) -> int:
     return now if ended is None else min(ended, now)
 
 
-def _retire_answer(report: WriteReport) -> RetireAnswer:
+def _retire_answer(report: WriteReport) -> RetireNodeOrEdgeAnswer:
     found = report.rows[0]
     row = found.edge if isinstance(found, CrossStoreLinkRow) else found
     end = row.extras.valid_to if row.extras is not None else None
-    return RetireAnswer(
+    return RetireNodeOrEdgeAnswer(
         valid_to=format_time(end or 0),
         changed=report.nodes_updated + report.edges_updated > 0,
         version=row.version,

@@ -20,17 +20,17 @@ from kgserve.errors import Conflict, Gone, NotFound, TooLarge, Unavailable
 from kgserve.graph import row_to_api_conversion
 from kgserve.graph.as_of_resolution import (
     NO_EDGE_LIMIT,
-    caught_up_history,
     find_merge_redirect_at_commit,
+    get_caught_up_history,
     list_nodes_at,
 )
-from kgserve.graph.merge_policy import MergeReversal, MergeSurvivorWrite, merge_node_fields, revert_merged_fields
+from kgserve.graph.merge_policy import MergeReversalWrite, MergeSurvivorWrite, merge_node_fields, revert_merged_fields
 from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.graph.node_merge_models import (
     MAX_MOVED_EDGES,
     MAX_REPORTED_FIELDS,
-    MergeAnswer,
-    MergeNodeRequest,
+    MergeNodeIntoAnotherRequest,
+    NodeMergeAnswer,
     UnmergeAnswer,
     UnmergeNodeRequest,
     UnrestoredEdge,
@@ -67,7 +67,7 @@ from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 
 
-def merge_nodes(graph: StoreHandle, request: MergeNodeRequest) -> Future[MergeAnswer]:
+def merge_nodes(graph: StoreHandle, request: MergeNodeIntoAnotherRequest) -> Future[NodeMergeAnswer]:
     """Merge the node into another one, which takes over its edges and tags, and fields that it lacks.
 
     The merged node is kept with an empty validity and one edge of type `MERGED_INTO` to the survivor. Reads of its id
@@ -83,13 +83,13 @@ def merge_nodes(graph: StoreHandle, request: MergeNodeRequest) -> Future[MergeAn
             found.append(_plan_merge(rows, links, request, graph.name))
         return found[0].batch
 
-    def answer(report: WriteReport) -> MergeAnswer:
+    def answer(report: WriteReport) -> NodeMergeAnswer:
         return _merge_answer(request.node_id, found[0], report)
 
     return graph.write(lambda store: store.submit_prepared(lambda: batch(store)), answer)
 
 
-def _check(request: MergeNodeRequest) -> None:
+def _check(request: MergeNodeIntoAnotherRequest) -> None:
     faults = ValidationErrorCollector()
     validate_identifier_length(request.node_id, "id", faults)
     validate_identifier_length(request.into, "into", faults)
@@ -110,8 +110,8 @@ class _MergePlan(msgspec.Struct, frozen=True):
     loops: int
 
 
-def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> MergeAnswer:
-    return MergeAnswer(
+def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> NodeMergeAnswer:
+    return NodeMergeAnswer(
         id=node_id,
         into=merge_.into,
         changed=report.nodes_updated + report.edges_created + report.edges_deleted > 0,
@@ -126,7 +126,7 @@ def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> Merg
 
 
 def _plan_merge(
-    rows: RowsSnapshot, links: CrossStoreLinkReader | None, wanted: MergeNodeRequest, store: str
+    rows: RowsSnapshot, links: CrossStoreLinkReader | None, wanted: MergeNodeIntoAnotherRequest, store: str
 ) -> _MergePlan:
     absorbed, into, again = _require_nodes(rows, wanted, store)
     author = wanted.created_by or ""
@@ -171,7 +171,9 @@ def _plan_moved_links(
     ]
 
 
-def _require_nodes(rows: RowsSnapshot, wanted: MergeNodeRequest, store: str) -> tuple[NodeRow, NodeRow, bool]:
+def _require_nodes(
+    rows: RowsSnapshot, wanted: MergeNodeIntoAnotherRequest, store: str
+) -> tuple[NodeRow, NodeRow, bool]:
     """Return the node to merge, its survivor, and whether they were already merged. Raises NotFound and Conflict."""
     absorbed = _require(rows.node(wanted.node_id), wanted.node_id, store)
     into = _require(rows.node(resolve_merge_redirect(rows, wanted.into)), wanted.into, store)
@@ -289,7 +291,7 @@ class _UnmergePlan(msgspec.Struct, frozen=True):
 
     batch: WriteBatch
     out_of: str | None = None
-    back: MergeReversal | None = None
+    back: MergeReversalWrite | None = None
     restored: int = 0
     removed: int = 0
     kept: int = 0
@@ -340,7 +342,7 @@ def _merge_history(graph: StoreHandle, store: OpenStore, seen: _MergeState) -> _
     """Return what the history holds about a merge. Raises Conflict, Gone and Unavailable."""
     node_id, at = seen.row.id, seen.row.sequence
     try:
-        follower = caught_up_history(graph.graphs.historian, store)
+        follower = get_caught_up_history(graph.graphs.historian, store)
         past = follower.look(lambda history: _read_merge_history(history, seen, at))
     except (Conflict, Gone) as error:
         error.reword(f"the merge of {node_id!r}, at sequence {at}, cannot be reverted: {error}")
@@ -489,7 +491,9 @@ def _inherited_edges(
     return [copy_edge_row_as_upsert(heir, key) for key, place in places if (heir := past.heirs.get(place)) is not None]
 
 
-def _reverted_fields(rows: RowsSnapshot, seen: _MergeState, past: _MergeHistory, author: str) -> MergeReversal | None:
+def _reverted_fields(
+    rows: RowsSnapshot, seen: _MergeState, past: _MergeHistory, author: str
+) -> MergeReversalWrite | None:
     """Return what the survivor gives back; None if it took nothing over."""
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:

@@ -44,7 +44,7 @@ class MergeIntoRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     created_by: _Author = None
 
 
-class MergeNodeRequest(MergeIntoRequest, kw_only=True):
+class MergeNodeIntoAnotherRequest(MergeIntoRequest, kw_only=True):
     """Request to merge one node into another."""
 
     node_id: str = field(name="id")
@@ -62,7 +62,7 @@ class UnmergeNodeRequest(UnmergeRequest, kw_only=True):
     node_id: str = field(name="id")
 
 
-class MergeAnswer(msgspec.Struct, kw_only=True):
+class NodeMergeAnswer(msgspec.Struct, kw_only=True):
     """Answer to a merge: the surviving node, and what it took over. ``changed`` is false if already merged."""
 
     ok: Literal[True] = True

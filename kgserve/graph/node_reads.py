@@ -40,7 +40,7 @@ from kgserve.graph.as_of_resolution import (
     format_not_found_moment_suffix,
 )
 from kgserve.graph.compat.versioned_nodes_api import EdgeAnswer, EdgeList
-from kgserve.graph.cross_store_links import find_edge
+from kgserve.graph.cross_store_links import find_edge_or_cross_store_link
 from kgserve.graph.federated_traversal import traverse_stores
 from kgserve.graph.graph_reader import (
     MAX_NONBLOCKING_SCANNED_NODES,
@@ -52,16 +52,7 @@ from kgserve.graph.graph_reader import (
     resolve_valid_at,
 )
 from kgserve.graph.history_queries import get_node_version
-from kgserve.graph.mutations import list_orphaned_memories
-from kgserve.graph.query_parameters import (
-    MAX_NODES_OFFSET,
-    EdgeIdRequest,
-    GetNodeRequest,
-    IncomingEdgesRequest,
-    NodeEdgesRequest,
-    NodeListParameters,
-    TagListParameters,
-)
+from kgserve.graph.mutations import list_memories_orphaned_by_deletion
 from kgserve.graph.request_bodies import CountNodesRequest, DeleteNodesRequest, GetNodesByIdRequest, TraverseRequest
 from kgserve.graph.request_validation import (
     ValidationErrorCollector,
@@ -71,11 +62,20 @@ from kgserve.graph.request_validation import (
     resolve_field_alias,
     validate_identifier_length,
 )
-from kgserve.graph.store_handle import JsonEncodedAnswer, StoreHandle, as_json_encoded_answer
+from kgserve.graph.store_handle import JsonEncodedAnswer, StoreHandle, cast_json_bytes_to_answer
+from kgserve.graph.url_parameters import (
+    MAX_NODES_OFFSET,
+    EdgeIdRequest,
+    GetNodeRequest,
+    IncomingEdgesRequest,
+    NodeEdgesRequest,
+    NodeListParameters,
+    TagListParameters,
+)
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.timestamps import parse_time
-from kgserve.storage.model.breadth_first_traversal import TraversalRequest, clamp_depth
+from kgserve.storage.model.breadth_first_traversal import TraversalRequest, clamp_traversal_depth
 from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition, ResultPage
 from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD
 from kgserve.storage.model.node_edge_rows import (
@@ -87,8 +87,8 @@ from kgserve.storage.model.node_edge_rows import (
 )
 from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
 from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_all_nodes_merged_into, resolve_merge_redirect
-from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
 from kgserve.storage.rows.row_json_encoder import encode_cross_store_link
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -107,7 +107,7 @@ def get_node(graph: StoreHandle, request: GetNodeRequest) -> JsonEncodedAnswer[N
     if request.version is not None:
         if request.as_of is not None or request.valid_at or request.follow_symlinks:
             raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
-        return as_json_encoded_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
+        return cast_json_bytes_to_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
     node_id = require_valid_identifier(request.node_id)
     inbound, past, moment = (
         _read_inbound_links(graph, request),
@@ -122,7 +122,7 @@ def get_node(graph: StoreHandle, request: GetNodeRequest) -> JsonEncodedAnswer[N
     if found is None:
         when = format_not_found_moment_suffix(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}{when}")
-    return as_json_encoded_answer(found)
+    return cast_json_bytes_to_answer(found)
 
 
 def _valid_at_or_any(valid_at: str | None) -> str:
@@ -166,8 +166,8 @@ def list_nodes(graph: StoreHandle, request: NodeListParameters) -> JsonEncodedAn
     texts = [text for _, text in nodes]
     if request.compact:
         compact = ListedNodePage(nodes=[*map(_to_compact_node, texts)], next_cursor=next_cursor)
-        return as_json_encoded_answer(msgspec.json.encode(compact))
-    return as_json_encoded_answer(
+        return cast_json_bytes_to_answer(msgspec.json.encode(compact))
+    return cast_json_bytes_to_answer(
         b'{"nodes":[%b],"next_cursor":%b}' % (b",".join(texts), msgspec.json.encode(next_cursor))
     )
 
@@ -281,7 +281,7 @@ def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
     if isinstance(key, CrossStoreLinkKey) and graph.most_edges is not None:
         raise WouldBlock
     with graph.lease() as store:
-        row = find_edge(store, key)
+        row = find_edge_or_cross_store_link(store, key)
     if row is None:
         raise NotFound(f"there is no edge {edge_or_link_id(key)} in store {graph.name!r}")
     return EdgeAnswer(
@@ -294,7 +294,7 @@ def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
 def encode_edge_list(
     graph: StoreHandle, request: NodeEdgesRequest | IncomingEdgesRequest, *, outgoing: bool
 ) -> JsonEncodedAnswer[EdgeList]:
-    """Return a page of a node's edges. Reads all edges of the node. Raises as `list_incoming_edges` does."""
+    """Return a page of a node's edges as encoded JSON. Reads all edges. Raises as `list_incoming_edges` does."""
     require_valid_identifier(request.node_id)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, NodeEdgesRequest) else _read_inbound_links(graph, request)
@@ -308,7 +308,7 @@ def encode_edge_list(
     if found is None:
         when = format_not_found_moment_suffix(request.as_of, request.valid_at)
         raise NotFound(f"there is no node {request.node_id!r} in store {graph.name!r}{when}")
-    return as_json_encoded_answer(found)
+    return cast_json_bytes_to_answer(found)
 
 
 def _encode_page(
@@ -389,14 +389,14 @@ def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedA
     types = None if kinds is None else frozenset(kinds)
     wanted = TraversalRequest(
         request.start_id,
-        clamp_depth(1 if depth is None else depth),
+        clamp_traversal_depth(1 if depth is None else depth),
         request.direction or "outgoing",
         types,
         request.min_weight,
         request.max_nodes,
     )
     if request.follow_symlinks:
-        return as_json_encoded_answer(traverse_stores(graph, request, wanted))
+        return cast_json_bytes_to_answer(traverse_stores(graph, request, wanted))
     past = graph.resolve_as_of(request.as_of)
     with (
         graph.lease() as store,
@@ -404,7 +404,7 @@ def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedA
     ):
         start = _follow_redirects(reader, wanted.start, request.valid_at)
         found = reader.encode_walk(msgspec.structs.replace(wanted, start=start, valid_at=reader.valid_at))
-    return as_json_encoded_answer(
+    return cast_json_bytes_to_answer(
         b'{"nodes":[%b],"edges":[%b],"count":%d,"truncated":%b,"sequence":%d%b}'
         % (
             found.nodes,
@@ -421,7 +421,7 @@ _MAX_EXAMPLE_CONTENT_CHARS = 1 << 16
 
 
 def summarize_node(row: NodeRow | None) -> str:
-    """Return a short text for a node; empty if its content is very long."""
+    """Return a node's summary, or else its content, shortened; empty if its content is very long."""
     if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
         return ""
     return row_to_api_conversion.shorten_text(
@@ -500,7 +500,7 @@ def get_nodes(graph: StoreHandle, request: GetNodesByIdRequest) -> JsonEncodedAn
     ):
         nodes = reader.encode_nodes(ids)
     missing = msgspec.json.encode(_missing_ids(ids, nodes))
-    return as_json_encoded_answer(b'{"nodes":[%b],"missing":%b}' % (b",".join(nodes.values()), missing))
+    return cast_json_bytes_to_answer(b'{"nodes":[%b],"missing":%b}' % (b",".join(nodes.values()), missing))
 
 
 def count_requested_ids(request: GetNodesByIdRequest) -> int:
@@ -566,7 +566,7 @@ class _Deletion(msgspec.Struct, frozen=True):
             edges,
             len(ids) < len(fitting),
             _missing_ids(self.candidates, fitting),
-            list_orphaned_memories(rows, ids),
+            list_memories_orphaned_by_deletion(rows, ids),
         )
 
     def answer(self, chosen: _DeletionPlan, sequence: int) -> DeleteNodesAnswer:

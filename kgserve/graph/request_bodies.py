@@ -66,7 +66,7 @@ class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
 
 
 class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One atomic batch: nodes first, then edges. If a key is sent twice, the last one wins."""
+    """Nodes and edges to write in one atomic batch: nodes first. If a key is sent twice, the last one wins."""
 
     nodes: list[NodeInput] | None = None
     edges: list[EdgeInput] | None = None
@@ -293,7 +293,7 @@ class NodeNdjsonLine(NodeInput, tag="node", tag_field="kind", forbid_unknown_fie
 class ConflictingVersionNdjsonLine(
     NodeNdjsonLine, tag="head", tag_field="kind", forbid_unknown_fields=True, kw_only=True
 ):
-    """A conflicting version of a node, on a line before the node itself; lines follow the order of the heads."""
+    """Line of the exchange format with a conflicting version of a node, before the line of the node itself."""
 
 
 class EdgeNdjsonLine(EdgeInput, tag="edge", tag_field="kind", forbid_unknown_fields=True, kw_only=True):

@@ -28,7 +28,7 @@ from kgserve.storage.model.attribute_filters import (
     AttributeCondition,
     AttributeConditionsInput,
     AttributeScalar,
-    encode_attribute_conditions,
+    build_attribute_filter_conditions,
 )
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_edge_fields import (
@@ -42,7 +42,7 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtrasUpsert,
     RowField,
     TimestampPut,
-    field_names_of,
+    get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
@@ -174,10 +174,10 @@ def validate_edge_input(index: int, edge: EdgeInput, fault: FaultCallback) -> Ed
     return EdgeUpsert(index, key, weight, own, created, updated, version, extras)
 
 
-_line_values = attrgetter(*field_names_of(_LINE_FIELDS))
+_line_values = attrgetter(*get_row_field_names(_LINE_FIELDS))
 _node_values, _edge_values = (
-    attrgetter(*field_names_of(_WRITABLE_NODE_FIELDS)),
-    attrgetter(*field_names_of(_WRITABLE_EDGE_FIELDS)),
+    attrgetter(*get_row_field_names(_WRITABLE_NODE_FIELDS)),
+    attrgetter(*get_row_field_names(_WRITABLE_EDGE_FIELDS)),
 )
 
 
@@ -278,7 +278,7 @@ def build_attribute_conditions(
     for key, value in (wanted or {}).items():
         _check_value(value, f"{path}.{key}", 1, faults)
     faults.raise_any()
-    return encode_attribute_conditions(wanted)
+    return build_attribute_filter_conditions(wanted)
 
 
 def parse_attribute_filter_json(text: str | None, path: str) -> tuple[AttributeCondition, ...]:

@@ -10,11 +10,11 @@ from kgserve.graph.answers import Edge, Node, ReachedNode
 from kgserve.platform.codecs import json_decoder
 from kgserve.projections.history.row_state_history import HistoryFile, RowStateInterval
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow
-from kgserve.storage.model.write_batch import get_conflicting_head_versions
+from kgserve.storage.model.write_batch import get_conflicting_node_head_versions
 from kgserve.storage.rows.row_json_encoder import (
     encode_cross_store_link,
     encode_edge_as_json,
-    encode_node_as_open_json,
+    encode_node_as_unclosed_json,
     set_stale_flag_in_node_json,
 )
 
@@ -44,7 +44,7 @@ def cross_store_edge_from_row(row: CrossStoreLinkRow) -> Edge:
 
 
 def _encode_node_open(row: NodeRow) -> bytes:
-    data = encode_node_as_open_json(row)
+    data = encode_node_as_unclosed_json(row)
     if row.extras is None or row.extras.freshness_at is None:
         return data
     return set_stale_flag_in_node_json(data, time.time_ns() // 1000)
@@ -98,7 +98,7 @@ def find_node_version_status(
         # The states that followed a head may have been pruned, or fall into a gap of the history.
         if later is None or (later.first != state.last and state.last >= history.oldest):
             return FORMER_VERSION
-        if version not in get_conflicting_head_versions(later.row):
+        if version not in get_conflicting_node_head_versions(later.row):
             return NodeVersionStatus(later.row.version, is_current=False)
         state = later
     return NodeVersionStatus(None, is_current=True)
@@ -111,12 +111,14 @@ def find_node_version_statuses(
     return [find_node_version_status(history, state, states) for state in states]
 
 
-def find_former_version_status(history: HistoryFile, row: NodeRow, current: NodeRow | None) -> NodeVersionStatus | None:
+def find_former_node_version_status(
+    history: HistoryFile, row: NodeRow, current: NodeRow | None
+) -> NodeVersionStatus | None:
     """Return the state of a version that is not current: superseded, or one of the ``current`` heads.
 
     Return None while the history has not indexed the commit that ended it.
     """
-    if current is not None and row.version in get_conflicting_head_versions(current):
+    if current is not None and row.version in get_conflicting_node_head_versions(current):
         return NodeVersionStatus(None, is_current=True)
     state = history.node_version(row.id, row.version)
     if state is None or state.last is None:

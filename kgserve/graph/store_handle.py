@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kgserve.memory.extraction.background_llm_extractor import BackgroundLlmExtractor
     from kgserve.projections.connectors.sink_delivery import SinkDeliveryObserver
     from kgserve.projections.history_follower import HistoryWorker
-    from kgserve.projections.indexer import IndexWorker
+    from kgserve.projections.text_index_worker import TextIndexWorker
 
 
 M = TypeVar("M", bound="Callable[..., Any]")
@@ -53,7 +53,7 @@ class JsonEncodedAnswer(bytes, Generic[A]):
     __slots__ = ()
 
 
-def as_json_encoded_answer(text: bytes) -> JsonEncodedAnswer[Any]:
+def cast_json_bytes_to_answer(text: bytes) -> JsonEncodedAnswer[Any]:
     """Return JSON bytes typed as an answer. The bytes are not copied, because they may be megabytes."""
     return cast("JsonEncodedAnswer[Any]", text)
 
@@ -69,7 +69,7 @@ class CallerStoreHandles:
     def __init__(
         self,
         pool: StorePool,
-        indexer: IndexWorker | None = None,
+        indexer: TextIndexWorker | None = None,
         historian: HistoryWorker | None = None,
         caller: AuthenticatedCaller = LOCAL_CALLER,
         *,

@@ -18,11 +18,11 @@ from kgserve.graph.compat.versioned_nodes_api import (
     PutNodeAnswer,
     PutNodeRequest,
     PutSubgraphAnswer,
+    PutSubgraphNodeResult,
     PutSubgraphRequest,
     SubgraphEdgeInput,
     SubgraphEdgeResult,
     SubgraphNodeInput,
-    SubgraphNodeResult,
     UndecodableSubgraphItem,
 )
 from kgserve.graph.cross_store_links import is_cross_store_edge
@@ -37,7 +37,7 @@ from kgserve.graph.request_validation import (
     validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.platform.codecs import convert_to_type, locate_validation_error
+from kgserve.platform.codecs import convert_plain_value_to_type, locate_validation_error
 from kgserve.platform.idempotency import generate_node_id, is_repeated_call
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
@@ -45,7 +45,7 @@ from kgserve.storage.model.node_edge_fields import (
     NODE,
     STRING_LIST_TYPE,
     EdgeExtrasUpsert,
-    field_names_of,
+    get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkKey,
@@ -60,7 +60,7 @@ from kgserve.storage.model.write_batch import (
     EdgeUpsert,
     NodeUpsert,
     WriteBatch,
-    get_conflicting_head_versions,
+    get_conflicting_node_head_versions,
 )
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -85,14 +85,14 @@ def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswe
     _check_graph(graph, request.graph_id, faults)
     fields = _with_contract_names(request, faults)
     sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
-    put = validate_node_version(fields, rename_fields_in_error_paths(faults, sent))
+    put = validate_node_version_fields(fields, rename_fields_in_error_paths(faults, sent))
     faults.raise_any()
 
     def answer(report: WriteReport) -> PutNodeAnswer:
         row = get_written_node_row(report)
         node = row_to_api_conversion.node_from_row(row)
         if is_conflicting_head(put, report):
-            others = ", ".join(f"version {version}" for version in get_conflicting_head_versions(row))
+            others = ", ".join(f"version {version}" for version in get_conflicting_node_head_versions(row))
             raise ConflictManual(
                 f"node {row.id!r} is not at version {put.based_on}: your write is kept as version {row.version}, in "
                 f"conflict with {others}; put a version based on any of them to resolve it",
@@ -106,7 +106,7 @@ def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswe
     return graph.submit(build_single_node_write_batch(put), answer, create=True)
 
 
-def validate_node_version(fields: NodeVersionFields, fault: FaultCallback, place: int = 0) -> NodeUpsert:
+def validate_node_version_fields(fields: NodeVersionFields, fault: FaultCallback, place: int = 0) -> NodeUpsert:
     """Validate a whole version of a node; it supersedes every head unless it is based on none of them.
 
     ``place`` is the node's position in its call, used to derive an id if it has none.
@@ -149,7 +149,7 @@ def is_conflicting_head(put: NodeUpsert, report: WriteReport) -> bool:
     return (
         put.based_on is not None
         and report.nodes_updated > 0
-        and get_conflicting_head_versions(get_written_node_row(report)) != ()
+        and get_conflicting_node_head_versions(get_written_node_row(report)) != ()
     )
 
 
@@ -160,7 +160,7 @@ def _overwritten(put: NodeUpsert, report: WriteReport) -> dict[str, Any]:
     old, row, found = report.before[0], get_written_node_row(report), dict[str, Any]()
     if not isinstance(old, NodeRow):
         return {}
-    if put.based_on is not None and put.based_on not in (old.version, *get_conflicting_head_versions(old)):
+    if put.based_on is not None and put.based_on not in (old.version, *get_conflicting_node_head_versions(old)):
         found["replaced_version"] = old.version
     had, has = _set_fields(old), _set_fields(row)
     if cleared := [name for name in had if name not in has]:
@@ -236,7 +236,7 @@ def _queue(store: OpenStore, item: object, place: int) -> _Queued:
     faults = ValidationErrorCollector()
     try:
         spec = _decode_item(item, SubgraphNodeInput)
-        put = validate_node_version(spec, rename_fields_in_error_paths(faults, _NODE_NAMES), place)
+        put = validate_node_version_fields(spec, rename_fields_in_error_paths(faults, _NODE_NAMES), place)
         faults.raise_any()
         return spec, put, store.submit(build_single_node_write_batch(put), VERSION_QUEUE_TIMEOUT_SECONDS)
     except KgserveError as error:
@@ -250,7 +250,7 @@ def _decode_item(item: object, kind: type[_Spec]) -> _Spec:
     if isinstance(item, UndecodableSubgraphItem):
         raise item.error
     try:
-        return convert_to_type(item, kind)
+        return convert_plain_value_to_type(item, kind)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, kind)
         raise InvalidInput(f"{fault.path}: {fault.message}" if fault.path else fault.message, (fault,)) from None
@@ -262,22 +262,22 @@ def _ref_of(item: object) -> str | None:
     return ref if isinstance(ref, str) and 0 < len(ref) <= MAX_ID_BYTES else None
 
 
-def _node_result(item: object, queued: _Queued) -> SubgraphNodeResult:
+def _node_result(item: object, queued: _Queued) -> PutSubgraphNodeResult:
     if isinstance(queued, KgserveError):
-        return SubgraphNodeResult(ref=_ref_of(item), created=False, error=format_subgraph_item_error(queued))
+        return PutSubgraphNodeResult(ref=_ref_of(item), created=False, error=format_subgraph_item_error(queued))
     spec, put, future = queued
     ref = spec.ref or None
     try:
         report = future.result()
     except KgserveError as error:
-        return SubgraphNodeResult(ref=ref, created=False, error=format_subgraph_item_error(error))
+        return PutSubgraphNodeResult(ref=ref, created=False, error=format_subgraph_item_error(error))
     row = get_written_node_row(report)
     error = None
     if is_conflicting_head(put, report):
         error = f"{ConflictManual.code}: concurrent write under manual conflict policy; conflict recorded"
     lost = {} if error else _overwritten(put, report)
     created = report.nodes_created > 0 or not spec.lineage_id
-    return SubgraphNodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
+    return PutSubgraphNodeResult(ref=ref, lineage_id=row.id, version=row.version, created=created, error=error, **lost)
 
 
 def _put_edges(
@@ -388,7 +388,9 @@ def _edge_values(row: EdgeRow | CrossStoreLinkRow) -> dict[str, Any]:
         else row_to_api_conversion.edge_from_row(row)
     )
     values = msgspec.to_builtins(shown)
-    fields = {name: values[name] for name in ("weight", *field_names_of(EDGE.extras)) if values.get(name) is not None}
+    fields = {
+        name: values[name] for name in ("weight", *get_row_field_names(EDGE.extras)) if values.get(name) is not None
+    }
     metadata = {name: value for name, value in values["attributes"].items() if name not in TIMESTAMP_NAMES}
     return fields | ({"metadata": metadata} if metadata else {})
 
@@ -424,7 +426,11 @@ def _edge_put(index: int, spec: SubgraphEdgeInput, refs: Mapping[str, str]) -> E
         relation_type=spec.kind,
         weight=spec.weight,
         attributes=spec.metadata,
-        **{name: value for name in field_names_of(EDGE.extras) if (value := getattr(spec, name)) is not msgspec.UNSET},
+        **{
+            name: value
+            for name in get_row_field_names(EDGE.extras)
+            if (value := getattr(spec, name)) is not msgspec.UNSET
+        },
     )
     put = validate_edge_input(index, edge, rename_fields_in_error_paths(faults, _EDGE_NAMES))
     faults.raise_any()

@@ -11,7 +11,7 @@ import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.as_of_graph import list_edge_states_between_nodes, read_stored_memory_confidences
-from kgserve.graph.as_of_resolution import VALID_AT_ANY, caught_up_history
+from kgserve.graph.as_of_resolution import VALID_AT_ANY, get_caught_up_history
 from kgserve.graph.graph_reader import (
     GraphReader,
     open_graph_reader,
@@ -32,7 +32,7 @@ from kgserve.graph.visualization_api import (
     DrawnCrossStoreEdgeColumns,
     DrawnEdgeColumns,
     DrawnNodeColumns,
-    GraphDrawing,
+    GraphDrawingAnswer,
     GraphDrawingRequest,
     NodeColumn,
     StateLifetime,
@@ -41,7 +41,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives, memory_half_lives_from_settings
-from kgserve.storage.model.breadth_first_traversal import MAX_WALK_EDGES, TraversalRequest, clamp_depth
+from kgserve.storage.model.breadth_first_traversal import MAX_WALK_EDGES, TraversalRequest, clamp_traversal_depth
 from kgserve.storage.model.node_edge_rows import (
     EMPTY_ATTRIBUTES_JSON,
     CrossStoreLinkKey,
@@ -50,7 +50,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
 )
-from kgserve.storage.rows.graph_drawing_samples import NumberedEdge, build_numbered_edge
+from kgserve.storage.rows.graph_drawing_samples import EdgeByNodeNumbers, build_numbered_edge
 
 MAX_LABEL_CHARS = 80
 """Characters of a label."""
@@ -64,7 +64,7 @@ class _DrawnGraph(msgspec.Struct):
     sequence: int
     nodes: list[NodeRow]
     degrees: Sequence[int | None]
-    edges: list[NumberedEdge]
+    edges: list[EdgeByNodeNumbers]
     links: list[CrossStoreLinkRow]
     left_out: list[tuple[int, int]]
     truncated: bool
@@ -74,7 +74,7 @@ class _DrawnGraph(msgspec.Struct):
     lives: RowLifetimes | None = None
 
 
-def build_graph_drawing(graph: StoreHandle, request: GraphDrawingRequest) -> GraphDrawing:
+def build_graph_drawing(graph: StoreHandle, request: GraphDrawingRequest) -> GraphDrawingAnswer:
     """Return nodes by `ids`, or `around` some nodes, or an `overview`, with all edges between them, in columns.
 
     Around a node, its neighbours are added level by level: at most `per_node` of each node, those with the strongest
@@ -96,10 +96,10 @@ def build_graph_drawing(graph: StoreHandle, request: GraphDrawingRequest) -> Gra
                 reader, memory_half_lives_from_settings(store.description.memory), asking.fields, drawing.nodes
             )
         if request.lives:
-            history = caught_up_history(graph.graphs.historian, store)
+            history = get_caught_up_history(graph.graphs.historian, store)
             known = asking.known(drawing)
             drawing.lives = history.look(
-                lambda history: find_row_lifetimes(history, known, asking.fits, reader.last_visible_commit)
+                lambda history: find_node_and_edge_lifetimes(history, known, asking.fits, reader.last_visible_commit)
             )
     return _to_drawing(asking, drawing)
 
@@ -122,7 +122,9 @@ def _requested_ids(request: GraphDrawingRequest) -> list[str]:
 
 def _walk(request: GraphDrawingRequest, moment: int | None) -> TraversalRequest:
     kinds = None if request.relation_types is None else frozenset(request.relation_types)
-    return TraversalRequest("", clamp_depth(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment)
+    return TraversalRequest(
+        "", clamp_traversal_depth(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment
+    )
 
 
 class _DrawPlan(NamedTuple):
@@ -229,7 +231,7 @@ def _memory_columns(
     return _MemoryColumns(confidence, reader.parents([row.id for row in found]) if "parent" in fields else {})
 
 
-def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> GraphDrawing:
+def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> GraphDrawingAnswer:
     """Return the drawing in columns. Deleted nodes come last, except with `ids`, where the order is kept."""
     nodes, degrees, edges = drawing.nodes, [*drawing.degrees], drawing.edges
     lived = drawing.lives
@@ -246,7 +248,7 @@ def _to_drawing(asking: _DrawPlan, drawing: _DrawnGraph) -> GraphDrawing:
         edge_columns |= _lifetime_columns([lived.edges.get(key, []) for key in keys])
     places = {each: place for place, each in enumerate(ids)}
     moved = [[places[drawing.nodes[place].id], count] for place, count in drawing.left_out]
-    return GraphDrawing(
+    return GraphDrawingAnswer(
         sequence=drawing.sequence,
         truncated=drawing.truncated or (lived is not None and lived.cut),
         nodes=DrawnNodeColumns(id=ids, type=[types.place(row.type) for row in nodes], **node_columns),
@@ -284,7 +286,7 @@ class _NameTable:
 
 def _with_deleted(
     asking: _DrawPlan, drawing: _DrawnGraph, lived: RowLifetimes
-) -> tuple[list[NodeRow], list[int | None], list[NumberedEdge]]:
+) -> tuple[list[NodeRow], list[int | None], list[EdgeByNodeNumbers]]:
     existing = {row.id: row for row in drawing.nodes}
     named = (
         (drawing.redirected.get(each, each) for each in asking.named) if asking.request.ids is not None else existing
@@ -334,7 +336,7 @@ def _column_unless_null(name: str, column: list[Any]) -> dict[str, list[Any]]:
     return {name: column} if any(each is not None for each in column) else {}
 
 
-def _validity_columns(edges: Sequence[NumberedEdge]) -> dict[str, list[Any]]:
+def _validity_columns(edges: Sequence[EdgeByNodeNumbers]) -> dict[str, list[Any]]:
     begun = _column_unless_empty("valid_from", [_time(edge.valid_from) for edge in edges])
     return begun | _column_unless_empty("valid_to", [_time(edge.valid_to) for edge in edges])
 
@@ -400,7 +402,7 @@ def get_commit_timeline(graph: StoreHandle, request: CommitTimelineQuery) -> Com
     Raises NotFound for the store, Conflict without a history.
     """
     with graph.lease() as store:
-        history = caught_up_history(graph.graphs.historian, store)
+        history = get_caught_up_history(graph.graphs.historian, store)
         spans = min(max(request.buckets, 1), MAX_TIMELINE_BUCKETS)
         oldest, (times, commits) = history.look(lambda history: (history.oldest, history.commits_by_time(spans)))
         sequence, gaps = store.state.sequence, history.listed_gaps()
@@ -433,7 +435,7 @@ class RowLifetimes(msgspec.Struct):
 
 
 class CurrentRowKeys(NamedTuple):
-    """Rows found without the history: requested ids, those that exist, edges, and links."""
+    """Keys of the rows to draw that exist now: requested ids, those that exist, edges, and links."""
 
     ids: Sequence[str]
     there: Collection[str]
@@ -441,7 +443,7 @@ class CurrentRowKeys(NamedTuple):
     links: Collection[CrossStoreLinkKey]
 
 
-def find_row_lifetimes(
+def find_node_and_edge_lifetimes(
     history: HistoryFile, known: CurrentRowKeys, fits: Callable[[NodeRow | EdgeRow], bool], at: int
 ) -> RowLifetimes:
     """Return the lives of nodes and of the edges between them, up to a commit.

@@ -135,7 +135,7 @@ class DrawnCrossStoreEdgeColumns(msgspec.Struct, kw_only=True, omit_defaults=Tru
     lives_cut: list[int] | UnsetType = UNSET
 
 
-class GraphDrawing(msgspec.Struct, kw_only=True, omit_defaults=True):
+class GraphDrawingAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A part of a graph as of commit ``sequence``, in columns. ``truncated``: a limit was reached.
 
     ``left_out`` are pairs: the position of a node whose neighbours were read, and the number of them that are not among

@@ -35,7 +35,7 @@ class WeightedNodes(ABC):
 
 
 class WeightsByNodeId(WeightedNodes):
-    """Weights by node id."""
+    """Weighted nodes given as a mapping from node id to weight."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
@@ -90,7 +90,7 @@ class WeightsByRowNumber(WeightedNodes):
             yield dict(zip(names, self._weights[best].tolist(), strict=True))
 
 
-class WeightedIntersection(WeightedNodes):
+class WeightedNodesIntersection(WeightedNodes):
     """Nodes that are in both sets, with their weights in the first one."""
 
     def __init__(self, one: WeightedNodes, other: WeightedNodes) -> None:

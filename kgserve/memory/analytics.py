@@ -18,9 +18,9 @@ from kgserve.memory.entity_models import (
     MemoryGrowthQuery,
     MemoryTagCount,
     MemoryTagCounts,
+    MemoryTypeCount,
     MemoryTypeCounts,
     StoredMemoryStatistics,
-    TypeCount,
 )
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.timestamps import format_time
@@ -92,7 +92,8 @@ def count_memory_types(graph: StoreHandle, request: MemoryCountsQuery) -> Memory
             lambda memories, _: (memories.tallies(TALLY_MEMORY_TYPE, request.limit), memories.total())
         )
     return MemoryTypeCounts(
-        types=[TypeCount(memory_type=name, count=count, share=count / total) for name, count in found], total=total
+        types=[MemoryTypeCount(memory_type=name, count=count, share=count / total) for name, count in found],
+        total=total,
     )
 
 

@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph.mutations import estimate_batch_bytes
-from kgserve.memory.api import EPISODE_LAYER, MemoryEntityInput, StoreOutcome
 from kgserve.memory.hierarchy_models import can_merge_memory_layers, can_merge_memory_types, check_parent_memory_layer
+from kgserve.memory.memory_models import EPISODE_LAYER, MemoryEntityInput, StoreOutcome
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.settings import DedupPolicy
-from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
-from kgserve.projections.recent_vectors import RecentVectors
+from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
+from kgserve.projections.recent_vectors import RecentVectorBuffer
 from kgserve.storage.model.change_set import MemoryAccessRecord
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_entity_name
+from kgserve.storage.model.entity_names import (
+    IS_ABOUT_RELATION,
+    UNKNOWN_TYPE,
+    list_entity_names_and_aliases,
+    normalize_entity_name,
+)
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, find_newest_parent_edge
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import (
@@ -35,12 +40,12 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtrasUpsert,
 )
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import build_edge_restore_upsert, is_live_memory
+from kgserve.storage.model.soft_delete import build_edge_restore_upsert, is_current_unwithdrawn_memory
 from kgserve.storage.model.write_batch import (
     EdgeUpsert,
     NodeUpsert,
     WriteBatch,
-    apply_node_extras_upsert,
+    compute_node_extras_after_upsert,
     copy_edge_row_as_upsert,
 )
 from kgserve.stores.pending_state import PendingCommitGroupState
@@ -130,9 +135,9 @@ class MemoryWriteBatchDraft:
             self.ahead.sequence,
             created if put.created_at is None else put.created_at,
             self.ahead.now,
-            apply_node_extras_upsert(put.extras, old.extras if old else None),
+            compute_node_extras_after_upsert(put.extras, old.extras if old else None),
         )
-        for name in list_entity_names(row):
+        for name in list_entity_names_and_aliases(row):
             self._by_name.setdefault(normalize_entity_name(name), []).append(row.id)
         return row
 
@@ -186,7 +191,7 @@ class MemoryWriteBatchDraft:
         tests: tuple[Callable[[NodeRow], bool], ...] = (
             lambda row: _name(row) == name,
             lambda row: normalize_entity_name(_name(row)) == wanted,
-            lambda row: wanted in map(normalize_entity_name, list_entity_names(row)),
+            lambda row: wanted in map(normalize_entity_name, list_entity_names_and_aliases(row)),
         )
         for fits in tests:
             if found := self.find_current_nodes(row.id for row in rows if fits(row)):
@@ -265,13 +270,13 @@ class MemoryStoreResult(NamedTuple):
     outcome: StoreOutcome
 
 
-class Deduplicator(MemoryWriteBatchDraft):
+class MemoryDeduplicator(MemoryWriteBatchDraft):
     """Decides for memories stored together which are new, duplicates or merged, each after the ones before it.
 
     `used` maps the existing memories that matched to the confidence of the new ones.
     """
 
-    def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectors) -> None:
+    def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectorBuffer) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
         self.places = ParentAssignments(self)
@@ -310,7 +315,7 @@ class Deduplicator(MemoryWriteBatchDraft):
     def _create(self, put: ValidatedMemoryInput, about: Mapping[str, float]) -> MemoryStoreResult:
         row = self.put_node(put.node)
         self.associate(row.id, about)
-        for digest in (text_hash(row.content), fingerprint_wording(row.content)):
+        for digest in (hash_normalized_text(row.content), fingerprint_wording(row.content)):
             self._by_text.setdefault(digest, []).append(row.id)
         if put.vector is not None:
             self._recent.add(row.id, put.vector)
@@ -324,7 +329,7 @@ class Deduplicator(MemoryWriteBatchDraft):
             return self._create(put, about)
         survivor = self.ahead.resolve_redirect(own.id)
         row = self.node(survivor) if survivor != own.id else own
-        if row is None or text_hash(own.content) != text_hash(put.content):
+        if row is None or hash_normalized_text(own.content) != hash_normalized_text(put.content):
             raise Conflict(f"memory {own.id!r} exists with another text: update it, or omit the id")
         if row.extras is not None and row.extras.ended:
             raise Conflict(f"memory {own.id!r} exists and was {row.extras.ended}: store the text under another id")
@@ -338,7 +343,7 @@ class Deduplicator(MemoryWriteBatchDraft):
         self.used[row.id] = max(extras.confidence or 0.0, self.used.get(row.id, 0.0))
         self._add_fields(row, extras, put.node.attributes or EMPTY_ATTRIBUTES_JSON)
         self.associate(row.id, about)
-        if not absorbs or text_hash(row.content) == text_hash(put.content):
+        if not absorbs or hash_normalized_text(row.content) == hash_normalized_text(put.content):
             return MemoryStoreResult(row.id, "duplicate")
         self._absorb(put, row.id)
         return MemoryStoreResult(row.id, "merged")
@@ -400,7 +405,7 @@ class Deduplicator(MemoryWriteBatchDraft):
     def _candidates(self, put: ValidatedMemoryInput) -> Iterable[NodeRow]:
         in_other_words = put.dedup != "exact"
         found = {row.id: row for row in self.ahead.ids_with_equal_text(put.content, in_other_words=in_other_words)}
-        for digest in (text_hash(put.content), fingerprint_wording(put.content)):
+        for digest in (hash_normalized_text(put.content), fingerprint_wording(put.content)):
             found |= {row.id: row for node_id in self._by_text.get(digest, ()) if (row := self.node(node_id))}
         found |= {node_id: row for node_id in self._near(put) if (row := self.node(node_id)) is not None}
         return [self._rows.get(node_id, row) for node_id, row in found.items()]
@@ -418,7 +423,7 @@ class Deduplicator(MemoryWriteBatchDraft):
         layer = put.extras.layer
         if not row.is_memory or extras is None or extras.ended or not can_merge_memory_layers(extras.layer, layer):
             return False
-        if text_hash(row.content) == text_hash(put.content):
+        if hash_normalized_text(row.content) == hash_normalized_text(put.content):
             return True
         if put.dedup == "exact":
             return False
@@ -457,7 +462,7 @@ class ParentAssignments:
         if (placed := self._placed.get(memory)) is not None:
             return self._draft.node(placed) if placed else None
         edges = self._draft.ahead.parent_edges(memory)
-        parents = {parent: row for parent in edges if is_live_memory(row := self._draft.node(parent))}
+        parents = {parent: row for parent in edges if is_current_unwithdrawn_memory(row := self._draft.node(parent))}
         edge = find_newest_parent_edge(edge for parent, edge in edges.items() if parent in parents)
         self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else parents[edge.target]
@@ -469,7 +474,7 @@ class ParentAssignments:
             raise NotFound(f"parent_id: there is no memory {parent_id!r}")
         if not row.is_memory:
             raise Conflict(f"parent_id: node {parent_id!r} is not a memory")
-        if not is_live_memory(row):
+        if not is_current_unwithdrawn_memory(row):
             extras = row.extras or NO_EXTRAS
             why = f"is a former version of {extras.belongs_to!r}" if extras.belongs_to else f"was {extras.ended}"
             raise Conflict(f"parent_id: memory {parent_id!r} {why}; it cannot be a parent")
@@ -516,7 +521,7 @@ class ParentAssignments:
         if layer is not None:
             for child_id in dict.fromkeys(self._draft.ahead.more_general_children(row.id, layer)):
                 child, above = self._draft.node(child_id), self.parent(child_id)
-                if is_live_memory(child) and above is not None and above.id == row.id:
+                if is_current_unwithdrawn_memory(child) and above is not None and above.id == row.id:
                     check_parent_memory_layer(child, row)
 
     def _check(self, child: NodeRow, parent: NodeRow) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from kgserve.memory.api import (
+from kgserve.memory.memory_models import (
     MAX_BATCH_ITEMS,
     MAX_PAGE_MEMORIES,
     MAX_PAGE_OFFSET,
@@ -35,7 +35,7 @@ _CASCADE_HELP = "Also delete the memories about it"
 
 
 class EntityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An entity to create. An existing one of this name and type is updated; an untyped one gets the type."""
+    """An entity to create, or to update if one of this name and type exists; an untyped one gets the type."""
 
     name: Annotated[LabelText, Meta(description="Its name")]
     entity_type: Annotated[
@@ -58,7 +58,7 @@ class EntityIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     entity_id: str = field(name="id")
 
 
-class EntityChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityUpdateFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Changes to an entity. Absent or null fields do not change. A rename keeps the id."""
 
     name: Annotated[LabelText, Meta(description="New name")] | None = None
@@ -68,7 +68,7 @@ class EntityChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     aliases: Annotated[_Aliases, Meta(description="Replaces all of them")] | None = None
 
 
-class UpdateEntityRequest(EntityChanges, kw_only=True):
+class UpdateEntityRequest(EntityUpdateFields, kw_only=True):
     """An entity and the changes to it."""
 
     entity_id: str = field(name="id")
@@ -216,7 +216,7 @@ class NamedEntity(msgspec.Struct, kw_only=True):
     version: int
 
 
-class CreatedEntity(NamedEntity, kw_only=True):
+class CreatedOrUpdatedEntity(NamedEntity, kw_only=True):
     """A new or existing entity; `updated` if the request added to it."""
 
     outcome: Literal["created", "updated", "existing"]
@@ -232,7 +232,7 @@ class UpdatedEntity(NamedEntity, kw_only=True):
 class CreateEntitiesAnswer(msgspec.Struct, kw_only=True):
     """Results of the entities, in the order of the request."""
 
-    entities: list[CreatedEntity]
+    entities: list[CreatedOrUpdatedEntity]
     created: int
     sequence: int
 
@@ -391,7 +391,7 @@ class MemoryCountsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ] = 100
 
 
-class TypeCount(msgspec.Struct, kw_only=True):
+class MemoryTypeCount(msgspec.Struct, kw_only=True):
     """Number of memories of a type, and its share of all memories."""
 
     memory_type: str
@@ -402,7 +402,7 @@ class TypeCount(msgspec.Struct, kw_only=True):
 class MemoryTypeCounts(msgspec.Struct, kw_only=True):
     """Memory counts by type, the most frequent first."""
 
-    types: list[TypeCount]
+    types: list[MemoryTypeCount]
     total: int
 
 

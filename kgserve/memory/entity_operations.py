@@ -14,7 +14,7 @@ from kgserve.errors import Conflict, NotFound
 from kgserve.graph import node_merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.mutations import list_memories_about
-from kgserve.graph.node_merge_models import MergeAnswer, MergeNodeRequest
+from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest, NodeMergeAnswer
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import (
     ValidationErrorCollector,
@@ -26,7 +26,7 @@ from kgserve.graph.store_handle import StoreHandle, map_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.entity_models import (
     DEFAULT_STRENGTH,
-    CreatedEntity,
+    CreatedOrUpdatedEntity,
     CreatedRelation,
     CreateEntitiesAnswer,
     CreateEntitiesRequest,
@@ -51,8 +51,13 @@ from kgserve.memory.entity_models import (
     UpdateEntityRequest,
 )
 from kgserve.memory.nonblocking_reads import require_small_neighbourhood
-from kgserve.memory.relation_ends import find_relation_end_by_name, resolve_relation_key
-from kgserve.memory.serialization import build_memories_from_rows, name_or_id, now_in_microseconds, record_memory_use
+from kgserve.memory.relation_ends import find_relation_end_by_name, resolve_relation_ends_to_edge_key
+from kgserve.memory.serialization import (
+    build_memories_from_rows,
+    get_node_name_or_id,
+    now_in_microseconds,
+    record_memory_use,
+)
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.timestamps import format_time, parse_time
@@ -72,7 +77,7 @@ from kgserve.storage.model.node_edge_rows import (
     split_edge_attributes,
 )
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
-from kgserve.storage.rows.node_edge_pages import (
+from kgserve.storage.rows.edge_pages import (
     add_former_memory_versions,
     exclude_edges_of_types,
     filter_edges_by_min_weight,
@@ -143,7 +148,9 @@ def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Futur
     def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateEntitiesAnswer:
         found = rows.nodes({node_id for node_id, _ in made})
         entities = [
-            CreatedEntity(**entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence)
+            CreatedOrUpdatedEntity(
+                **build_named_entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence
+            )
             for node_id, outcome in made
         ]
         created = sum(outcome == "created" for _, outcome in made)
@@ -222,8 +229,8 @@ def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityWithRelati
             if row is None:
                 raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
             return EntityWithRelations(
-                **entity_fields(row),
-                relations=edges_to_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
+                **build_named_entity_fields(row),
+                relations=convert_edges_to_entity_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
                 relations_truncated=len(edges) > MAX_SHOWN_RELATIONS,
                 memories=len(about),
             )
@@ -249,7 +256,7 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
     def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         row = _require_entity(draft, request.entity_id, graph.name)
         found_ids.append(row.id)
-        name, entity_type = request.name or name_or_id(row), request.entity_type or row.type
+        name, entity_type = request.name or get_node_name_or_id(row), request.entity_type or row.type
         others = [each.id for each in draft.find(name) if each.type == entity_type and each.id != row.id]
         if others and request.name is not None:
             raise Conflict(
@@ -263,7 +270,7 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
         row = rows.node(found_ids[0])
         if row is None:
             raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
-        return UpdatedEntity(**entity_fields(row), sequence=report.sequence)
+        return UpdatedEntity(**build_named_entity_fields(row), sequence=report.sequence)
 
     return _write_by_names(graph, decide, answer, len(request.description or "") + 1_000)
 
@@ -361,11 +368,13 @@ def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityNeigh
             found = rows.nodes(depths)
             nodes = [
                 EntityWithMemories(
-                    **entity_fields(found[each]), depth=depth, **_memory_fields(store, rows, each, request, now)
+                    **build_named_entity_fields(found[each]),
+                    depth=depth,
+                    **_memory_fields(store, rows, each, request, now),
                 )
                 for each, depth in depths.items()
             ]
-            sequence, relations = rows.at, edges_to_relations(store, rows, around.between(depths))
+            sequence, relations = rows.at, convert_edges_to_entity_relations(store, rows, around.between(depths))
         if request.touch and graph.graphs.caller.has_role("write"):
             _record_uses(store, nodes, now)
         return EntityNeighborhoodAnswer(nodes=nodes, edges=relations, truncated=truncated, sequence=sequence)
@@ -458,14 +467,14 @@ def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Fut
 
     def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
-            key = resolve_relation_key(draft, each)
+            key = resolve_relation_ends_to_edge_key(draft, each)
             made.append(put_relation(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
     def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateRelationsAnswer:
         found = rows.edges([put.key for put, _ in made])
-        relations = edges_to_relations(store, rows, [found[put.key] for put, _ in made])
+        relations = convert_edges_to_entity_relations(store, rows, [found[put.key] for put, _ in made])
         created_relations = [
             CreatedRelation(**msgspec.structs.asdict(relation), outcome=outcome, sequence=report.sequence)
             for relation, (_, outcome) in zip(relations, made, strict=True)
@@ -604,7 +613,7 @@ def _relations_of(rows: RowsSnapshot, entity: str) -> Iterator[EdgeRow]:
         yield from (edge for edge in rows.rows_of(found) if outgoing or edge.source != entity)
 
 
-def entity_fields(row: NodeRow) -> dict[str, Any]:
+def build_named_entity_fields(row: NodeRow) -> dict[str, Any]:
     """Return the fields of a `NamedEntity`."""
     metadata: dict[str, Any] = decode_json(row.attributes, dict[str, Any])
     aliases = parse_entity_aliases(row.attributes)
@@ -612,7 +621,7 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
         metadata.pop(ALIASES_ATTRIBUTE)
     return {
         "id": row.id,
-        "name": name_or_id(row),
+        "name": get_node_name_or_id(row),
         "entity_type": row.type,
         "description": row.content,
         "metadata": metadata,
@@ -623,7 +632,9 @@ def entity_fields(row: NodeRow) -> dict[str, Any]:
     }
 
 
-def edges_to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[EdgeRow]) -> list[EntityRelation]:
+def convert_edges_to_entity_relations(
+    store: OpenStore, rows: RowsSnapshot, edges: Sequence[EdgeRow]
+) -> list[EntityRelation]:
     """Return relations in the form of the answer."""
     half_life, now = memory_half_lives_from_settings(store.description.memory).of(), now_in_microseconds()
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
@@ -635,9 +646,9 @@ def edges_to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[Edg
         return EntityRelation(
             id=edge_id(edge.key),
             source=edge.source,
-            source_name=name_or_id(ends[edge.source]),
+            source_name=get_node_name_or_id(ends[edge.source]),
             target=edge.target,
-            target_name=name_or_id(ends[edge.target]),
+            target_name=get_node_name_or_id(ends[edge.target]),
             relation_type=edge.relation_type,
             strength=edge.weight,
             confidence=confidence,
@@ -653,7 +664,7 @@ def edges_to_relations(store: OpenStore, rows: RowsSnapshot, edges: Sequence[Edg
     return [relation(edge) for edge in edges]
 
 
-def create_entity(graph: StoreHandle, request: EntityInput) -> Future[CreatedEntity]:
+def create_entity(graph: StoreHandle, request: EntityInput) -> Future[CreatedOrUpdatedEntity]:
     """Create an entity, or update the one of that name and type; create the store if it does not exist.
 
     Names are compared ignoring case, whitespace and letter forms. An untyped entity receives the type. Raises
@@ -673,7 +684,7 @@ def create_relation(graph: StoreHandle, request: RelationInput) -> Future[Create
     return map_future(made, lambda answer: answer.relations[0])
 
 
-def merge_entities(graph: StoreHandle, request: MergeNodeRequest) -> Future[MergeAnswer]:
+def merge_entities(graph: StoreHandle, request: MergeNodeIntoAnotherRequest) -> Future[NodeMergeAnswer]:
     """Merge an entity into another one, each by id or name; memories about either are then about the merged one.
 
     Both names refer to the remaining entity. The merge can be undone like that of any two nodes. Raises the errors of a

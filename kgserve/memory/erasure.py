@@ -27,11 +27,11 @@ from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.projections.indexed_text import IndexedText
-from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.schedule import ProjectionClosing
+from kgserve.projections.indexed_text import IndexedEntityText
 from kgserve.projections.text_index_base import StoreTextIndex
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.update_scheduler import ProjectionStepAbandoned
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.write_batch import KIND_CONSOLIDATION, KIND_REFLECTION, NodeUpsert, WriteBatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -61,7 +61,7 @@ class StoreErasureManager:
 
     of_copies = False
 
-    def __init__(self, indexer: IndexWorker | None, historian: HistoryWorker | None) -> None:
+    def __init__(self, indexer: TextIndexWorker | None, historian: HistoryWorker | None) -> None:
         self._indexer = indexer
         self._historian = historian
         self._open: dict[str, StoreDataEraser] = {}
@@ -144,7 +144,7 @@ class StoreDataEraser:
                 targets, intention = self._prepare(find)
             except BaseException as error:  # noqa: BLE001  # passed on to the caller
                 done.set_exception(
-                    Unavailable("this store is closing") if isinstance(error, ProjectionClosing) else error
+                    Unavailable("this store is closing") if isinstance(error, ProjectionStepAbandoned) else error
                 )
                 return
             if intention is not None:
@@ -200,7 +200,7 @@ class StoreDataEraser:
         if self._indexes is None:
             return []
         model, indexed = self._indexes.vector.model, self._store.description.indexed_attributes
-        texts = (text for row in rows for text in (IndexedText.of(row), IndexedText.of(row, indexed)))
+        texts = (text for row in rows for text in (IndexedEntityText.of(row), IndexedEntityText.of(row, indexed)))
         meanings = {text.meaning for text in texts if text.meaning}
         return sorted(embedding_cache_key(model, meaning).hex() for meaning in meanings)
 
@@ -227,7 +227,7 @@ class StoreDataEraser:
         while not self._stopping.is_set():
             try:
                 self._clean(intention)
-            except ProjectionClosing:
+            except ProjectionStepAbandoned:
                 break
             except (KgserveError, OSError, sqlite3.Error) as error:
                 log.warning("erasing_failed", store=self._store.name, retry_in=PURGE_RETRY_SECONDS, error=str(error))
@@ -332,9 +332,9 @@ class StoreDataEraser:
                 return
 
     def _check(self) -> None:
-        """Raise ProjectionClosing if the store is closing."""
+        """Raise ProjectionStepAbandoned if the store is closing."""
         if self._stopping.is_set():
-            raise ProjectionClosing
+            raise ProjectionStepAbandoned
 
 
 def _deletion(ids: Sequence[str], puts: Sequence[NodeUpsert]) -> WriteBatch:

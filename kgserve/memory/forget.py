@@ -17,10 +17,10 @@ from typing_extensions import override
 from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future, map_future
-from kgserve.memory.api import RecalledMemory, RecallRequest
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.forget_entity import erase_entity, forget_entity
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.memory_models import RecalledMemory, RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.memory.retain_forget_recall_models import (
     ForgetAnswer,
@@ -29,7 +29,7 @@ from kgserve.memory.retain_forget_recall_models import (
     UnerasedDataLocation,
 )
 from kgserve.memory.serialization import now_in_microseconds
-from kgserve.memory.short_memory_ids import expand_short_ids
+from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.memory.undo_forget_entity import restore_entity
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.journal.journal_reader import JournalReader
@@ -52,7 +52,7 @@ from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
-from kgserve.stores.backup.folder import find_backups_with_commits
+from kgserve.stores.backup.folder_layout import find_backups_with_commits
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
@@ -88,7 +88,7 @@ def forget_memories(graph: StoreHandle, request: ForgetRequest) -> Future[Forget
 
     Raises InvalidInput, Forbidden, and Conflict for a node that is not a memory.
     """
-    request = expand_short_ids(graph, request)
+    request = expand_short_memory_ids(graph, request)
     ids = _requested_ids(request)
     if request.entity is not None:
         operation = restore_entity if request.undo else _erase_entity if request.erase else forget_entity

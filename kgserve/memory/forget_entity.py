@@ -20,27 +20,32 @@ from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.memory.deleted_entities import find_deleted_entity
+from kgserve.memory.deleted_entity_lookup import find_deleted_entity
+from kgserve.memory.entity_name_mentions import NameMentionFinder
 from kgserve.memory.erasure import remove_memories_from_run_records
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
-from kgserve.memory.name_search import NameMatcher
 from kgserve.memory.retain_forget_recall_models import (
     ForgetAnswer,
     ForgetRequest,
-    ForgottenMemory,
     ItemKeptAfterForgetting,
+    MemoryForgottenWithEntity,
 )
-from kgserve.memory.serialization import name_or_id, now_in_microseconds
-from kgserve.platform.text.query_words import FUNCTION_WORDS
+from kgserve.memory.serialization import get_node_name_or_id, now_in_microseconds
+from kgserve.platform.text.function_and_content_words import FUNCTION_WORDS
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.journal.journal_reader import JournalReader
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names, normalize_entity_name
+from kgserve.storage.model.entity_names import (
+    IS_ABOUT_RELATION,
+    UNKNOWN_TYPE,
+    list_entity_names_and_aliases,
+    normalize_entity_name,
+)
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, edge_id
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
-from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
@@ -60,8 +65,8 @@ class EntityToForget(msgspec.Struct, frozen=True):
     """
 
     ids: tuple[str, ...]
-    names: NameMatcher
-    own_names: NameMatcher
+    names: NameMentionFinder
+    own_names: NameMentionFinder
     memories: frozenset[str] = frozenset()
 
 
@@ -90,20 +95,24 @@ def find_entity_to_forget(graph: StoreHandle, store: OpenStore, text: str) -> En
             raise Conflict(f"node {text!r} is a memory: send its id as entity_id or ids")
         if row is not None:
             merged = _list_merged_entities(rows, row.id)
-            names = [name for each in (row, *merged) for name in (*list_entity_names(each), name_or_id(each))]
+            names = [
+                name
+                for each in (row, *merged)
+                for name in (*list_entity_names_and_aliases(each), get_node_name_or_id(each))
+            ]
             ids = (row.id, *(each.id for each in merged))
-            return EntityToForget(ids, NameMatcher(names), NameMatcher(_list_own_names(draft, names, ids)))
+            return EntityToForget(ids, NameMentionFinder(names), NameMentionFinder(_list_own_names(draft, names, ids)))
     deleted = None
     with suppress(Gone):
         deleted = find_deleted_entity(graph.graphs.historian, store, text, has_memories=False)
     if deleted is None:
-        return EntityToForget((), NameMatcher((text,)), NameMatcher((text,)))
+        return EntityToForget((), NameMentionFinder((text,)), NameMentionFinder((text,)))
     names = [*deleted.names, text]
     with store.reading() as rows:
         draft = MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds()))
-        own = NameMatcher(_list_own_names(draft, names, ()))
+        own = NameMentionFinder(_list_own_names(draft, names, ()))
         memories = frozenset(filter(rows.has, deleted.memories))
-    return EntityToForget((deleted.entity.id,), NameMatcher(names), own, memories)
+    return EntityToForget((deleted.entity.id,), NameMentionFinder(names), own, memories)
 
 
 def _list_merged_entities(rows: RowsSnapshot, entity: str) -> list[NodeRow]:
@@ -126,7 +135,11 @@ def _list_own_names(draft: MemoryWriteBatchDraft, names: Iterable[str], ids: tup
         if wanted in FUNCTION_WORDS or (wanted.isascii() and len(wanted) < MIN_NAME_CHARS):
             continue
         others = draft.find_current_nodes(row.id for row in draft.ahead.nodes_named(name))
-        if not any(wanted in map(normalize_entity_name, list_entity_names(row)) for row in others if row.id not in ids):
+        if not any(
+            wanted in map(normalize_entity_name, list_entity_names_and_aliases(row))
+            for row in others
+            if row.id not in ids
+        ):
             yield name
 
 
@@ -187,7 +200,7 @@ class EntityDeletionPlan:
         for row in kept_nodes:
             run = self._runs.get(row.id)
             if run is None or self._entity.names.is_in(run.attributes or ""):
-                self._kept.append(_keep(row.id, "node", row.content or name_or_id(row), "names it"))
+                self._kept.append(_keep(row.id, "node", row.content or get_node_name_or_id(row), "names it"))
         self._kept += (*self._kept_edges(rows), *self._inbound)
         edges = (edge.key for each in self._removed for edge in (*rows.outgoing(each), *rows.incoming(each)))
         self._relations = len({*edges})
@@ -233,7 +246,7 @@ class EntityDeletionPlan:
         entities |= dict.fromkeys(each for each in self.former.deleted if each in self._entity.ids)
         shared = sum(1 for row in memories if row.id in self._also_about)
         preview = [
-            ForgottenMemory(
+            MemoryForgottenWithEntity(
                 id=row.id,
                 content=row.content[:MAX_SIMILAR_CONTENT_CHARS],
                 also_about=self._also_about.get(row.id, []),
@@ -265,7 +278,9 @@ class EntityDeletionPlan:
     def _decide_memory(self, rows: RowsSnapshot, row: NodeRow) -> None:
         """Decide whether a memory that is about the entity, or names it, is deleted."""
         subjects = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == IS_ABOUT_RELATION]
-        others = [name_or_id(each) for each in rows.nodes(subjects).values() if each.id not in self._entity.ids]
+        others = [
+            get_node_name_or_id(each) for each in rows.nodes(subjects).values() if each.id not in self._entity.ids
+        ]
         is_linked = len(others) < len(subjects) or row.id in self._entity.memories
         is_named = self._entity.names.is_in_node(row)
         if not is_linked and not self._entity.own_names.is_in_node(row):

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.graph.former_versions import sort_by_validity, validity_end, validity_start
+from kgserve.graph.former_versions import sort_versions_by_validity_start, validity_end, validity_start
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.platform.text.text_equality import text_hash
+from kgserve.platform.text.text_equality import hash_normalized_text
 from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
@@ -40,7 +40,7 @@ class TimedFact(NamedTuple):
 
 
 class FactInsertionResult(NamedTuple):
-    """Result of placing a fact: `id` is the head or a former version.
+    """Result of inserting a fact among the versions of a memory: `id` is the head or a former version.
 
     `is_new` is false if all of it was known; `kept` is the version that preserves the head's previous state, if any.
     """
@@ -51,16 +51,16 @@ class FactInsertionResult(NamedTuple):
     kept: str = ""
 
 
-def list_former_versions(draft: MemoryWriteBatchDraft, head: str) -> list[NodeRow]:
+def list_superseded_memory_versions(draft: MemoryWriteBatchDraft, head: str) -> list[NodeRow]:
     """Return the former versions of a head, oldest first."""
     found = map(draft.node, draft.sources(head, VERSION_OF_RELATION))
     versions = [row for row in found if row is not None and (row.extras or NO_EXTRAS).ended == REASON_SUPERSEDED]
-    return sort_by_validity(versions)
+    return sort_versions_by_validity_start(versions)
 
 
 def check_memory_validity_overlap(draft: MemoryWriteBatchDraft, head: NodeRow) -> None:
     """Raise Conflict when the validity of a memory overlaps that of a former version."""
-    for version in list_former_versions(draft, head.id):
+    for version in list_superseded_memory_versions(draft, head.id):
         start = max((at for row in (head, version) if (at := validity_start(row)) is not None), default=None)
         end = min((at for row in (head, version) if (at := validity_end(row)) is not None), default=None)
         if start is None or end is None or start < end:
@@ -75,14 +75,14 @@ def _span(row: NodeRow) -> str:
     return " ".join(f"{word} {format_time(at)}" for word, at in bounds if at is not None) or "at all times"
 
 
-def insert_fact(draft: MemoryWriteBatchDraft, head: NodeRow, fact: TimedFact) -> FactInsertionResult:
+def insert_fact_as_memory_version(draft: MemoryWriteBatchDraft, head: NodeRow, fact: TimedFact) -> FactInsertionResult:
     """Insert a fact among the versions of a memory. Raises Conflict when the id is too long for a version id."""
-    former = list_former_versions(draft, head.id)
+    former = list_superseded_memory_versions(draft, head.id)
     same = next((row for row in (head, *former) if validity_start(row) == fact.start), None)
     if same is not None:
         return _replace_statement(draft, same, fact, _next_start((head, *former), fact.start))
     start = validity_start(head)
-    if start is None and text_hash(head.content) == text_hash(fact.put.content or ""):
+    if start is None and hash_normalized_text(head.content) == hash_normalized_text(fact.put.content or ""):
         return _set_start(draft, head, fact)
     if start is None and fact.end is not None and fact.end <= draft.ahead.now:
         return _insert_before_head(draft, head, former, fact)
@@ -95,7 +95,10 @@ def _replace_statement(
     draft: MemoryWriteBatchDraft, row: NodeRow, fact: TimedFact, following: int | None
 ) -> FactInsertionResult:
     """Replace the version that begins at the same time; a version of zero length would never be valid."""
-    same_text, known_end = text_hash(row.content) == text_hash(fact.put.content or ""), validity_end(row)
+    same_text, known_end = (
+        hash_normalized_text(row.content) == hash_normalized_text(fact.put.content or ""),
+        validity_end(row),
+    )
     end = known_end if fact.end is None else fact.end if following is None else min(fact.end, following)
     _put_fact(draft, row.id, fact.put, valid_from=fact.start, valid_to=end)
     if same_text:

@@ -9,7 +9,7 @@ from kgserve.errors import NotFound
 from kgserve.graph.graph_reader import GraphReader, query_memory_hierarchy
 from kgserve.graph.request_validation import require_valid_identifier
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.associations import list_entities_of_memories
+from kgserve.memory.entity_associations import list_entities_of_memories
 from kgserve.memory.hierarchy_models import (
     DescendantMemoriesRequest,
     MemoryAncestorOrDescendant,
@@ -17,7 +17,7 @@ from kgserve.memory.hierarchy_models import (
     MemoryParentChainRequest,
 )
 from kgserve.memory.memory_crud import find_active_memory, require_memory
-from kgserve.memory.serialization import build_memory_fields
+from kgserve.memory.serialization import build_memory_answer_fields
 from kgserve.projections.memory_index.confidence_decay import memory_half_lives_from_settings
 from kgserve.projections.memory_index.hierarchy import MemoryAtDepth
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -98,6 +98,6 @@ def to_memories_with_depth(
         if row is None:
             raise NotFound(f"memory {memory_id!r} is no longer known in its past state")
         access, parent = accesses.get(memory_id), above.get(memory_id)
-        fields = build_memory_fields(half_lives, row, access, about.get(memory_id, ()), reader.now, parent)
+        fields = build_memory_answer_fields(half_lives, row, access, about.get(memory_id, ()), reader.now, parent)
         found.append(MemoryAncestorOrDescendant(**fields, depth=depth))
     return found

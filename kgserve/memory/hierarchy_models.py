@@ -13,7 +13,14 @@ from msgspec import Meta, field
 
 from kgserve.errors import Conflict
 from kgserve.graph.request_bodies import AsOfText
-from kgserve.memory.api import EPISODE_LAYER, LAYER_TYPES, MAX_PAGE_MEMORIES, Memory, NodeIdText, ReadMemoryQuery
+from kgserve.memory.memory_models import (
+    EPISODE_LAYER,
+    LAYER_TYPES,
+    MAX_PAGE_MEMORIES,
+    Memory,
+    NodeIdText,
+    ReadMemoryQuery,
+)
 from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow

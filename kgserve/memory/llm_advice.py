@@ -11,21 +11,21 @@ import msgspec
 
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import RecallRequest
 from kgserve.memory.extraction.background_llm_extractor import StoreExtractionWorker
-from kgserve.memory.extraction.llm.chat_completions_client import NoUsableAnswer
+from kgserve.memory.extraction.llm.chat_completions_client import NoUsableLlmAnswer
 from kgserve.memory.extraction.llm.prompts import (
     MAX_ADVICE_MEMBERS,
     MAX_ADVICE_MEMORY_CHARS,
     MAX_ADVICE_PROPOSALS,
-    ProposalAdvice,
-    build_advice_question,
+    LlmProposalAdvice,
+    build_proposal_advice_question,
     build_question_over_memories,
     parse_advice,
     parse_llm_answer_with_citations,
 )
+from kgserve.memory.memory_models import RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
-from kgserve.memory.reflect_models import MemoryReflectionAnswer, MemoryReflectionRequest, ReflectionProposal
+from kgserve.memory.reflect_models import OrganizeMemoriesAnswer, OrganizeMemoriesRequest, ReflectionProposal
 from kgserve.stores.open_store import OpenStore
 
 MAX_ANSWER_MEMORIES = 20
@@ -36,9 +36,9 @@ MAX_ANSWER_CONTEXT_TOKENS = 4_000
 def answer_question_from_memories(
     graph: StoreHandle,
     extraction: StoreExtractionWorker,
-    request: MemoryReflectionRequest,
-    found: MemoryReflectionAnswer,
-) -> MemoryReflectionAnswer:
+    request: OrganizeMemoriesRequest,
+    found: OrganizeMemoriesAnswer,
+) -> OrganizeMemoriesAnswer:
     """Answer a question from memories, into `found`. Raises InvalidInput and Unavailable."""
     if request.query is None:
         raise InvalidInput("`query` is required when `answer` is true")
@@ -58,7 +58,7 @@ def answer_question_from_memories(
     reply = extraction.ask_now(build_question_over_memories(request.query, shown))
     try:
         reply_answer = parse_llm_answer_with_citations(reply.text)
-    except NoUsableAnswer as trouble:
+    except NoUsableLlmAnswer as trouble:
         raise Unavailable(f"the language model returned no usable answer: {trouble.message}", retry_after=5) from None
     found.answer = reply_answer.answer
     found.used = [by_label[label].id for label in dict.fromkeys(reply_answer.used) if label in by_label]
@@ -85,15 +85,15 @@ def add_llm_advice_to_proposals(
         for kind in ("concept", "contradiction")
     )
     try:
-        advice = parse_advice(extraction.ask_now(build_advice_question(concepts, contradictions)).text)
-    except (NoUsableAnswer, Unavailable):
+        advice = parse_advice(extraction.ask_now(build_proposal_advice_question(concepts, contradictions)).text)
+    except (NoUsableLlmAnswer, Unavailable):
         return [*proposals]
     by_number = {each.number: each for each in advice}
     numbers = {each.number for each in asked} & by_number.keys()
     return [_with(each, by_number[each.number]) if each.number in numbers else each for each in proposals]
 
 
-def _with(proposal: ReflectionProposal, advice: ProposalAdvice) -> ReflectionProposal:
+def _with(proposal: ReflectionProposal, advice: LlmProposalAdvice) -> ReflectionProposal:
     if proposal.kind == "concept":
         name = (advice.name or "").strip()
         return msgspec.structs.replace(proposal, name=name) if name else proposal

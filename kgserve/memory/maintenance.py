@@ -14,17 +14,17 @@ from typing_extensions import override
 
 from kgserve.errors import KgserveError
 from kgserve.memory import pruning
-from kgserve.memory.api import MemoryMergeSuggestion
 from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import ConsolidationRunInProgress
+from kgserve.memory.consolidation.apply import RunningConsolidation
 from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
 from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, ConsolidationPlan, ConsolidationRunRecord
+from kgserve.memory.memory_models import MemoryMergeSuggestion
 from kgserve.platform.timestamps import format_time, parse_stored_time
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest
-from kgserve.projections.indexer import IndexWorker
-from kgserve.projections.schedule import ProjectionThread
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.update_scheduler import ProjectionThread
 from kgserve.projections.workers import PeriodicProjectionWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.model.change_set import ChangeSet
@@ -170,7 +170,7 @@ class StoreMemoryMaintenance(BackgroundProjection):
             suggestions=[MemoryMergeSuggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
         )
         if plan.clusters or suggested or noted:
-            run = ConsolidationRunInProgress(apply.generate_consolidation_run_id(now), record)
+            run = RunningConsolidation(apply.generate_consolidation_run_id(now), record)
             left, report = apply.merge_memory_clusters(self.open_store, run, plan.clusters, self._pause)
             done = len(plan.clusters) - len(left)
             log.info("memories_consolidated", store=self.open_store.name, clusters=done, sequence=report.sequence)
@@ -185,7 +185,7 @@ class StoreMemoryMaintenance(BackgroundProjection):
 class MemoryMaintenance(PeriodicProjectionWorker[OpenStore, StoreMemoryMaintenance]):
     """Companion of the pool: maintains the memories of every open store."""
 
-    def __init__(self, indexer: IndexWorker | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
+    def __init__(self, indexer: TextIndexWorker | None = None, tick: float = MAINTENANCE_INTERVAL_SECONDS) -> None:
         """Create the maintenance; `indexer` enables comparison by vectors, `tick` is in seconds."""
         self._indexer = indexer
         super().__init__(ProjectionThread("keeper"), "keeper-reminder", tick)

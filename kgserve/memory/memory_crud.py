@@ -27,7 +27,14 @@ from kgserve.graph.request_validation import (
     validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import (
+from kgserve.memory.deduplication import MemoryDeduplicator, MemoryStoreResult, ValidatedMemoryInput
+from kgserve.memory.extraction.fact_marks import (
+    EnqueueExtractionRequest,
+    ExtractionQueueAnswer,
+    can_extract_facts_from_node,
+)
+from kgserve.memory.former_memory_versions import check_memory_validity_overlap
+from kgserve.memory.memory_models import (
     LAYER_TYPES,
     MAX_SIMILAR_MEMORIES,
     MIN_REPORTED_SIMILARITY,
@@ -48,20 +55,17 @@ from kgserve.memory.api import (
     UpdatedMemory,
     UpdateMemoryRequest,
 )
-from kgserve.memory.deduplication import Deduplicator, MemoryStoreResult, ValidatedMemoryInput
-from kgserve.memory.extraction.marks import ExtractionQueueAnswer, ExtractionQueueRequest, can_extract_facts
-from kgserve.memory.former_memory_versions import check_memory_validity_overlap
 from kgserve.memory.nonblocking_reads import require_small_neighbourhood
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds, record_memory_use
-from kgserve.memory.short_memory_ids import expand_short_ids
+from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.platform.idempotency import generate_node_id
-from kgserve.platform.text.text_equality import find_text_difference
+from kgserve.platform.text.text_equality import find_text_difference_kind
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.memory_index.entries import MemoryMetadata
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
-from kgserve.projections.recent_vectors import RecentVectors
+from kgserve.projections.recent_vectors import RecentVectorBuffer
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE, IS_ABOUT_RELATION
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeExtrasUpsert, TimestampPut
@@ -69,8 +73,8 @@ from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
+from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
-from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -249,7 +253,7 @@ def store_validated_memories(
     graph: StoreHandle,
     checked: Sequence[ValidatedMemory],
     answer: Callable[[MemoryBatchStoreOutcome], T],
-    make: Callable[[PendingCommitGroupState, RecentVectors], Deduplicator] = Deduplicator,
+    make: Callable[[PendingCommitGroupState, RecentVectorBuffer], MemoryDeduplicator] = MemoryDeduplicator,
     look: Callable[[OpenStore, Sequence[ValidatedMemoryInput]], None] | None = None,
 ) -> Future[T]:
     """Store memories in one commit; create the store if it does not exist.
@@ -257,7 +261,7 @@ def store_validated_memories(
     `make` creates the deduplicator that decides each memory in the writer thread. `look`, if given, is called with the
     store and the memories before that.
     """
-    decided: list[Deduplicator] = []
+    decided: list[MemoryDeduplicator] = []
     stored: list[MemoryStoreResult] = []
     comparisons: list[NewMemoriesWithNeighbours] = []
 
@@ -315,12 +319,12 @@ class NewMemoriesWithNeighbours(msgspec.Struct):
 
     store: OpenStore
     puts: list[ValidatedMemoryInput]
-    recent: RecentVectors
+    recent: RecentVectorBuffer
     near_checked: bool
 
 
 def find_near_existing_memories(
-    indexer: IndexWorker | None, store: OpenStore, checked: Sequence[ValidatedMemory]
+    indexer: TextIndexWorker | None, store: OpenStore, checked: Sequence[ValidatedMemory]
 ) -> NewMemoriesWithNeighbours:
     """Find existing memories near the ones to store, if the indexes can answer immediately."""
     settings = store.description.memory
@@ -329,7 +333,7 @@ def find_near_existing_memories(
     positions = [at for at, each in enumerate(checked) if not each.is_chosen]
     by_meaning = len(positions) <= MAX_SIMILARITY_BATCH_SIZE or any(puts[at].dedup == "similarity" for at in positions)
     if indexes is None or not indexes.can_embed_queries or not positions or not by_meaning:
-        return NewMemoriesWithNeighbours(store, puts, RecentVectors(), near_checked=False)
+        return NewMemoriesWithNeighbours(store, puts, RecentVectorBuffer(), near_checked=False)
     try:
         vectors = indexes.vectors([puts[at].content for at in positions])
         near = [indexes.memories_near(vector, DEDUP_NEIGHBOURS) for vector in vectors]
@@ -367,7 +371,7 @@ def _similar(
         SimilarMemory(
             id=row.id,
             similarity=round(min(near[row.id], 1.0), 4),
-            differs=find_text_difference(put.content, row.content),
+            differs=find_text_difference_kind(put.content, row.content),
             content=row.content[:MAX_SIMILAR_CONTENT_CHARS],
         )
         for row in islice(active, MAX_SIMILAR_MEMORIES)
@@ -388,7 +392,7 @@ def get_memory(graph: StoreHandle, request: ReadMemoryRequest) -> Memory:
     The id of an absorbed memory returns the one that absorbed it. A former version can be read and does not count as
     used. Raises NotFound, also for a withdrawn memory; list with `ended` to find those.
     """
-    request = expand_short_ids(graph, request)
+    request = expand_short_memory_ids(graph, request)
     block = graph.most_edges is None
     with graph.lease() as store:
         with store.reading() as rows:
@@ -415,7 +419,7 @@ def update_memory(graph: StoreHandle, request: UpdateMemoryRequest) -> Future[Up
     A new `parent_id` replaces the current one. Raises InvalidInput; NotFound; Conflict when the memory changed since
     `based_on_version`, or when the parent would create a cycle or violate the order of layers.
     """
-    request = expand_short_ids(graph, request)
+    request = expand_short_memory_ids(graph, request)
     put = _check_update(request)
     leased: list[OpenStore] = []
 
@@ -461,7 +465,7 @@ def _build_update(
     extras = put.extras
     if request.confidence is not None and extras is not None:
         extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
-    storing = Deduplicator(ahead, RecentVectors())
+    storing = MemoryDeduplicator(ahead, RecentVectorBuffer())
     row = storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
     if request.valid_from is not None or request.valid_to is not None:
         check_memory_validity_overlap(storing, row)
@@ -474,7 +478,7 @@ def _build_update(
     return storing.batch()
 
 
-def _replace_entities(storing: Deduplicator, memory: str, names: Sequence[str]) -> None:
+def _replace_entities(storing: MemoryDeduplicator, memory: str, names: Sequence[str]) -> None:
     current = storing.ahead.about(memory)
     wanted = {storing.entity(name) for name in names}
     for entity in current.keys() - wanted:
@@ -489,7 +493,7 @@ def delete_memory(graph: StoreHandle, request: MemoryIdRequest) -> Future[Delete
 
     Raises Conflict for a node that is not a memory.
     """
-    request = expand_short_ids(graph, request)
+    request = expand_short_memory_ids(graph, request)
 
     def decide(ahead: PendingCommitGroupState) -> WriteBatch:
         row = ahead.node(request.memory_id)
@@ -630,7 +634,7 @@ def _missing(memory_id: str, store: str, row: NodeRow | None) -> str:
 NO_LLM_MESSAGE = "this server has no language model: set KGSERVE_LLM_URL and KGSERVE_LLM_MODEL, and restart it"
 
 
-def queue_memory_extraction(graph: StoreHandle, request: ExtractionQueueRequest) -> ExtractionQueueAnswer:
+def queue_memories_for_llm_extraction(graph: StoreHandle, request: EnqueueExtractionRequest) -> ExtractionQueueAnswer:
     """Queue memories for extraction by the language model: the failed ones, or those in `ids`.
 
     The model processes the queue one text at a time; `stats` reports its progress. A text that was already processed is
@@ -644,7 +648,11 @@ def queue_memory_extraction(graph: StoreHandle, request: ExtractionQueueRequest)
         if request.ids is not None:
             with store.reading() as rows:
                 found = rows.nodes(request.ids)
-            ids = [each for each in dict.fromkeys(request.ids) if each in found and can_extract_facts(found[each])]
+            ids = [
+                each
+                for each in dict.fromkeys(request.ids)
+                if each in found and can_extract_facts_from_node(found[each])
+            ]
             missing = [each for each in dict.fromkeys(request.ids) if each not in ids]
         queued = extraction.requeue(ids)
         return ExtractionQueueAnswer(

@@ -9,17 +9,17 @@ from msgspec.structs import asdict, replace
 
 from kgserve.errors import NotFound
 from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
-from kgserve.graph.as_of_resolution import caught_up_history
+from kgserve.graph.as_of_resolution import get_caught_up_history
 from kgserve.graph.former_versions import is_former_version_id, parse_version_id_sequence
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import Memory, ReadMemoryRequest
-from kgserve.memory.entity_operations import edges_to_relations
+from kgserve.memory.entity_operations import convert_edges_to_entity_relations
 from kgserve.memory.hierarchy import to_memories_with_depth
 from kgserve.memory.hierarchy_models import MemoryDetailsRequest
 from kgserve.memory.memory_crud import get_memory
+from kgserve.memory.memory_models import Memory, ReadMemoryRequest
 from kgserve.memory.relationships import FormerMemory, MemoryDetails, MemoryRelationship
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
-from kgserve.memory.short_memory_ids import expand_short_ids
+from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
@@ -28,8 +28,8 @@ from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
 from kgserve.storage.model.merge_redirects import is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import is_live_memory
-from kgserve.storage.rows.node_edge_pages import exclude_edges_of_types
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
+from kgserve.storage.rows.edge_pages import exclude_edges_of_types
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -46,7 +46,7 @@ def get_memory_details(graph: StoreHandle, request: MemoryDetailsRequest) -> Mem
     The id of a version, as listed by a history, returns that version, which `belongs_to` the memory. Memories count as
     used, versions do not; nor with `touch` false or a read-only key. Raises NotFound.
     """
-    request = expand_short_ids(graph, request)
+    request = expand_short_memory_ids(graph, request)
     with graph.lease() as store:
         with store.reading() as rows:
             head = _head(rows, request.memory_id)
@@ -64,7 +64,7 @@ def _whole(store: OpenStore, memory: Memory) -> MemoryDetails:
         return MemoryDetails(
             **asdict(memory),
             parent=None
-            if above is None or not is_live_memory(above)
+            if above is None or not is_current_unwithdrawn_memory(above)
             else build_memories_from_rows(store, rows, [above], now)[0],
             children=memories.count_children(memory_id, now),
             relationships=_relationships(store, rows, memory_id, now),
@@ -106,12 +106,14 @@ def _relationships(store: OpenStore, rows: RowsSnapshot, memory_id: str, now: in
             created_at=each.created_at,
             updated_at=each.updated_at,
         )
-        for each in edges_to_relations(store, rows, joining[:MAX_SHOWN_RELATIONSHIPS])
+        for each in convert_edges_to_entity_relations(store, rows, joining[:MAX_SHOWN_RELATIONSHIPS])
     ]
 
 
 def _is_active(row: NodeRow | None) -> bool:
-    return row is not None and (is_live_memory(row) if row.is_memory else not is_node_never_valid(row.extras))
+    return row is not None and (
+        is_current_unwithdrawn_memory(row) if row.is_memory else not is_node_never_valid(row.extras)
+    )
 
 
 # Versions
@@ -122,7 +124,7 @@ def _head(rows: RowsSnapshot, memory_id: str) -> NodeRow | None:
     if rows.has(memory_id) or not is_former_version_id(memory_id):
         return None
     row = rows.node(memory_id.rpartition("@")[0])
-    return row if is_live_memory(row) else None
+    return row if is_current_unwithdrawn_memory(row) else None
 
 
 def _version(graph: StoreHandle, store: OpenStore, head: NodeRow, version_id: str) -> MemoryDetails:
@@ -131,7 +133,7 @@ def _version(graph: StoreHandle, store: OpenStore, head: NodeRow, version_id: st
     if sequence == head.sequence and version_id == f"{head.id}@{sequence}":
         found = _whole(store, get_memory(graph, ReadMemoryRequest(memory_id=head.id, touch=False)))
         return replace(found, id=version_id, belongs_to=head.id)
-    follower = caught_up_history(graph.graphs.historian, store)
+    follower = get_caught_up_history(graph.graphs.historian, store)
     states: Sequence[RowStateInterval[NodeRow]] = follower.look(
         lambda history: history.node_states_after(head.id, sequence - 1, 1)
     )

@@ -16,14 +16,14 @@ import msgspec
 
 from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.graph.search.node_search import (
-    elapsed_ms,
+    compute_elapsed_ms,
     open_search_snapshot_when_indexed,
     stores_to_search,
     without_minimum_sequence,
 )
 from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import DeletedEntity, RecallAnswer, RecalledMemory, RecallRequest
+from kgserve.memory.memory_models import RecallAnswer, RecalledMemory, RecallRequest, StillReferencedDeletedEntity
 from kgserve.memory.recall import (
     MemoryRecall,
     RecallPage,
@@ -67,7 +67,7 @@ def recall_best_memories(graph: StoreHandle, request: RecallRequest) -> RecallAn
     with graph.pool.observation.span("recall", attributes):
         recall_from = _recall_several if request.also else _recall_one
         answer = recall_from(graph, request, time.monotonic() + RECALL_INDEX_TIMEOUT_SECONDS, touch=touch)
-    answer.took_ms = elapsed_ms(started)
+    answer.took_ms = compute_elapsed_ms(started)
     return answer
 
 
@@ -111,7 +111,7 @@ class _StoreRecall(NamedTuple):
     now: int
     degraded: bool
     sequence: int
-    deleted_entity: DeletedEntity | msgspec.UnsetType
+    deleted_entity: StillReferencedDeletedEntity | msgspec.UnsetType
 
 
 def _recall_several(graph: StoreHandle, request: RecallRequest, until: float, *, touch: bool) -> RecallAnswer:
@@ -194,7 +194,7 @@ def _recall_part(
         )
 
 
-def _deleted_in_all(parts: Sequence[_StoreRecall]) -> DeletedEntity | msgspec.UnsetType:
+def _deleted_in_all(parts: Sequence[_StoreRecall]) -> StillReferencedDeletedEntity | msgspec.UnsetType:
     """Return the requested entity if every store that knows it has deleted it."""
     deleted = [part.deleted_entity for part in parts]
     return msgspec.UNSET if msgspec.UNSET in deleted or not deleted else deleted[0]

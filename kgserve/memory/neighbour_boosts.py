@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
-from kgserve.memory.associations import EntityMemoryLookup
+from kgserve.memory.entity_associations import EntityMemoryLookup
 from kgserve.memory.recall_scoring import (
     CHILD_BOOST,
     MAX_BOOSTED_PER_SOURCE,

@@ -1,4 +1,4 @@
-"""Bound of the cost of reading one memory or entity on the event loop."""
+"""Non-blocking reads of one memory or entity on the event loop: the bound of their cost."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph.as_of_resolution import parse_valid_at
 from kgserve.graph.request_validation import ValidationErrorCollector, parse_attribute_filter_json, parse_filter_time
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import MAX_PAGE_OFFSET, DeletedEntity, MemoryListQuery, MemoryPage
-from kgserve.memory.deleted_entities import find_deleted_entity
+from kgserve.memory.deleted_entity_lookup import find_deleted_entity
 from kgserve.memory.entity_models import (
     EntityListQuery,
     EntityMemoriesRequest,
@@ -22,18 +21,23 @@ from kgserve.memory.entity_models import (
     RelationListQuery,
     RelationPage,
 )
-from kgserve.memory.entity_operations import edges_to_relations, entity_fields, resolve_entity
+from kgserve.memory.entity_operations import (
+    build_named_entity_fields,
+    convert_edges_to_entity_relations,
+    resolve_entity,
+)
 from kgserve.memory.hierarchy import get_active_memory
+from kgserve.memory.memory_models import MAX_PAGE_OFFSET, MemoryListQuery, MemoryPage, StillReferencedDeletedEntity
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
-from kgserve.projections.memory_index.memory_index_reader import RelationFilter
+from kgserve.projections.memory_index.memory_index_reader import EntityRelationFilter
 from kgserve.projections.memory_index.projection import MemoryIndexDamaged
 from kgserve.projections.memory_index.query_planner import MAX_SORTED_MEMORIES, MemoryPageStart, MemorySortKey
 from kgserve.storage.model.attribute_filters import AttributeCondition, matches_attribute_conditions
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter, NodeFilter
 from kgserve.storage.model.node_edge_rows import EdgeKey
-from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -66,7 +70,7 @@ def list_memories(graph: StoreHandle, request: MemoryListQuery) -> MemoryPage:
     wanted = _build_filter(request, start.now)
     conditions = parse_attribute_filter_json(request.metadata, "metadata")
     with graph.lease() as store:
-        deleted: DeletedEntity | msgspec.UnsetType = msgspec.UNSET
+        deleted: StillReferencedDeletedEntity | msgspec.UnsetType = msgspec.UNSET
         if request.entity:
             wanted, deleted = _restrict_to_entity(graph, store, wanted, request.entity)
         if request.under:
@@ -85,7 +89,7 @@ def list_memories(graph: StoreHandle, request: MemoryListQuery) -> MemoryPage:
 
 def _restrict_to_entity(
     graph: StoreHandle, store: OpenStore, wanted: MemoryFilter, text: str
-) -> tuple[MemoryFilter, DeletedEntity | msgspec.UnsetType]:
+) -> tuple[MemoryFilter, StillReferencedDeletedEntity | msgspec.UnsetType]:
     """Restrict a filter to an entity; also return the entity if it was deleted. Raises NotFound and Conflict."""
     try:
         return msgspec.structs.replace(wanted, entity=resolve_entity(store, text, graph.name)), msgspec.UNSET
@@ -179,13 +183,13 @@ def list_entities(graph: StoreHandle, request: EntityListQuery) -> EntityPage:
             found = rows.nodes(page.ids)
             if len(found) != len(page.ids):
                 raise MemoryIndexDamaged("it refers to a missing entity")
-            entities = [NamedEntity(**entity_fields(row)) for row in found.values()]
+            entities = [NamedEntity(**build_named_entity_fields(row)) for row in found.values()]
             return EntityPage(entities=entities, next_cursor=None if page.next is None else _encode_cursor(page.next))
 
         return store.memories.ask(look)
 
 
-def list_relations(graph: StoreHandle, request: RelationListQuery) -> RelationPage:
+def list_entity_and_memory_relations(graph: StoreHandle, request: RelationListQuery) -> RelationPage:
     """Return a page of the current relations between named entities and memories, by ends and types.
 
     A page ends after examining 20,000 relations: it may be short or empty and still have a `next_cursor`. Raises
@@ -193,7 +197,7 @@ def list_relations(graph: StoreHandle, request: RelationListQuery) -> RelationPa
     """
     after = _decode_cursor(request.cursor, EdgeKey, None)
     with graph.lease() as store:
-        wanted = RelationFilter(
+        wanted = EntityRelationFilter(
             now_in_microseconds(),
             _resolve_end(store, request.source, graph.name) if request.source else "",
             _resolve_end(store, request.target, graph.name) if request.target else "",
@@ -206,7 +210,7 @@ def list_relations(graph: StoreHandle, request: RelationListQuery) -> RelationPa
             found = rows.edges(page.keys)
             if len(found) != len(page.keys):
                 raise MemoryIndexDamaged("it refers to a missing relation")
-            relations = edges_to_relations(store, rows, [*found.values()])
+            relations = convert_edges_to_entity_relations(store, rows, [*found.values()])
             return RelationPage(
                 relations=relations, next_cursor=None if page.next is None else _encode_cursor(page.next)
             )
@@ -221,7 +225,7 @@ def _resolve_end(store: OpenStore, text: str, name: str) -> str:
     except NotFound:
         with store.reading() as rows:
             row = rows.node(resolve_merge_redirect(rows, text))
-        if is_live_memory(row):
+        if is_current_unwithdrawn_memory(row):
             return row.id
         raise
 

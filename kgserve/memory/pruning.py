@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from kgserve.memory.api import CONCEPT_LAYER
 from kgserve.memory.consolidation.candidates import (
     MEMORY_JOB_TIMEOUT_SECONDS,
     PauseFunction,
     attach_effective_confidence,
 )
 from kgserve.memory.consolidation.plan import is_pinned_memory
+from kgserve.memory.memory_models import CONCEPT_LAYER
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.confidence_decay import confidence_stated_at
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition
@@ -25,7 +25,7 @@ from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_PRUNED, build_memory_soft_delete_upsert, is_memory_active_at
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
-from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
+from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 

@@ -27,22 +27,22 @@ from kgserve.graph.search.conversation_turn_scores import (
     ScoredConversationTurns,
     score_conversation_turns,
 )
-from kgserve.graph.search.hybrid_rank import NO_TURNS, select_top_hits_per_list
+from kgserve.graph.search.hybrid_rank import NO_TURNS, select_conversation_turn_seed_ids
 from kgserve.graph.search.node_search import StoreSearchSnapshot
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, NeighbourWeights
 from kgserve.graph.search.search_notices import SearchNotices
-from kgserve.graph.weighted_nodes import WeightedIntersection, WeightedNodes, WeightsByNodeId
-from kgserve.memory.api import (
+from kgserve.graph.weighted_nodes import WeightedNodes, WeightedNodesIntersection, WeightsByNodeId
+from kgserve.memory.entity_associations import EntityMemoryLookup
+from kgserve.memory.hierarchy import require_active_memory
+from kgserve.memory.memory_models import (
     DEFAULT_IMPORTANCE,
     MAX_RECALL_LIMIT,
-    DeletedEntity,
     EntityWithRelevance,
     Memory,
     RecalledMemory,
     RecallRequest,
+    StillReferencedDeletedEntity,
 )
-from kgserve.memory.associations import EntityMemoryLookup
-from kgserve.memory.hierarchy import require_active_memory
 from kgserve.memory.neighbour_boosts import NeighbourBoosts
 from kgserve.memory.recall_scoring import (
     MAX_BOOSTING_HITS,
@@ -61,13 +61,13 @@ from kgserve.memory.recall_scoring import (
     score_memory_by_entity_path,
     to_scored_memories,
 )
-from kgserve.memory.serialization import build_memory_fields, record_memory_use
-from kgserve.platform.text import query_words as words
+from kgserve.memory.serialization import build_memory_answer_fields, record_memory_use
+from kgserve.platform.text import function_and_content_words as words
 from kgserve.platform.text.query_analyzer import compute_query_word_coverage
 from kgserve.platform.text.text_equality import fingerprint_wording
 from kgserve.platform.timestamps import complete_time_to_rfc3339, format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, MemoryFacets
+from kgserve.projections.indexed_text import EntityFilterableFields, EntitySearchFilter, MemoryFilterableFields
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.memory_index import confidence_decay
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_NEXT
@@ -196,7 +196,7 @@ class PostIndexMemoryFilter:
                 self._record(key, confidence, memory.importance, "" if holds else memory.ended or "not_valid")
 
     def _matches_filter(self, memory: MemoryMetadata) -> bool:
-        marks = EntityFacets(marks=MemoryFacets(memory.created, memory.layer, memory.source))
+        marks = EntityFilterableFields(marks=MemoryFilterableFields(memory.created, memory.layer, memory.source))
         return self._but_tags.passes(memory.id, memory.type, marks)
 
     def _half_life(self, memory_type: str) -> int | None:
@@ -227,7 +227,7 @@ class RecallPage(NamedTuple):
 
 
 class MemoryRecall:
-    """One recall from one store."""
+    """One recall of memories from one store, which filters and ranks them for a request."""
 
     def __init__(
         self,
@@ -365,14 +365,14 @@ class MemoryRecall:
         )
 
     @property
-    def deleted_entity(self) -> DeletedEntity | msgspec.UnsetType:
+    def deleted_entity(self) -> StillReferencedDeletedEntity | msgspec.UnsetType:
         """The requested entity, if it was deleted."""
         return msgspec.UNSET if self._about.deleted is None else self._about.deleted.entity
 
     def _restrict_to(self, memories: WeightedNodes) -> None:
         """Restrict the results to some memories: by an id filter if they are few, else by a check of each."""
         before = self._filter.among
-        self._filter.among = memories if before is None else WeightedIntersection(before, memories)
+        self._filter.among = memories if before is None else WeightedNodesIntersection(before, memories)
         if len(memories) <= MAX_NAMED_MEMORIES:
             ids = frozenset(memories.first(MAX_NAMED_MEMORIES))
             ids = ids if self._only.ids is None else ids & self._only.ids
@@ -452,7 +452,7 @@ class MemoryRecall:
     def _with_turns(self, words: ScoresById, meaning: ScoresById) -> list[ScoredMemory]:
         """Combine both scores; turns of conversations are scored with the turns around them, as in a search."""
         meaning |= self._similarities(key for key in words if key not in meaning)
-        around = self.searched.reader.turns_around(select_top_hits_per_list(words, meaning))
+        around = self.searched.reader.turns_around(select_conversation_turn_seed_ids(words, meaning))
         turns = self._score_turns(around, words, meaning) if around else NO_TURNS
         matches = (
             score_fusion.fuse_scores_by_weighted_sum(words, meaning, self._alpha, max(self._top, turns.top))
@@ -727,7 +727,7 @@ class MemoryRecall:
         parent: str | None,
     ) -> RecalledMemory:
         memory = Memory(
-            **build_memory_fields(
+            **build_memory_answer_fields(
                 memory_half_lives_from_settings(self._settings), row, access, entities, self.now, parent
             )
         )

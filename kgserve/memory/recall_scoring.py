@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kgserve.graph.search.score_fusion import EntityMatchScores, GraphProximityBoost
-from kgserve.platform.text.query_words import FUNCTION_WORDS
+from kgserve.platform.text.function_and_content_words import FUNCTION_WORDS
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_NEXT
 from kgserve.storage.model.entity_names import normalize_entity_name
 
@@ -67,7 +67,7 @@ def rank_memories(
 
 
 def to_scored_memories(scores: Mapping[str, float], *, by_words: bool) -> list[ScoredMemory]:
-    """Return the hits of one index in its order."""
+    """Convert one index's scores by memory id to scored memories, in the same order."""
     label = "words" if by_words else "meaning"
     return [
         ScoredMemory(
@@ -139,7 +139,7 @@ class ReachedEntity(NamedTuple):
 
 
 def score_memory_by_entity_path(memory: str, way: ReachedEntity, relevance: float, confidence: float) -> ScoredMemory:
-    """Return the hit for a memory of a reached entity."""
+    """Score a memory of a reached entity by the path to the entity, the memory's relevance and its confidence."""
     match = way.strength * relevance
     why = f"{way.hops} hop{'s'[: way.hops != 1]} to {way.entity}: path {way.strength:.2f}, relevance {relevance:.2f}"
     return ScoredMemory(

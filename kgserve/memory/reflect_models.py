@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.memory.api import Memory, NodeIdText, RecalledMemory, UnitFloat
+from kgserve.memory.memory_models import Memory, NodeIdText, RecalledMemory, UnitFloat
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.timestamps import parse_stored_time
 from kgserve.storage.model.write_batch import KIND_REFLECTION
@@ -34,7 +34,7 @@ _PROPOSAL_NAMES_HELP = (
 )
 
 
-class MemoryReflectionRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class OrganizeMemoriesRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A reflection to run, proposals of a run to accept or refuse, or a run to undo."""
 
     query: (
@@ -75,7 +75,7 @@ class MemoryReflectionRequest(msgspec.Struct, forbid_unknown_fields=True, kw_onl
     answer: Annotated[bool, Meta(description="Only answer `query`; needs a language model")] = False
 
 
-class ConceptCandidate(msgspec.Struct, kw_only=True):
+class ParentConceptCandidate(msgspec.Struct, kw_only=True):
     """A concept that a memory may belong to; the score is the estimated probability, 0 to 1."""
 
     id: str
@@ -93,7 +93,7 @@ class ReflectionProposal(msgspec.Struct, kw_only=True):
     number: int
     kind: ProposalKind
     ids: list[str]
-    candidates: list[ConceptCandidate] = []
+    candidates: list[ParentConceptCandidate] = []
     name: str = ""
     differs: str = ""
     state: ProposalState = "open"
@@ -113,7 +113,7 @@ class MemoryParentPlacement(msgspec.Struct, kw_only=True):
     score: float
 
 
-class MemoryReflectionAnswer(msgspec.Struct, kw_only=True):
+class OrganizeMemoriesAnswer(msgspec.Struct, kw_only=True):
     """Result of a reflection. The run is null if nothing was written."""
 
     dry_run: bool
@@ -153,7 +153,7 @@ class ReflectionRunAttributes(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(self).decode()
 
 
-class ReflectionEdgeAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReflectRunEdgeAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Attributes of the edge from a run to a memory: its parent, the memory it contradicts, or that it is new."""
 
     parent: str = ""
@@ -168,7 +168,7 @@ class ReflectionEdgeAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_d
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 decode_reflection_record = json_decoder(ReflectionRunAttributes).decode
-decode_reflection_mark = json_decoder(ReflectionEdgeAttributes).decode
+decode_reflection_mark = json_decoder(ReflectRunEdgeAttributes).decode
 
 
 def new_reflection_id(now: int, chance: str) -> str:
@@ -207,7 +207,7 @@ def format_age(seconds: float) -> str:
     )
 
 
-def format_proposal_line(proposal: ReflectionProposal) -> str:
+def format_reflect_proposal_line(proposal: ReflectionProposal) -> str:
     """Return a numbered proposal as one line."""
     ids = ", ".join(f"[{each}]" for each in proposal.ids)
     text = {

@@ -9,10 +9,10 @@ from kgserve.memory.entity_models import RelationInput
 from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow
-from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 
 
-def resolve_relation_key(draft: MemoryWriteBatchDraft, relation: RelationInput) -> EdgeKey:
+def resolve_relation_ends_to_edge_key(draft: MemoryWriteBatchDraft, relation: RelationInput) -> EdgeKey:
     """Return the key of a relation to write; missing entities are created.
 
     A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a withdrawn memory
@@ -41,7 +41,7 @@ def _resolve_end(draft: MemoryWriteBatchDraft, name: str) -> str:
     row = None if met is None else draft.node(met)
     if met is None or row is None:
         return draft.entity(name)
-    if row.is_memory and not is_live_memory(row):
+    if row.is_memory and not is_current_unwithdrawn_memory(row):
         extras = row.extras or NO_EXTRAS
         why = f"is a former version of {extras.belongs_to!r}; use that" if extras.belongs_to else "was withdrawn"
         raise Conflict(f"memory {name!r} {why}; relations connect entities and active memories")

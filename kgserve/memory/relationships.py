@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kgserve.memory.api import Memory
+from kgserve.memory.memory_models import Memory
 
 
 class MemoryRelationship(msgspec.Struct, kw_only=True):

@@ -17,18 +17,14 @@ from typing_extensions import override
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.request_validation import FaultCallback, ValidationErrorCollector, parse_timestamp_update
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import (
-    DEFAULT_IMPORTANCE,
-    EPISODE_LAYER,
-    FACT_LAYER,
-    MetadataObject,
-    SimilarMemory,
-    StoreMemoryRequest,
-)
-from kgserve.memory.deduplication import Deduplicator, MemoryStoreResult, ValidatedMemoryInput, merge_attributes
+from kgserve.memory.deduplication import MemoryDeduplicator, MemoryStoreResult, ValidatedMemoryInput, merge_attributes
 from kgserve.memory.entity_operations import put_relation, validate_relation
-from kgserve.memory.extraction.marks import EXTRACT_KEY
-from kgserve.memory.former_memory_versions import TimedFact, check_memory_validity_overlap, insert_fact
+from kgserve.memory.extraction.fact_marks import EXTRACT_KEY
+from kgserve.memory.former_memory_versions import (
+    TimedFact,
+    check_memory_validity_overlap,
+    insert_fact_as_memory_version,
+)
 from kgserve.memory.memory_crud import (
     MAX_SIMILAR_CONTENT_CHARS,
     MemoryBatchStoreOutcome,
@@ -36,8 +32,16 @@ from kgserve.memory.memory_crud import (
     store_validated_memories,
     validate_memory,
 )
+from kgserve.memory.memory_models import (
+    DEFAULT_IMPORTANCE,
+    EPISODE_LAYER,
+    FACT_LAYER,
+    MetadataObject,
+    SimilarMemory,
+    StoreMemoryRequest,
+)
 from kgserve.memory.recall_scoring import find_known_name_ids, is_any_name_in_text, list_text_name_candidates
-from kgserve.memory.relation_ends import resolve_relation_key
+from kgserve.memory.relation_ends import resolve_relation_ends_to_edge_key
 from kgserve.memory.retain_forget_recall_models import (
     CONVERSATION_ROLES,
     MAX_CONVERSATION_MESSAGES,
@@ -47,15 +51,15 @@ from kgserve.memory.retain_forget_recall_models import (
     RetainBatchAnswer,
     RetainBatchRequest,
     RetainItemResult,
-    RetainMemoryOperation,
+    RetainMemoryOutcome,
     RetainTextRequest,
 )
-from kgserve.memory.serialization import name_or_id
-from kgserve.memory.short_memory_ids import expand_short_ids
-from kgserve.platform.text.text_equality import text_hash
+from kgserve.memory.serialization import get_node_name_or_id
+from kgserve.memory.short_memory_ids import expand_short_memory_ids
+from kgserve.platform.text.text_equality import hash_normalized_text
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_NEXT
-from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names
+from kgserve.projections.recent_vectors import RecentVectorBuffer
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names_and_aliases
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED
@@ -89,7 +93,7 @@ def retain_text_or_conversation(graph: StoreHandle, request: RetainTextRequest) 
             extracting=_extracting(graph, done.store, request),
         )
 
-    return _retain(graph, [expand_short_ids(graph, request)], answer)
+    return _retain(graph, [expand_short_memory_ids(graph, request)], answer)
 
 
 def retain_text_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future[RetainBatchAnswer]:
@@ -104,7 +108,7 @@ def retain_text_batch(graph: StoreHandle, request: RetainBatchRequest) -> Future
     def answer(done: MemoryBatchStoreOutcome, results: list[RetainItemResult]) -> RetainBatchAnswer:
         return RetainBatchAnswer(results=results, sequence=done.sequence, near_checked=done.near_checked)
 
-    items = [expand_short_ids(graph, each) for each in request.items]
+    items = [expand_short_memory_ids(graph, each) for each in request.items]
     return _retain(graph, items, answer, "items[{}].")
 
 
@@ -133,7 +137,7 @@ def _retain(
     faults.raise_any()
     deduplicators: list[RetainDeduplicator] = []
 
-    def make(ahead: PendingCommitGroupState, recent: RecentVectors) -> Deduplicator:
+    def make(ahead: PendingCommitGroupState, recent: RecentVectorBuffer) -> MemoryDeduplicator:
         deduplicators.append(RetainDeduplicator(ahead, recent, plan))
         return deduplicators[0]
 
@@ -153,7 +157,7 @@ def _retain(
 
 
 class RetainMemoryStep(msgspec.Struct):
-    """One operation on a memory; `is_new` if this write performed it.
+    """Step of a retain: one operation on a memory; `is_new` if this write performed it.
 
     `row` is the memory at that time; `kept` is the version that preserves that state, if a later item of the same write
     replaced it.
@@ -367,10 +371,10 @@ def _unambiguous_id(rows: Sequence[NodeRow]) -> list[str]:
     return [typed[0].id] if len(typed) == 1 else []
 
 
-class RetainDeduplicator(Deduplicator):
-    """Deduplicator for items that are retained together; `steps` are the operations of each item."""
+class RetainDeduplicator(MemoryDeduplicator):
+    """Memory deduplicator for items that are retained together; `steps` are the operations of each item."""
 
-    def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectors, plan: _RetainBatchPlan) -> None:
+    def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectorBuffer, plan: _RetainBatchPlan) -> None:
         super().__init__(ahead, recent)
         self.steps: list[list[RetainMemoryStep]] = []
         self._item_iterator = plan.each()
@@ -410,7 +414,7 @@ class RetainDeduplicator(Deduplicator):
         for entity in new:
             row = self.node(entity)
             self._record_step(
-                RetainMemoryStep("link", memory, entity, f"is about {(name_or_id(row) if row else entity)!r}")
+                RetainMemoryStep("link", memory, entity, f"is about {(get_node_name_or_id(row) if row else entity)!r}")
             )
 
     @override
@@ -460,9 +464,9 @@ class RetainDeduplicator(Deduplicator):
         item, about = self._item, self._about(put)
         if item.request.update == "correct":
             return self._correct(row, put, about)
-        is_known = text_hash(row.content) == text_hash(put.content) and item.start is None
+        is_known = hash_normalized_text(row.content) == hash_normalized_text(put.content) and item.start is None
         if item.request.update == "never" or is_known:
-            if text_hash(row.content) != text_hash(put.content):
+            if hash_normalized_text(row.content) != hash_normalized_text(put.content):
                 raise Conflict(f"memory {row.id!r} exists with another text, and update is `never`")
             self._record_statement(RetainMemoryStep("noop", row.id, row.content, "is known already", is_new=False))
             self.associate(row.id, about)
@@ -472,7 +476,7 @@ class RetainDeduplicator(Deduplicator):
         if end is not None and end <= start:
             raise InvalidInput.at("valid_to", "must be after valid_from; for a past fact, send valid_from")
         change, before = self._as_statement(put, row), self.about(row.id)
-        placed = insert_fact(self, row, TimedFact(change, start, end, item.is_one_of_many))
+        placed = insert_fact_as_memory_version(self, row, TimedFact(change, start, end, item.is_one_of_many))
         action: RetainAction = "update" if placed.is_new else "noop"
         if placed.kept:
             for step in self._statements.pop(row.id, ()):
@@ -494,7 +498,7 @@ class RetainDeduplicator(Deduplicator):
         if request.valid_to is not None or request.expires_in is not None:
             extras = msgspec.structs.replace(extras, valid_to=put.extras.valid_to)
         before, old_text = self.about(row.id), row.content
-        same = text_hash(old_text) == text_hash(put.content)
+        same = hash_normalized_text(old_text) == hash_normalized_text(put.content)
         after = self.put_node(msgspec.structs.replace(change, id=row.id, extras=extras))
         if request.valid_from or request.valid_to or request.expires_in:
             check_memory_validity_overlap(self, after)
@@ -545,7 +549,7 @@ class RetainDeduplicator(Deduplicator):
         row = self.node(entity)
         if row is None or row.type not in types:
             return False
-        names = [row.id, *list_entity_names(row)]
+        names = [row.id, *list_entity_names_and_aliases(row)]
         return is_any_name_in_text(old, names) and not is_any_name_in_text(new, names)
 
     def _turn(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
@@ -554,7 +558,7 @@ class RetainDeduplicator(Deduplicator):
         own = self.node(put.node.id)
         if own is None or not own.is_memory:
             return self._store_new(put)
-        if text_hash(own.content) == text_hash(put.content):
+        if hash_normalized_text(own.content) == hash_normalized_text(put.content):
             ended = (own.extras or NO_EXTRAS).ended
             reason = f"was {ended}, and stays so" if ended else "is known already: same position of the same source"
             self._record_step(RetainMemoryStep("noop", own.id, own.content, reason, is_new=False))
@@ -577,7 +581,7 @@ class RetainDeduplicator(Deduplicator):
     def _relate(self) -> None:
         """Write the relations of the request."""
         for each, put in zip(self._item.request.relations, self._item.relations, strict=True):
-            key = resolve_relation_key(self, each)
+            key = resolve_relation_ends_to_edge_key(self, each)
             _, made = put_relation(self, msgspec.structs.replace(put, key=key))
             content = f"{each.source} {each.relation_type} {each.target}"
             self._record_step(RetainMemoryStep("link", key[0], content, f"relation {made}", is_new=made != "existing"))
@@ -585,14 +589,14 @@ class RetainDeduplicator(Deduplicator):
 
 def _operations(
     store: OpenStore, steps: Sequence[Sequence[RetainMemoryStep]], sequence: int
-) -> list[list[RetainMemoryOperation]]:
+) -> list[list[RetainMemoryOutcome]]:
     """Return the operations of each item; versions carry the number of the commit that wrote them."""
     older = {step.memory for some in steps for step in some if step.is_older}
     with store.reading() as rows:
         found = {node_id: row.sequence for node_id, row in rows.nodes(older).items()}
     return [
         [
-            RetainMemoryOperation(
+            RetainMemoryOutcome(
                 type=step.type,
                 memory_id=step.memory,
                 version_id=step.version(found.get(step.memory, sequence) if step.is_older else sequence),

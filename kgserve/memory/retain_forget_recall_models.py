@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.memory.api import (
+from kgserve.memory.entity_models import RelationInput
+from kgserve.memory.memory_models import (
     MAX_MEMORY_ENTITIES,
     MAX_QUESTION_CHARS,
     MAX_RECALL_BUDGET_TOKENS,
@@ -27,7 +28,6 @@ from kgserve.memory.api import (
     TimestampText,
     UnitFloat,
 )
-from kgserve.memory.entity_models import RelationInput
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, MAX_TAGS
 
 MAX_CONVERSATION_MESSAGES = 1_000
@@ -121,7 +121,7 @@ class RetainTextRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     ) = None
 
 
-class RetainMemoryOperation(msgspec.Struct, kw_only=True):
+class RetainMemoryOutcome(msgspec.Struct, kw_only=True):
     """One operation on a memory; `version_id` is the version that states it, or null."""
 
     type: RetainAction
@@ -137,7 +137,7 @@ class RetainAnswer(msgspec.Struct, kw_only=True):
     `extracting` is present if a language model is configured or was requested: true if it will process the new text.
     """
 
-    operations: list[RetainMemoryOperation]
+    operations: list[RetainMemoryOutcome]
     similar: Annotated[list[SimilarMemory], Meta(description="Near memories that were not merged, nearest first")]
     sequence: int
     near_checked: bool
@@ -156,7 +156,7 @@ class RetainBatchRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
 class RetainItemResult(msgspec.Struct, kw_only=True):
     """Result of one item; effects of later items are reported with those items."""
 
-    operations: list[RetainMemoryOperation]
+    operations: list[RetainMemoryOutcome]
     similar: Annotated[list[SimilarMemory], Meta(description="Near memories that were not merged, nearest first")]
 
 
@@ -230,7 +230,7 @@ class ForgetQueryMatch(msgspec.Struct, kw_only=True):
     score: float
 
 
-class ForgottenMemory(msgspec.Struct, kw_only=True):
+class MemoryForgottenWithEntity(msgspec.Struct, kw_only=True):
     """A memory that would be forgotten with an entity."""
 
     id: str
@@ -295,7 +295,8 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
     kept_count: Annotated[int, Meta(description="With `entity`: how many stay")] | UnsetType = UNSET
     preview: (
         Annotated[
-            list[ForgottenMemory], Meta(description="With `entity` and `dry_run`: the first 100 memories to forget")
+            list[MemoryForgottenWithEntity],
+            Meta(description="With `entity` and `dry_run`: the first 100 memories to forget"),
         ]
         | UnsetType
     ) = UNSET

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kgserve.memory.api import DEFAULT_IMPORTANCE, EntityWithRelevance, Memory
+from kgserve.memory.memory_models import DEFAULT_IMPORTANCE, EntityWithRelevance, Memory
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.memory_index import confidence_decay
@@ -22,7 +22,7 @@ from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.memory_hierarchy_and_redirects import choose_memory_parents, find_outgoing_edges
+from kgserve.storage.rows.memory_hierarchy_and_redirects import choose_memory_parents, find_outgoing_edges_of_types
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -83,17 +83,17 @@ def build_memory_fields_from_rows(
     ids = [row.id for row in found]
     accesses = store.accesses.of(ids, block=block)
     half_lives = memory_half_lives_from_settings(store.description.memory)
-    edges = find_outgoing_edges(rows, ids, (IS_ABOUT_RELATION, CHILD_OF_RELATION))
+    edges = find_outgoing_edges_of_types(rows, ids, (IS_ABOUT_RELATION, CHILD_OF_RELATION))
     about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT_RELATION]
     about = group_entities_by_memory(about_edges, rows.nodes({edge.target for edge in about_edges}))
     above = choose_memory_parents(rows, edges)
     return [
-        build_memory_fields(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id))
+        build_memory_answer_fields(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id))
         for row in found
     ]
 
 
-def build_memory_fields(
+def build_memory_answer_fields(
     half_lives: MemoryHalfLives,
     row: NodeRow,
     access: MemoryAccessRecord | None,
@@ -146,13 +146,13 @@ def group_entities_by_memory(
         entity = named.get(edge.target)
         if entity is not None:
             about = EntityWithRelevance(
-                id=entity.id, name=name_or_id(entity), entity_type=entity.type, relevance=edge.weight
+                id=entity.id, name=get_node_name_or_id(entity), entity_type=entity.type, relevance=edge.weight
             )
             found.setdefault(edge.source, []).append(about)
     return found
 
 
-def name_or_id(row: NodeRow) -> str:
+def get_node_name_or_id(row: NodeRow) -> str:
     """Return the name of a node, or its id."""
     return (row.extras.name if row.extras is not None else "") or row.id
 

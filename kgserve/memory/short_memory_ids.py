@@ -14,7 +14,7 @@ RequestType = TypeVar("RequestType", bound=msgspec.Struct)
 _ID_FIELDS = ("memory_id", "entity_id", "supersedes", "parent", "ids")
 
 
-def expand_short_ids(graph: StoreHandle, request: RequestType) -> RequestType:
+def expand_short_memory_ids(graph: StoreHandle, request: RequestType) -> RequestType:
     """Return a request in which each short id of a memory is replaced by the id that it names.
 
     Raises InvalidInput for a short id that several nodes have.

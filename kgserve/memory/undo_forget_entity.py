@@ -8,14 +8,14 @@ from concurrent.futures import Future
 import msgspec
 
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.as_of_resolution import caught_up_history
+from kgserve.graph.as_of_resolution import get_caught_up_history
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.deleted_entities import MAX_DELETED_ENTITY_MEMORIES, find_deleted_entity
-from kgserve.memory.name_search import NameMatcher
+from kgserve.memory.deleted_entity_lookup import MAX_DELETED_ENTITY_MEMORIES, find_deleted_entity
+from kgserve.memory.entity_name_mentions import NameMentionFinder
 from kgserve.memory.retain_forget_recall_models import ForgetAnswer, ForgetRequest
-from kgserve.memory.serialization import name_or_id
+from kgserve.memory.serialization import get_node_name_or_id
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names_and_aliases
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
@@ -98,7 +98,7 @@ def restore_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetA
 
 def _find(graph: StoreHandle, store: OpenStore, text: str) -> RestorableEntityData:
     """Return what was deleted with an entity; nothing if it is unknown, or exists."""
-    view = caught_up_history(graph.graphs.historian, store)
+    view = get_caught_up_history(graph.graphs.historian, store)
     deleted = find_deleted_entity(graph.graphs.historian, store, text, has_memories=False)
     entity = text if deleted is None else deleted.entity.id
     return view.look(lambda history: _find_in_history(history, entity))
@@ -109,8 +109,8 @@ def _find_in_history(history: HistoryFile, entity: str) -> RestorableEntityData:
     if not states or states[0].last is None or states[0].row.is_memory:
         return RestorableEntityData()
     at = states[0].last
-    named = next((each for each in states if list_entity_names(each.row)), states[0])
-    matcher = NameMatcher((*list_entity_names(named.row), name_or_id(named.row)))
+    named = next((each for each in states if list_entity_names_and_aliases(each.row)), states[0])
+    matcher = NameMentionFinder((*list_entity_names_and_aliases(named.row), get_node_name_or_id(named.row)))
     ended = {state.row.id: state.row for state in history.nodes_ended(at, MAX_RESTORED_NODES)}
     # Kept memories were unlinked in the commit before; an entity that was deleted earlier, with its named state.
     links = {edge.key: edge for last in {at, at - 1, named.last or at} for edge in _about(history, entity, last)}

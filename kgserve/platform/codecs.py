@@ -78,14 +78,14 @@ def decode_json(text: bytes | str, kind: Any = Any) -> Any:
 
 
 @overload
-def convert_to_type(
+def convert_plain_value_to_type(
     value: Any, kind: type[T], *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> T: ...
 @overload
-def convert_to_type(
+def convert_plain_value_to_type(
     value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> Any: ...
-def convert_to_type(
+def convert_plain_value_to_type(
     value: Any, kind: Any, *, strict: bool = True, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> Any:
     """Convert plain values to ``kind``; without ``strict``, text is accepted for numbers.

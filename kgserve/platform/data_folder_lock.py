@@ -22,9 +22,9 @@ from kgserve.platform.server_discovery import (
     SERVER_FILE,
     SERVER_LOCK_FILE,
     DiscoveredServer,
-    encode_server_json,
-    read_lock_holder_id,
-    read_server_json,
+    encode_server_discovery_file,
+    read_lock_holder_pid,
+    read_server_discovery_file,
 )
 from kgserve.platform.version import __version__
 
@@ -49,7 +49,7 @@ class DataFolderLock:
         rename_path_obstacle(self._data_dir / SERVER_LOCK_FILE)
         descriptor = os.open(self._data_dir / SERVER_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(descriptor):
-            holder = read_lock_holder_id(descriptor)
+            holder = read_lock_holder_pid(descriptor)
             os.close(descriptor)
             raise Conflict(self._held_by(holder))
         os.ftruncate(descriptor, 0)
@@ -66,7 +66,7 @@ class DataFolderLock:
         """Restore server.json if it was lost, and update its time while the server is in use. Blocks."""
         if self._published is None:
             return
-        found = read_server_json(self._data_dir)
+        found = read_server_discovery_file(self._data_dir)
         if found is None or found.pid != self._published.pid:
             log.warning("server_file_lost", path=str(self._data_dir / SERVER_FILE), consequence="it is written again")
             self._write()
@@ -75,7 +75,9 @@ class DataFolderLock:
 
     def _write(self) -> None:
         if self._published is not None:
-            write_file_atomically(self._data_dir / SERVER_FILE, encode_server_json(self._published), mode=0o600)
+            write_file_atomically(
+                self._data_dir / SERVER_FILE, encode_server_discovery_file(self._published), mode=0o600
+            )
 
     def release(self) -> None:
         """Release the lock and remove server.json."""
@@ -103,7 +105,7 @@ class DataFolderLock:
             log.warning("open_to_others", path=str(path), reason="its mode cannot be changed")
 
     def _held_by(self, holder: int | None) -> str:
-        found = read_server_json(self._data_dir)
+        found = read_server_discovery_file(self._data_dir)
         where = f" at {found.url}" if found is not None and found.pid == holder else ""
         process = holder or "unknown"
         return f"{self._data_dir} is in use by process {process}{where}; stop it or choose another --data folder"

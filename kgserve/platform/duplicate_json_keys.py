@@ -29,9 +29,9 @@ _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-def find_duplicate_key(text: bytes) -> str | None:
+def find_duplicate_json_key(text: bytes) -> str | None:
     """Return the path of the first key that occurs twice in an object of valid JSON text, such as ``nodes[0].id``."""
-    if has_plain_keys(text):
+    if has_colons_adjacent_to_json_keys(text):
         try:
             if _encode(_decode(text)).count(_KEY_END) == text.count(_KEY_END):
                 return None
@@ -40,9 +40,9 @@ def find_duplicate_key(text: bytes) -> str | None:
     return _parse_duplicate_key(text)
 
 
-def may_have_duplicate_keys(lines: bytes) -> bool:
+def may_have_duplicate_json_keys(lines: bytes) -> bool:
     """Return False if certainly no object in these lines of valid JSON has a key twice."""
-    if not has_plain_keys(lines):
+    if not has_colons_adjacent_to_json_keys(lines):
         return True
     try:
         return _encode_lines(_decode_lines(lines)).count(_KEY_END) != lines.count(_KEY_END)
@@ -50,12 +50,12 @@ def may_have_duplicate_keys(lines: bytes) -> bool:
         return True
 
 
-def count_keys(text: bytes) -> int:
+def count_json_keys(text: bytes) -> int:
     """Return the number of keys in JSON text without escaped quotation marks; never less."""
     return text.count(_KEY_END)
 
 
-def has_plain_keys(text: bytes) -> bool:
+def has_colons_adjacent_to_json_keys(text: bytes) -> bool:
     """Return whether each key is followed directly by its colon, and nothing else can be mistaken for that."""
     if any(_has_spaced_key(text, end) for end in _SPACED_COLON_ENDS):
         return False

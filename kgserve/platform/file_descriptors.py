@@ -39,6 +39,6 @@ def count_needed_descriptors(settings: Settings) -> int:
     )
 
 
-def limit_connections(settings: Settings) -> int:
+def compute_max_connections(settings: Settings) -> int:
     """Return how many connections may be open: the setting, or half of what the process has if that is less."""
     return min(settings.max_connections, max(8, (get_descriptor_limit() - BASE_DESCRIPTORS) // 2))

@@ -51,7 +51,7 @@ class HttpResponseHead:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower() == EVENT_STREAM_TYPE
 
 
-class HttpClientConnection:
+class OutboundHttpConnection:
     """Connection to a server, for one request at a time.
 
     ``on_silence`` is called before each wait. It returns the number of seconds until it is called again, and raises to

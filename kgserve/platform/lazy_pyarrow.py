@@ -25,10 +25,10 @@ else:
     pa, pc, pq = map(_LazyModule, ("pyarrow", "pyarrow.compute", "pyarrow.parquet"))
 
 
-def arrow_type(name: str) -> pa.DataType:
+def parse_arrow_type(name: str) -> pa.DataType:
     """Return the Arrow type with this name; a suffix ``[]`` makes it a list type."""
     item = name.removesuffix("[]")
     return pa.type_for_alias(item) if item == name else pa.list_(pa.type_for_alias(item))
 
 
-__all__ = ["arrow_type", "pa", "pc", "pq"]
+__all__ = ["pa", "parse_arrow_type", "pc", "pq"]

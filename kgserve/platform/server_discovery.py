@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from kgserve.platform.file_permissions import create_private_folder, rename_path_obstacle
-from kgserve.platform.http_client import HttpClientConnection
-from kgserve.platform.platform_support import describe_unsupported_platform
+from kgserve.platform.http_client import OutboundHttpConnection
+from kgserve.platform.supported_platforms import describe_unsupported_platform
 from kgserve.platform.version import __version__
 
 if TYPE_CHECKING:
@@ -124,10 +124,10 @@ def resolve_call_timeout(given: float | str | None = None) -> float:
 
     Values that are not valid times are ignored.
     """
-    return parse_seconds(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or TOOL_CALL_TIMEOUT_SECONDS
+    return parse_positive_seconds(given or os.environ.get("KGSERVE_CALL_TIMEOUT", "")) or TOOL_CALL_TIMEOUT_SECONDS
 
 
-def parse_seconds(text: float | str) -> float | None:
+def parse_positive_seconds(text: float | str) -> float | None:
     """Return a finite positive number of seconds, or None."""
     with suppress(ValueError):
         seconds = float(text)
@@ -135,9 +135,9 @@ def parse_seconds(text: float | str) -> float | None:
     return None
 
 
-def find_running_server(data_dir: Path) -> DiscoveredServer | None:
+def find_running_server_of_data_folder(data_dir: Path) -> DiscoveredServer | None:
     """Return the server of the data folder if it accepts connections, or None."""
-    found = read_server_json(data_dir)
+    found = read_server_discovery_file(data_dir)
     if found is None or find_lock_holder(data_dir) != found.pid:
         return None
     return found._replace(url=replace_wildcard_host_in_url(found.url))
@@ -145,14 +145,14 @@ def find_running_server(data_dir: Path) -> DiscoveredServer | None:
 
 def resolve_server_at_url(url: str, data_dir: Path) -> DiscoveredServer:
     """Return the server at ``url``; token and certificate are filled in if it serves the data folder."""
-    found = find_running_server(data_dir)
+    found = find_running_server_of_data_folder(data_dir)
     if found is None or _host_and_port(found.url) != _host_and_port(url):
         return DiscoveredServer(url.rstrip("/"))
     return found._replace(url=url.rstrip("/"))
 
 
-def get_server_expected_at_address(host: str, port: int, *, tls: bool) -> DiscoveredServer:
-    """Return the server expected to listen on this address."""
+def assume_server_at_address(host: str, port: int, *, tls: bool) -> DiscoveredServer:
+    """Return the server assumed to listen on an address, without connecting to it."""
     return DiscoveredServer(
         replace_wildcard_host_in_url(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}")
     )
@@ -163,7 +163,7 @@ def ensure_server_running(data_dir: Path, patience: float = LAUNCH_TIMEOUT_SECON
 
     Raises ServerLaunchFailed after ``patience`` seconds. Waits for a server that is starting or stopping.
     """
-    found = find_running_server(data_dir)
+    found = find_running_server_of_data_folder(data_dir)
     deadline = time.monotonic() + patience
     if found is not None and _answers_or_hangs(found, patience):
         return found
@@ -197,9 +197,9 @@ def is_server_responding(server: DiscoveredServer, patience: float) -> bool:
     return True
 
 
-def connect_to_server(server: DiscoveredServer, timeout: float) -> HttpClientConnection:
+def connect_to_server(server: DiscoveredServer, timeout: float) -> OutboundHttpConnection:
     """Open a connection to a server; ``timeout`` is in seconds. Raises OSError."""
-    return HttpClientConnection(server.url, timeout, lambda: create_tls_context(server.certificate))
+    return OutboundHttpConnection(server.url, timeout, lambda: create_client_tls_context(server.certificate))
 
 
 def describe_silent_server(server: DiscoveredServer) -> str:
@@ -240,7 +240,7 @@ def _answers_or_hangs(server: DiscoveredServer, patience: float) -> bool:
         raise ServerLaunchFailed(describe_silent_server(server)) from None
 
 
-def create_tls_context(certificate: str | None) -> ssl.SSLContext:
+def create_client_tls_context(certificate: str | None) -> ssl.SSLContext:
     """Return a TLS context that trusts exactly this server certificate, whatever its names.
 
     None uses the system's defaults. An empty text trusts no certificate.
@@ -270,7 +270,7 @@ def _host_and_port(url: str) -> tuple[str | None, int]:
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def encode_server_json(server: DiscoveredServer) -> bytes:
+def encode_server_discovery_file(server: DiscoveredServer) -> bytes:
     """Return the content of server.json."""
     names = ("pid", "version", "url", "token", "certificate")
     given = {name: getattr(server, name) for name in names}
@@ -279,7 +279,7 @@ def encode_server_json(server: DiscoveredServer) -> bytes:
     ).encode()
 
 
-def read_server_json(data_dir: Path) -> DiscoveredServer | None:
+def read_server_discovery_file(data_dir: Path) -> DiscoveredServer | None:
     """Return the content of server.json even if its process has exited, or None if it cannot be read."""
     try:
         given: object = json.loads((data_dir / SERVER_FILE).read_bytes())
@@ -308,13 +308,13 @@ def find_lock_holder(data_dir: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return read_lock_holder_id(descriptor) or UNKNOWN_PID
+        return read_lock_holder_pid(descriptor) or UNKNOWN_PID
     finally:
         os.close(descriptor)
     return None
 
 
-def read_lock_holder_id(descriptor: int) -> int | None:
+def read_lock_holder_pid(descriptor: int) -> int | None:
     """Return the process id in the lock file, or None."""
     text = os.read(descriptor, 32).decode(errors="replace").strip()
     return int(text) if text.isdecimal() else None
@@ -333,7 +333,7 @@ class _LaunchAttempt:
     def run(self) -> DiscoveredServer:
         delay = _FIRST_POLL_SECONDS
         while (left := self._deadline - time.monotonic()) > 0:
-            found = find_running_server(self._data_dir)
+            found = find_running_server_of_data_folder(self._data_dir)
             # A server started just now may be slow; any other silent server hangs.
             answering = is_server_ready if self._child is not None else _answers_or_hangs
             if found is not None and answering(found, left):
@@ -363,7 +363,7 @@ class _LaunchAttempt:
 
     def _timeout_message(self) -> str:
         who = self._child.pid if self._child is not None else find_lock_holder(self._data_dir)
-        if self._child is None and find_running_server(self._data_dir) is None:
+        if self._child is None and find_running_server_of_data_folder(self._data_dir) is None:
             return f"process {who or 'unknown'} holds {self._data_dir} but is no running server; wait for it or stop it"
         return f"the server (process {who}) does not respond; {_log_end(self._data_dir)}"
 
@@ -435,7 +435,7 @@ def stop_server(
     With ``force``, it is killed without finishing its work; acknowledged writes are in the journals either way. Raises
     ServerStopFailed if it does not exit, or if the process that holds the folder is not a server.
     """
-    found, process = find_running_server(data_dir), find_lock_holder(data_dir)
+    found, process = find_running_server_of_data_folder(data_dir), find_lock_holder(data_dir)
     if process is None:
         return None
     if found is None:

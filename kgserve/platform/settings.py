@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.platform.codecs import convert_to_type, locate_validation_error
+from kgserve.platform.codecs import convert_plain_value_to_type, locate_validation_error
 
 ENVIRONMENT_PREFIX = "KGSERVE_"
 MEBIBYTE = 1 << 20
@@ -325,7 +325,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[s
             continue
         text = _FORMER_VALUES.get((field.name, str(text).lower()), text)
         try:
-            values[field.name] = convert_to_type(str(text), field.type, strict=False, dec_hook=_as_path)
+            values[field.name] = convert_plain_value_to_type(str(text), field.type, strict=False, dec_hook=_as_path)
         except msgspec.ValidationError as error:
             name = (
                 f"--{field.name.replace('_', '-')}" if override is not None else ENVIRONMENT_PREFIX + field.name.upper()

@@ -23,7 +23,7 @@ _SEAL_SUFFIX = "-seal"
 _SQLITE_RETRY_SECONDS = 0.02
 
 
-def open_database(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
+def open_sqlite_database(path: Path | None, script: str, format_: int, **options: Any) -> sqlite3.Connection:
     """Open a database file, or one in memory, usable from any thread; ``script`` creates the schema.
 
     A file that is unreadable, has another `user_version` than ``format_``, or does not match its seal is replaced by an
@@ -40,7 +40,7 @@ def open_database(path: Path | None, script: str, format_: int, **options: Any) 
         return _connected(path, script, format_, options)
 
 
-class ConcurrentDatabase:
+class ConcurrentSqliteDatabase:
     """Database with one connection for writing and one for reading, each used by one thread at a time."""
 
     def __init__(self, writer: sqlite3.Connection, path: Path) -> None:
@@ -119,7 +119,7 @@ def _checksum(path: Path) -> bytes:
     return hasher.hexdigest().encode()
 
 
-def copy_database(source: Path, target: Path) -> None:
+def copy_sqlite_database(source: Path, target: Path) -> None:
     """Copy a database as of one moment while others write to it. Raises sqlite3.Error."""
     # Read-only, because closing the last writable connection makes SQLite checkpoint the log.
     read = sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=_SQLITE_LOCK_TIMEOUT_SECONDS)

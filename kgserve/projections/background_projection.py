@@ -15,9 +15,9 @@ import structlog
 from typing_extensions import override
 
 from kgserve.projections.base import Projection, ProjectionEraseRequest, StoreFollowedByProjections
-from kgserve.projections.schedule import MAX_STEP_REST_SECONDS, ProjectionClosing, ProjectionSchedule
+from kgserve.projections.update_scheduler import MAX_STEP_REST_SECONDS, ProjectionSchedule, ProjectionStepAbandoned
 from kgserve.storage.model.change_set import ChangeSet
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 
 log = structlog.get_logger()
 
@@ -139,13 +139,13 @@ class BackgroundProjection(Projection):
         return super()._read(after, last)
 
     def _continue(self) -> None:
-        """Raise ProjectionClosing when the projection is closing."""
+        """Raise ProjectionStepAbandoned when the projection is closing."""
         if self._stopping.is_set():
-            raise ProjectionClosing
+            raise ProjectionStepAbandoned
 
     def _has_memories(self) -> bool:
         with self.store.reading() as rows:
-            return rows.width == ColumnSet.MEMORY
+            return rows.width == NodeEdgeColumnSet.MEMORY
 
     def _yield_to_requests(self, worked: float) -> None:
         """Serve awaited projections of other stores, then leave the cores to requests.

@@ -19,7 +19,7 @@ from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
 
 
-class RowsSource(Protocol):
+class CurrentRowsSource(Protocol):
     """Source of the current rows of a store."""
 
     def reading(self) -> AbstractContextManager[RowsSnapshot]:
@@ -117,7 +117,7 @@ class Projection(ABC):
     rows_at_once = MAX_TAIL_BATCH_ROWS
     """Approximate number of rows in a page of the journal."""
 
-    def __init__(self, layout: StoreLayout, journal: Journal, source: RowsSource) -> None:
+    def __init__(self, layout: StoreLayout, journal: Journal, source: CurrentRowsSource) -> None:
         """Initialize without opening any file."""
         self._layout = layout
         self._journal = journal

@@ -17,7 +17,7 @@ from kgserve.platform.text.language_detection import LanguageSetting
 from kgserve.projections.base import StoreFollowedByProjections
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
-from kgserve.projections.indexed_text import EntitySearchFilter, IndexedText
+from kgserve.projections.indexed_text import EntitySearchFilter, IndexedEntityText
 from kgserve.projections.keyword_index import DocumentFrequencies, KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -40,7 +40,7 @@ class ConflictingVersionsIndex:
         self._lock = threading.Lock()
         self._index: KeywordIndex | None = None
         self._version: tuple[int, tuple[str, ...], LanguageSetting] | None = None
-        self._texts: dict[str, IndexedText] = {}
+        self._texts: dict[str, IndexedEntityText] = {}
         self._rows: dict[str, NodeRow] = {}
         self._vectors: dict[str, Vector] = {}
 
@@ -100,7 +100,7 @@ class ConflictingVersionsIndex:
     def _update(
         self, states: Sequence[RowStateInterval[NodeRow]], indexed: Sequence[str], language: LanguageSetting
     ) -> None:
-        found = [(IndexedText.of(state.row, indexed, state.first, state.last), state.row) for state in states]
+        found = [(IndexedEntityText.of(state.row, indexed, state.first, state.last), state.row) for state in states]
         texts = {text.key: text for text, _ in found}
         if self._version is not None and self._version[2] != language:
             self._index, self._texts = None, {}  # the same texts have other words

@@ -14,7 +14,12 @@ from itertools import chain
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import open_database, select_rows_by_in_list, store_sqlite_checksum, vacuum_database
+from kgserve.platform.sqlite_files import (
+    open_sqlite_database,
+    select_rows_by_in_list,
+    store_sqlite_checksum,
+    vacuum_database,
+)
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
@@ -109,7 +114,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
 
     def _open_file(self) -> sqlite3.Connection:
         if self._file is None:
-            self._file = open_database(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
+            self._file = open_sqlite_database(self._path, _TOMBSTONES_SCHEMA, TOMBSTONES_FORMAT)
         return self._file
 
     @override

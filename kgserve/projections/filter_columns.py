@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, MemoryFacets
+from kgserve.projections.indexed_text import EntityFilterableFields, EntitySearchFilter, MemoryFilterableFields
 
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _NO_LAYER = -1
@@ -50,7 +50,7 @@ class GrowableColumn(Generic[Kind]):
         self._count = end
 
 
-class FilterColumns:
+class EntityFilterColumns:
     """Type, first commit and facets of each entity, by label. Labels are assigned in order, from 0."""
 
     def __init__(self) -> None:
@@ -86,7 +86,10 @@ class FilterColumns:
         return [names[code] for code in self._type.values.tolist()]
 
     def add(
-        self, types: Sequence[str], since: Sequence[int] | NDArray[np.int64], facets: Mapping[int, EntityFacets]
+        self,
+        types: Sequence[str],
+        since: Sequence[int] | NDArray[np.int64],
+        facets: Mapping[int, EntityFilterableFields],
     ) -> None:
         """Append entities with the next labels; ``facets`` is keyed by label."""
         self._live.extend(np.ones(len(types), np.bool_))
@@ -99,7 +102,7 @@ class FilterColumns:
         """Mark a label as unused."""
         self._live.values[label] = False
 
-    def facets(self) -> dict[int, EntityFacets]:
+    def facets(self) -> dict[int, EntityFilterableFields]:
         """Return the facets of the labels in use that have any, tags sorted."""
         tags: dict[int, list[str]] = {}
         for tag in sorted(self._tagged):
@@ -110,7 +113,7 @@ class FilterColumns:
         freshness = dict(zip(self._with_freshness.values.tolist(), self._freshness_at.values.tolist(), strict=True))
         marks = self._memories.marks()
         return {
-            label: EntityFacets(
+            label: EntityFilterableFields(
                 tuple(tags.get(label, ())), freshness.get(label), *_bounds(validity.get(label)), marks.get(label)
             )
             for label in sorted(tags.keys() | validity.keys() | freshness.keys() | marks.keys())
@@ -130,11 +133,11 @@ class FilterColumns:
         if only.types is not None:
             passing &= self._mask_of_types(only.types)
         if only.wants_memories:
-            passing &= build_label_mask(self._memories.passing(only), len(passing))
+            passing &= build_mask_from_index_labels(self._memories.passing(only), len(passing))
         for tag in only.tags:
-            passing &= build_label_mask(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
+            passing &= build_mask_from_index_labels(np.array(self._tagged.get(tag, ()), np.int32), len(passing))
         if only.id_prefix:
-            passing &= build_label_mask(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
+            passing &= build_mask_from_index_labels(self._id_prefixes.labels(only.id_prefix, ids), len(passing))
         return passing
 
     def _mask_of_types(self, types: frozenset[str]) -> Mask:
@@ -145,7 +148,7 @@ class FilterColumns:
         wanted[chosen] = True
         return wanted[self._type.values]
 
-    def _add_facets(self, label: int, found: EntityFacets) -> None:
+    def _add_facets(self, label: int, found: EntityFilterableFields) -> None:
         if found.valid_from is not None or found.valid_to is not None:
             self._with_validity.extend([label])
             self._valid_from.extend([_EARLIEST if found.valid_from is None else found.valid_from])
@@ -167,20 +170,21 @@ class _MemoryLabels:
         self._layer, self._source = GrowableColumn(np.int8), GrowableColumn(np.int32)
         self._codes: dict[str, int] = {}
 
-    def add(self, label: int, marks: MemoryFacets) -> None:
+    def add(self, label: int, marks: MemoryFilterableFields) -> None:
         """Append a memory; labels must be ascending."""
         self._labels.extend([label])
         self._created.extend([marks.created])
         self._layer.extend([_NO_LAYER if marks.layer is None else marks.layer])
         self._source.extend([self._codes.setdefault(marks.source, len(self._codes))])
 
-    def marks(self) -> dict[int, MemoryFacets]:
+    def marks(self) -> dict[int, MemoryFilterableFields]:
         """Return the marks of each label."""
         names = list(self._codes)
         columns = (self._created, self._layer, self._source)
         rows = zip(*(column.values.tolist() for column in columns), strict=True)
         marks = (
-            MemoryFacets(created, None if layer == _NO_LAYER else layer, names[code]) for created, layer, code in rows
+            MemoryFilterableFields(created, None if layer == _NO_LAYER else layer, names[code])
+            for created, layer, code in rows
         )
         return dict(zip(self._labels.values.tolist(), marks, strict=True))
 
@@ -229,7 +233,7 @@ class _IdPrefixes:
         self._bytes.extend(np.frombuffer(b"".join(encoded), np.uint8))
 
 
-def build_label_mask(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
+def build_mask_from_index_labels(labels: Sequence[int] | NDArray[Any], count: int) -> Mask:
     """Return a mask of length ``count`` that is true at the given labels."""
     mask = np.zeros(count, np.bool_)
     mask[np.asarray(labels, np.intp)] = True

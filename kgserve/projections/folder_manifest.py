@@ -39,7 +39,7 @@ class FileChecksumCache:
 def write_folder_manifest(
     folder: Path, kind: str, sequence: int, model: str = "", checksums: FileChecksumCache | None = None
 ) -> None:
-    """Write the manifest of the files now in a folder. ``checksums`` caches those of earlier files."""
+    """Write the manifest of an index's folder. ``checksums`` caches those of files listed earlier."""
     files = (checksums or FileChecksumCache()).of(folder)
     write_file_atomically(
         folder / INDEX_MANIFEST_FILE, msgspec.json.encode(FolderManifest(kind, sequence, model, files))

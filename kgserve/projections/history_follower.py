@@ -23,7 +23,7 @@ from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProj
 from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 from kgserve.projections.history.recovery import describe_history_gap, move_history_aside, open_history, remove_history
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile, is_database_damage_error
-from kgserve.projections.schedule import ProjectionThread, lower_thread_priority
+from kgserve.projections.update_scheduler import ProjectionThread, lower_thread_priority
 from kgserve.projections.workers import PeriodicProjectionWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.journal.replay import read_store_links_as_of

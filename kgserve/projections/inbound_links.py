@@ -14,7 +14,7 @@ from kgserve.errors import NotFound, ServedElsewhere
 from kgserve.projections.base import Projection, StoreFollowedByProjections
 from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
-    CrossStoreLinksPosition,
+    CrossStoreLinksVersion,
     InboundLinkTable,
     open_links_of_closed_store,
 )
@@ -24,10 +24,10 @@ from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.storage.store_index import ClosedStoreEntry
+from kgserve.storage.store_index import ClosedStoreIndexEntry
 
 INBOUND_LINKS_FILE = "links.sqlite"
-_NO_POSITION = CrossStoreLinksPosition(0, 0)
+_NO_POSITION = CrossStoreLinksVersion(0, 0)
 
 
 class _Pool(Protocol):
@@ -42,7 +42,7 @@ class _Pool(Protocol):
 
     def open_stores(self) -> Mapping[str, StoreFollowedByProjections]: ...
 
-    def find_closed(self, name: str) -> ClosedStoreEntry | None: ...
+    def find_closed(self, name: str) -> ClosedStoreIndexEntry | None: ...
 
     def lease(self, name: str) -> AbstractContextManager[StoreFollowedByProjections]: ...
 
@@ -80,7 +80,7 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
         super().__init__(pool.data_dir / INBOUND_LINKS_FILE)
         self._pool = pool
         self._file: InboundLinkTable | None = None
-        self._seen: dict[str, CrossStoreLinksPosition] = {}
+        self._seen: dict[str, CrossStoreLinksVersion] = {}
         # Written by writers and by threads that create stores; read by callers.
         self._stale: set[str] = set()
         self._unlisten: Callable[[], None] | None = None
@@ -153,7 +153,7 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
     def _update_store(self, name: str, *, may_open: bool) -> bool:
         """Update the links of a store. Return whether the file is up to date for it."""
         before, entry = self._seen.get(name), self._pool.find_closed(name)
-        if entry is not None and _is_followed(before, CrossStoreLinksPosition(entry.created_at, entry.links_changed)):
+        if entry is not None and _is_followed(before, CrossStoreLinksVersion(entry.created_at, entry.links_changed)):
             return True
         layout = self._pool.layout(name)
         if not layout.exists:
@@ -162,11 +162,11 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
                 del self._seen[name]
             return True
         created, mark = layout.created_at(), layout.close_mark()
-        if mark is not None and _is_followed(before, CrossStoreLinksPosition(created, mark.links_changed)):
+        if mark is not None and _is_followed(before, CrossStoreLinksVersion(created, mark.links_changed)):
             return True
         if name not in self._pool.open_stores():
             if mark is not None and self._read_closed(
-                layout, CrossStoreLinksPosition(created, mark.links_changed), mark.sequence
+                layout, CrossStoreLinksVersion(created, mark.links_changed), mark.sequence
             ):
                 return True
             if not may_open:
@@ -175,7 +175,7 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
             self._read(store, created, before)
         return True
 
-    def _read_closed(self, layout: StoreLayout, seen: CrossStoreLinksPosition, sequence: int) -> bool:
+    def _read_closed(self, layout: StoreLayout, seen: CrossStoreLinksVersion, sequence: int) -> bool:
         """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
             with open_links_of_closed_store(layout.links) as (links, at):
@@ -187,10 +187,10 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
         self._seen[layout.name] = seen
         return True
 
-    def _read(self, store: StoreFollowedByProjections, created: int, before: CrossStoreLinksPosition | None) -> None:
+    def _read(self, store: StoreFollowedByProjections, created: int, before: CrossStoreLinksVersion | None) -> None:
         """Read the links of an open store."""
         with store.reading_links() as (rows, links):
-            seen = CrossStoreLinksPosition(created, 0 if links is None else links.last_change_sequence)
+            seen = CrossStoreLinksVersion(created, 0 if links is None else links.last_change_sequence)
             if seen == before or (before is None and not seen.changed):
                 return
             begin = before.changed if before is not None and before.born == created else -1
@@ -198,7 +198,7 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
             self._seen[store.name] = seen
 
 
-def _is_followed(before: CrossStoreLinksPosition | None, closed: CrossStoreLinksPosition) -> bool:
+def _is_followed(before: CrossStoreLinksVersion | None, closed: CrossStoreLinksVersion) -> bool:
     """Return whether the file, at ``before``, has the links of a closed store, or the store never had any."""
     return before == closed or (before is None and closed.changed == 0)
 
@@ -214,7 +214,7 @@ class _StoreLinkProjection(Projection):
         store: StoreFollowedByProjections,
         links: CrossStoreLinkReader | None,
         begin: int,
-        seen: CrossStoreLinksPosition,
+        seen: CrossStoreLinksVersion,
     ) -> None:
         """Initialize at ``begin``, the last commit whose links the file has, -1 if none are valid."""
         super().__init__(store.layout, store.journal, store)
@@ -243,7 +243,7 @@ class _StoreLinkProjection(Projection):
     @override
     def _apply(self, changes: Iterable[CommitLinkChanges], sequence: int) -> None:
         for change in changes:
-            seen = CrossStoreLinksPosition(self._seen.born, change.sequence)
+            seen = CrossStoreLinksVersion(self._seen.born, change.sequence)
             self._file.follow(self._layout.name, change.links_put(), change.links_deleted, seen)
 
     @override

@@ -1,4 +1,4 @@
-"""Entities as the indexes store them, and the filters of a search."""
+"""Texts and filterable facets of entities as the indexes store them, and the filters of a search."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from kgserve.storage.model.store_settings import EVERY_ATTRIBUTE
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class MemoryFacets(msgspec.Struct, frozen=True, array_like=True):
-    """Filterable properties that only memories have; ``created`` is in microseconds, the rest as in `NodeExtras`."""
+class MemoryFilterableFields(msgspec.Struct, frozen=True, array_like=True):
+    """Facets (filterable properties) of a memory; ``created`` is in microseconds, the rest as in `NodeExtras`."""
 
     created: int
     layer: int | None = None
     source: str = ""
 
 
-class EntityFacets(msgspec.Struct, frozen=True, array_like=True):
+class EntityFilterableFields(msgspec.Struct, frozen=True, array_like=True):
     """Filterable properties that most entities lack, as in `NodeExtras`; only memories have ``marks``."""
 
     tags: tuple[str, ...] = ()
     freshness_at: int | None = None
     valid_from: int | None = None
     valid_to: int | None = None
-    marks: MemoryFacets | None = None
+    marks: MemoryFilterableFields | None = None
 
     def is_valid_at(self, moment: int) -> bool:
         """Return whether the entity is valid at a moment, in microseconds of valid time."""
@@ -44,16 +44,16 @@ class EntityFacets(msgspec.Struct, frozen=True, array_like=True):
         return values[:-1] if self.marks is None else values
 
 
-NO_FACETS = EntityFacets()
+NO_FACETS = EntityFilterableFields()
 
 
-def extract_facets(row: NodeRow) -> EntityFacets | None:
+def extract_facets(row: NodeRow) -> EntityFilterableFields | None:
     """Return the facets of an entity, None if it has none."""
     extras = row.extras
     if extras is None:
         return None
-    marks = MemoryFacets(row.created_at, extras.layer, extras.source) if row.is_memory else None
-    facets = EntityFacets(extras.tags, extras.freshness_at, extras.valid_from, extras.valid_to, marks)
+    marks = MemoryFilterableFields(row.created_at, extras.layer, extras.source) if row.is_memory else None
+    facets = EntityFilterableFields(extras.tags, extras.freshness_at, extras.valid_from, extras.valid_to, marks)
     return None if facets == NO_FACETS else facets
 
 
@@ -79,7 +79,7 @@ def _leaves(value: object) -> Iterator[str]:
             pass
 
 
-class IndexedText(msgspec.Struct, frozen=True):
+class IndexedEntityText(msgspec.Struct, frozen=True):
     """Entity as the indexes store it: its texts, and the commits from and until which they are current.
 
     ``said`` contains the values of the attributes that the store's settings include in the indexes. ``until`` is None
@@ -91,7 +91,7 @@ class IndexedText(msgspec.Struct, frozen=True):
     content: str
     since: int = 0
     summary: str = ""
-    facets: EntityFacets | None = None
+    facets: EntityFilterableFields | None = None
     until: int | None = None
     name: str = ""
     context: str = ""
@@ -100,7 +100,7 @@ class IndexedText(msgspec.Struct, frozen=True):
     @classmethod
     def of(
         cls, row: NodeRow, indexed: Sequence[str] = (), since: int | None = None, until: int | None = None
-    ) -> IndexedText:
+    ) -> IndexedEntityText:
         """Return the texts of a state, including its ``indexed`` attributes.
 
         They are current since the state's own commit, or ``since``.
@@ -168,7 +168,7 @@ class PastTextKey(NamedTuple):
     digest: str
 
 
-def parse_past_text_key(key: str) -> PastTextKey:
+def parse_past_text_index_key(key: str) -> PastTextKey:
     """Return the parts of a past text's key."""
     node_id, since, digest = key.rsplit("\0", 2)
     return PastTextKey(node_id, int(since), digest)
@@ -224,7 +224,7 @@ class EntitySearchFilter(msgspec.Struct, frozen=True):
         """True if only memories pass."""
         return self.memories or not (self.layers is None and self.sources is None and self.created is None)
 
-    def passes(self, node_id: str, node_type: str, facets: EntityFacets | None = None) -> bool:
+    def passes(self, node_id: str, node_type: str, facets: EntityFilterableFields | None = None) -> bool:
         """Return whether an entity passes all conditions other than ``as_of``."""
         named = (self.types is None or node_type in self.types) and node_id.startswith(self.id_prefix)
         named = named and (self.ids is None or node_id in self.ids)
@@ -234,13 +234,13 @@ class EntitySearchFilter(msgspec.Struct, frozen=True):
         """Return whether the state of an entity passes all conditions other than ``as_of``."""
         return self.passes(row.id, row.type, extract_facets(row))
 
-    def _facets_pass(self, facets: EntityFacets) -> bool:
+    def _facets_pass(self, facets: EntityFilterableFields) -> bool:
         fresh = self.fresh_at is None or facets.freshness_at is None or self.fresh_at < facets.freshness_at
         held = self.valid_at is None or facets.is_valid_at(self.valid_at)
         remembered = not self.wants_memories or (facets.marks is not None and self._marks_pass(facets.marks))
         return fresh and held and remembered and self.tags.issubset(facets.tags)
 
-    def _marks_pass(self, marks: MemoryFacets) -> bool:
+    def _marks_pass(self, marks: MemoryFilterableFields) -> bool:
         layer = self.layers is None or marks.layer in self.layers
         source = self.sources is None or marks.source in self.sources
         return layer and source and (self.created is None or self.created[0] <= marks.created < self.created[1])

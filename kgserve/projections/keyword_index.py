@@ -32,7 +32,12 @@ from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_
 from kgserve.platform.text.stemmer import select_query_stemming_languages
 from kgserve.platform.text.tantivy_query_rewrites import rewrite_tantivy_query
 from kgserve.projections import folder_manifest
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntitySearchFilter, IndexedText, parse_past_text_key
+from kgserve.projections.indexed_text import (
+    NO_TEXT_FILTER,
+    EntitySearchFilter,
+    IndexedEntityText,
+    parse_past_text_index_key,
+)
 from kgserve.projections.keyword_query import (
     TEXT_FIELDS,
     KeywordQuery,
@@ -158,7 +163,7 @@ class KeywordIndex:
 
     def write(
         self,
-        put: Iterable[IndexedText],
+        put: Iterable[IndexedEntityText],
         removed: Iterable[str],
         sequence: int,
         *,
@@ -227,7 +232,7 @@ class KeywordIndex:
             irregular=query.reading in {"forms", "content"},
         )
 
-    def merge_with_predecessor(self, text: IndexedText) -> IndexedText:
+    def merge_with_predecessor(self, text: IndexedEntityText) -> IndexedEntityText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
 
         The result replaces that preceding text.
@@ -236,7 +241,7 @@ class KeywordIndex:
         parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
         for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
-            before = parse_past_text_key(str(searcher.doc(address)["id"][0]))
+            before = parse_past_text_index_key(str(searcher.doc(address)["id"][0]))
             if before.digest == text.digest.hex():
                 return msgspec.structs.replace(text, since=before.since)
         return text
@@ -494,7 +499,7 @@ _count_cached_terms = lru_cache(maxsize=_MAX_CACHED_TEXTS)(_count)
 # Conversion to tantivy documents
 
 
-def _document(entity: IndexedText, setting: LanguageSetting) -> tantivy.Document:
+def _document(entity: IndexedEntityText, setting: LanguageSetting) -> tantivy.Document:
     """Return a text as a tantivy document, in the language of the setting."""
     document = tantivy.Document()
     document.add_text("id", entity.key)
@@ -527,7 +532,7 @@ def _type_code(type_: str) -> int:
     return xxhash.xxh3_64_intdigest(type_.encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
-def _times(entity: IndexedText) -> Iterator[tuple[str, int | None]]:
+def _times(entity: IndexedEntityText) -> Iterator[tuple[str, int | None]]:
     yield "since", entity.since
     yield "until", entity.until
     if entity.facets is not None:
@@ -538,7 +543,7 @@ def _times(entity: IndexedText) -> Iterator[tuple[str, int | None]]:
             yield "created", entity.facets.marks.created
 
 
-def _keys(entity: IndexedText) -> Iterator[str]:
+def _keys(entity: IndexedEntityText) -> Iterator[str]:
     """Yield the keys for filters, in addition to the id."""
     yield from map(_key_of_tag, entity.tags)
     if entity.facets is not None and (marks := entity.facets.marks) is not None:

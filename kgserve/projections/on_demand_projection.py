@@ -83,7 +83,7 @@ File = TypeVar("File", bound=_Closable)
 
 
 class OnDemandProjection(DerivedSqliteFile, Projection, Generic[File]):
-    """Projection that any thread may read; the reader brings it up to date first.
+    """Projection brought up to date on demand: by its reader, before a query. Any thread may read.
 
     ``_open`` sets ``_file``. The first query opens the file.
     """

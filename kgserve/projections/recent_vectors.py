@@ -9,7 +9,7 @@ MAX_RECENT_VECTORS = 2_000
 _INITIAL_RECENT_VECTORS = 64
 
 
-class RecentVectors:
+class RecentVectorBuffer:
     """Fixed-size buffer of unit vectors by id; the oldest are evicted first. For the writing thread of one store.
 
     All vectors must be of one model. They share one matrix, so a query is a single matrix product.

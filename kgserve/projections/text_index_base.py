@@ -18,7 +18,7 @@ from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.settings import IndexedContent
 from kgserve.projections.background_projection import BackgroundProjection, ReadinessAnnouncingProjection
 from kgserve.projections.base import StoreFollowedByProjections
-from kgserve.projections.indexed_text import IndexedText
+from kgserve.projections.indexed_text import IndexedEntityText
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -56,7 +56,7 @@ def get_indexed_content_setting(store: StoreFollowedByProjections) -> IndexedCon
     return store.settings.indexes if chosen == "default" else chosen
 
 
-def explain_missing_index(store: StoreFollowedByProjections) -> str:
+def explain_why_not_indexed(store: StoreFollowedByProjections) -> str:
     """Return a message that explains why something is not indexed."""
     kept = get_indexed_content_setting(store)
     what = "nothing" if kept == "none" else "only words"
@@ -141,7 +141,7 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
     def _opened(self) -> Index:
         if self._index is None:
             if not self.is_enabled:
-                raise Conflict(explain_missing_index(self.store))
+                raise Conflict(explain_why_not_indexed(self.store))
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
         return self._index
@@ -151,25 +151,25 @@ class StoreTextIndex(BackgroundProjection, Generic[Index]):
         self._indexed = self.store.description.indexed_attributes
         return " ".join([*parts, *([msgspec.json.encode(self._indexed).decode()] if self._indexed else ())])
 
-    def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> IndexedText:
+    def _text(self, row: NodeRow, since: int | None = None, until: int | None = None) -> IndexedEntityText:
         """Return the texts of a state."""
-        return IndexedText.of(row, self._indexed or (), since, until)
+        return IndexedEntityText.of(row, self._indexed or (), since, until)
 
-    def _texts_of(self, rows: RowsSnapshot) -> Iterator[IndexedText]:
+    def _texts_of(self, rows: RowsSnapshot) -> Iterator[IndexedEntityText]:
         """Return the texts of all entities that have words."""
         return (text for row in rows.all_nodes() if (text := self._text(row)).has_words)
 
 
-class IndexUpdate(msgspec.Struct, frozen=True):
+class TextIndexUpdate(msgspec.Struct, frozen=True):
     """Net effect of change sets up to ``sequence``; entities without any words are removed."""
 
-    put: list[IndexedText]
+    put: list[IndexedEntityText]
     removed: list[str]
     sequence: int
 
 
 class CurrentTextIndexProjection(ReadinessAnnouncingProjection, StoreTextIndex[Index]):
-    """Index of the current texts of a store."""
+    """Projection of a store's journal to an index of its current texts."""
 
     def __init__(self, store: StoreFollowedByProjections) -> None:
         super().__init__(store)
@@ -247,7 +247,7 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, StoreTextIndex[I
             self._ready_at = self.store.state.sequence  # what a later opening has to catch up with
 
     @abstractmethod
-    def _follow(self, step: IndexUpdate) -> None:
+    def _follow(self, step: TextIndexUpdate) -> None:
         """Apply a step. Must be idempotent."""
 
     @property
@@ -274,12 +274,12 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, StoreTextIndex[I
             # The files could otherwise no longer be continued from the journal.
             self._save(sequence)
 
-    def _net_effect(self, changes: Iterable[ChangeSet]) -> IndexUpdate:
+    def _net_effect(self, changes: Iterable[ChangeSet]) -> TextIndexUpdate:
         """Return the net effect of consecutive change sets."""
         rows, sequence = collapse_changes(changes)
         texts = (self._text(row) for row in rows.values() if row is not None)
         put = {text.id: text for text in texts if text.has_words}
-        return IndexUpdate(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
+        return TextIndexUpdate(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
 
 
 def collapse_changes(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:

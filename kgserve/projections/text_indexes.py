@@ -31,26 +31,31 @@ from kgserve.platform.timestamps import format_time
 from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections
 from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
-from kgserve.projections.history.reader import EndedStateBatch, EndedStateReadPosition, read_ended_states
+from kgserve.projections.history.reader import EndedNodeStateBatch, EndedStateReadPosition, read_ended_node_states
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntitySearchFilter, IndexedText, parse_past_text_key
+from kgserve.projections.indexed_text import (
+    NO_TEXT_FILTER,
+    EntitySearchFilter,
+    IndexedEntityText,
+    parse_past_text_index_key,
+)
 from kgserve.projections.keyword_index import DocumentFrequencies, KeywordHit, KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.read_your_writes import wait_for_projections_or_raise
-from kgserve.projections.recent_vectors import RecentVectors
+from kgserve.projections.recent_vectors import RecentVectorBuffer
 from kgserve.projections.text_index_base import (
     MAX_BUILD_RETRY_SECONDS,
     CurrentTextIndexProjection,
     Index,
-    IndexUpdate,
     StoreTextIndex,
     TextIndexState,
-    explain_missing_index,
+    TextIndexUpdate,
+    explain_why_not_indexed,
     folder_bytes,
 )
 from kgserve.projections.token_vectors.conversation_turn_vectors import LateInteractionTokenVectors
-from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors
+from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors_folder
 from kgserve.projections.vector.vector_index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -196,13 +201,13 @@ class CurrentKeywordIndexProjection(CurrentTextIndexProjection[KeywordIndex], Ke
         return rows.at
 
     @override
-    def _follow(self, step: IndexUpdate) -> None:
+    def _follow(self, step: TextIndexUpdate) -> None:
         self.pending = len(step.put)
         self._opened().write(
             self._with_progress(step.put), step.removed, step.sequence, bulk=len(step.put) > EMBEDDING_BATCH_SIZE
         )
 
-    def _with_progress(self, texts: Iterable[IndexedText]) -> Iterator[IndexedText]:
+    def _with_progress(self, texts: Iterable[IndexedEntityText]) -> Iterator[IndexedEntityText]:
         started = time.perf_counter()
         for number, text in enumerate(texts, 1):
             self._continue()
@@ -217,7 +222,7 @@ _MEANING: frozenset[IndexedContent] = frozenset({"words+meaning"})
 
 
 class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
-    """Vector index of current texts.
+    """Projection of a store's journal to a vector index of its current texts.
 
     A store records the model of its vectors; switching to another model requires `kgserve reindex`.
     """
@@ -388,7 +393,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         return rows.at
 
     @override
-    def _follow(self, step: IndexUpdate) -> None:
+    def _follow(self, step: TextIndexUpdate) -> None:
         self.check_model()
         self._record_model()
         put = [text for text in step.put if text.meaning]
@@ -401,7 +406,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         if time.monotonic() - self._saved_at > INDEX_SAVE_INTERVAL_SECONDS:
             self._save(step.sequence)
 
-    def _embed(self, texts: Iterator[IndexedText]) -> None:
+    def _embed(self, texts: Iterator[IndexedEntityText]) -> None:
         worked = 0.0
         while some := list(islice(texts, EMBEDDING_BATCH_SIZE)):
             self._pause_between_batches(worked)
@@ -415,7 +420,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         if worked:
             self._yield_to_requests(worked)
 
-    def _embed_some(self, texts: list[IndexedText]) -> None:
+    def _embed_some(self, texts: list[IndexedEntityText]) -> None:
         if self._cache is None:
             raise Unavailable("the embedding cache is closed")
         vectors = self.tokens.embed_nodes({text.id: text.meaning for text in texts}, self._cache)
@@ -433,7 +438,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
             )
 
     def _recorded_model(self) -> str | None:
-        return read_model_name(self._model_file)
+        return read_text_index_model_name(self._model_file)
 
     def _record_model(self) -> None:
         if self._recorded_model() is None:
@@ -471,7 +476,7 @@ class PastTextIndexProjectionBase(StoreTextIndex[Index]):
         return len(self._opened())
 
     @abstractmethod
-    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[IndexedEntityText], sequence: int, ended: int) -> None:
         """Add texts, record the commit ``sequence``, and delete the texts that had ended by the commit ``ended``."""
 
     @abstractmethod
@@ -501,7 +506,9 @@ class PastTextIndexProjectionBase(StoreTextIndex[Index]):
     @override
     def _advance(self, last: int) -> None:
         started = time.perf_counter()
-        found = read_ended_states(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+        found = (
+            read_ended_node_states(self._history, self._place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+        )
         self._more = found is not None and found.more
         if found is None:
             return
@@ -515,7 +522,7 @@ class PastTextIndexProjectionBase(StoreTextIndex[Index]):
         self._yield_to_requests(time.perf_counter() - started)
 
     @override
-    def _apply(self, changes: Iterable[EndedStateBatch], sequence: int) -> None:
+    def _apply(self, changes: Iterable[EndedNodeStateBatch], sequence: int) -> None:
         for found in changes:
             texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
             self._put(texts, sequence, found.oldest)
@@ -524,9 +531,9 @@ class PastTextIndexProjectionBase(StoreTextIndex[Index]):
     def _is_behind(self) -> bool:
         return self._more
 
-    def _merge_equal_texts(self, states: Iterable[RowStateInterval[NodeRow]]) -> list[IndexedText]:
+    def _merge_equal_texts(self, states: Iterable[RowStateInterval[NodeRow]]) -> list[IndexedEntityText]:
         """Return the texts of ended states in the order of their ends. Consecutive equal texts are merged."""
-        found: dict[str, list[IndexedText]] = {}
+        found: dict[str, list[IndexedEntityText]] = {}
         for state in states:
             text = self._text(state.row, state.first, state.last)
             before = found.setdefault(text.id, [])
@@ -550,7 +557,7 @@ class PastKeywordIndexProjection(PastTextIndexProjectionBase[KeywordIndex], Keyw
 
     @override
     def _index_in(self, folder: Path, made_of: str, language: LanguageSetting) -> KeywordIndex:
-        return KeywordIndex(folder, lambda key: parse_past_text_key(key).id, made_of, language)
+        return KeywordIndex(folder, lambda key: parse_past_text_index_key(key).id, made_of, language)
 
     @override
     def _erase(self, erasure: ProjectionEraseRequest) -> None:
@@ -567,7 +574,9 @@ class PastKeywordIndexProjection(PastTextIndexProjectionBase[KeywordIndex], Keyw
         place = EndedStateReadPosition(0)
         with self._rewritten() as rewritten:
             while (
-                found := read_ended_states(self._history, place, PAST_VECTORS_BATCH_STATES) if self.is_wanted else None
+                found := read_ended_node_states(self._history, place, PAST_VECTORS_BATCH_STATES)
+                if self.is_wanted
+                else None
             ):
                 self._continue()
                 texts = self._merge_equal_texts(state for state in found.states if (state.last or 0) > found.oldest)
@@ -585,11 +594,11 @@ class PastKeywordIndexProjection(PastTextIndexProjectionBase[KeywordIndex], Keyw
         self._open()
 
     @override
-    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[IndexedEntityText], sequence: int, ended: int) -> None:
         _write_past_texts(self._opened(), texts, sequence, ended)
 
 
-def _write_past_texts(index: KeywordIndex, texts: Iterable[IndexedText], sequence: int, ended: int) -> None:
+def _write_past_texts(index: KeywordIndex, texts: Iterable[IndexedEntityText], sequence: int, ended: int) -> None:
     put = [index.merge_with_predecessor(text) for text in texts if text.has_words]
     index.write(put, (), sequence, bulk=len(put) > EMBEDDING_BATCH_SIZE, ended=ended)
 
@@ -661,11 +670,11 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
         if self._index is not None:
             self._index.close()
             self._index = None
-        delete_past_vectors(self._folder)
+        delete_past_vectors_folder(self._folder)
         self._open()
 
     @override
-    def _put(self, texts: list[IndexedText], sequence: int, ended: int) -> None:
+    def _put(self, texts: list[IndexedEntityText], sequence: int, ended: int) -> None:
         self.check_model()
         index, cache = self._opened(), self._cache
         if cache is None:
@@ -699,7 +708,7 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
 MIN_SYNC_MARKER_INTERVAL_SECONDS = 1.0
 
 
-class IndexSyncNotifier:
+class IndexSyncEventPublisher:
     """Publisher of ``sync_complete`` on the change feed.
 
     It publishes when the current indexes contain all written rows, at most once a second.
@@ -734,13 +743,13 @@ class CurrentAndPastTextIndexes:
         self.queries = queries
         self.keyword = CurrentKeywordIndexProjection(store)
         self.vector = CurrentVectorIndexProjection(store, patient)
-        self.recent = RecentVectors()
+        self.recent = RecentVectorBuffer()
         self.heads = ConflictingVersionsIndex(
             store, lambda texts: self.vector.embed_cached_texts(texts, queries.embedder)
         )
         self.past_keyword = PastKeywordIndexProjection(store)
         self.past_vector = PastVectorIndexProjection(store, patient, self.vector.check_model)
-        store.each_second.append(IndexSyncNotifier(store, (self.keyword, self.vector)).look)
+        store.each_second.append(IndexSyncEventPublisher(store, (self.keyword, self.vector)).look)
         for view in self.index_projections:
             store.after_change.append(view.apply_settings)
 
@@ -767,7 +776,7 @@ class CurrentAndPastTextIndexes:
     def require(self, *, meaning: bool = False) -> None:
         """Raise Conflict if no index is kept, or with ``meaning`` no vector index."""
         if not (self.vector if meaning else self.keyword).is_enabled:
-            raise Conflict(explain_missing_index(self.store))
+            raise Conflict(explain_why_not_indexed(self.store))
 
     @property
     def degraded(self) -> bool:
@@ -963,7 +972,7 @@ def _best_hits(scored: list[tuple[str, float]], limit: int) -> dict[str, float]:
     return found
 
 
-def read_model_name(path: Path) -> str | None:
+def read_text_index_model_name(path: Path) -> str | None:
     """Return the model name in a file; None if the file is missing or damaged."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8").strip()

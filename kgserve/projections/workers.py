@@ -12,7 +12,7 @@ from typing_extensions import override
 from kgserve.errors import Unavailable
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import StoreFollowedByProjections
-from kgserve.projections.schedule import ProjectionThread
+from kgserve.projections.update_scheduler import ProjectionThread
 
 AnyStore = TypeVar("AnyStore", bound=StoreFollowedByProjections)
 WorkerState = TypeVar("WorkerState")
@@ -22,7 +22,7 @@ AnyProjection = TypeVar("AnyProjection", bound=BackgroundProjection)
 class StoreProjectionWorker(ABC, Generic[AnyStore, WorkerState]):
     """Base of workers that attach projections to each store while the store is open.
 
-    Implements `stores.pool.StoreObserver`. ``WorkerState`` is what the worker holds for one store.
+    Implements `stores.pool.StorePoolObserver`. ``WorkerState`` is what the worker holds for one store.
     """
 
     of_copies = False

@@ -27,7 +27,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 
 from kgserve.api.operation import ExecutorName
-from kgserve.errors import RateLimited, StoreOpening
+from kgserve.errors import RateLimited, StoreOpenQueueFull
 from kgserve.graph.store_handle import MAX_OPENING_POLL_SECONDS, MIN_OPENING_POLL_SECONDS, OPENING_TIMEOUT_SECONDS
 from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.settings import Settings
@@ -168,7 +168,7 @@ MAX_CONCURRENT_READS = 2
 MAX_READ_WAIT_SECONDS = 10.0
 
 
-class CallerThrottle:
+class CallerConcurrencyThrottle:
     """Throttle for the concurrent work of one caller while other callers are active. Belongs to the event loop.
 
     Work beyond the limit waits in order of arrival, for ``wait`` seconds at most. A slot that other work waits for
@@ -313,7 +313,7 @@ class FairThreadPool:
         each: int,
         queue: CallerQuota | None = None,
         waits: CallerQuota | None = None,
-        throttle: CallerThrottle | None = None,
+        throttle: CallerConcurrencyThrottle | None = None,
     ) -> None:
         """Create the pool.
 
@@ -406,10 +406,14 @@ class AdmissionControl:
         self.quotas = (queue, waited, stated, self.transfers)
         self._statements = stated
         self.callers = ActiveCallers()
-        self.turns = CallerThrottle(self.callers, queue, MAX_CONCURRENT_WRITES, lambda: MAX_WRITE_WAIT_SECONDS)
-        self.read_turns = CallerThrottle(self.callers, None, MAX_CONCURRENT_READS, lambda: MAX_READ_WAIT_SECONDS)
-        self.transfer_turns = CallerThrottle(self.callers, None, 1, lambda: MAX_READ_WAIT_SECONDS)
-        self.loop_turns = CallerThrottle(self.callers, queue, 1, lambda: MAX_READ_WAIT_SECONDS)
+        self.turns = CallerConcurrencyThrottle(
+            self.callers, queue, MAX_CONCURRENT_WRITES, lambda: MAX_WRITE_WAIT_SECONDS
+        )
+        self.read_turns = CallerConcurrencyThrottle(
+            self.callers, None, MAX_CONCURRENT_READS, lambda: MAX_READ_WAIT_SECONDS
+        )
+        self.transfer_turns = CallerConcurrencyThrottle(self.callers, None, 1, lambda: MAX_READ_WAIT_SECONDS)
+        self.loop_turns = CallerConcurrencyThrottle(self.callers, queue, 1, lambda: MAX_READ_WAIT_SECONDS)
         self.loop_reads = EventLoopReadScheduler()
         self.repeats = IdempotentCallCache()
         self.kinds: dict[ExecutorName, FairThreadPool] = {
@@ -446,18 +450,18 @@ class AdmissionControl:
         return await self.kinds["statements"].run_admitted(work)
 
     def write_slot(self) -> AbstractAsyncContextManager[None]:
-        """Return the context for a write of the current caller, throttled by `CallerThrottle`. Raises RateLimited."""
+        """Return the context of a write, throttled per caller by `CallerConcurrencyThrottle`. Raises RateLimited."""
         return self.turns.one(current_caller.get())
 
 
 async def retry_while_store_opening(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat ``attempt`` while another caller opens the store. Raises StoreOpening after 20 s."""
+    """Repeat ``attempt`` while another caller opens the store. Raises StoreOpenQueueFull after 20 s."""
     deadline = time.monotonic() + OPENING_TIMEOUT_SECONDS
     pause = MIN_OPENING_POLL_SECONDS
     while True:
         try:
             return await attempt()
-        except StoreOpening:
+        except StoreOpenQueueFull:
             if time.monotonic() + pause > deadline:
                 raise
         await asyncio.sleep(pause)

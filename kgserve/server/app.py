@@ -52,7 +52,7 @@ from kgserve.platform.access.authentication import (
     require_key_if_exposed,
 )
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.file_descriptors import count_needed_descriptors, get_descriptor_limit, limit_connections
+from kgserve.platform.file_descriptors import compute_max_connections, count_needed_descriptors, get_descriptor_limit
 from kgserve.platform.server_discovery import replace_wildcard_host_in_url
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.process import get_fork_server
@@ -60,10 +60,10 @@ from kgserve.server.admission import AdmissionControl
 from kgserve.server.bolt.service import BoltService
 from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
-from kgserve.server.http.connection import ConnectionRegistry, HttpConnection, HttpConnectionLimits
+from kgserve.server.http.connection import ConnectionRegistry, HttpConnectionLimits, HttpServerConnection
 from kgserve.server.http.error_responses import reraise_litestar_exception
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
-from kgserve.server.http.gateway import HttpGateway, require_route_role
+from kgserve.server.http.gateway import HttpGatewayMiddleware, require_route_role
 from kgserve.server.http.request_decoding import RequestHandlerDependencies
 from kgserve.server.http.routes import ROUTES
 from kgserve.server.http.sse import EventStreamRegistry
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
 
     from kgserve.platform.settings import Settings
-    from kgserve.projections.cypher_engine.engine.process import ForkServer
+    from kgserve.projections.cypher_engine.engine.process import EngineForkServer
 
 logger = structlog.get_logger()
 
@@ -152,7 +152,7 @@ def create_app(graphs: CallerStoreHandles, token: str | None = None, bolt: BoltS
         from kgserve.server.http.forwarding_middleware import ForwardingMiddleware  # noqa: PLC0415 - needed by nodes of a cluster only
 
         handler = ForwardingMiddleware(handler, forwarder)
-    edge = HttpGateway(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
+    edge = HttpGatewayMiddleware(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
     app.state["edge"] = edge
     backend = BoltStoreBackend(graphs, authenticator, audit, edge.rates, threads.callers)
     app.asgi_handler = edge
@@ -293,7 +293,7 @@ def _start_lines(settings: Settings, url: str) -> list[str]:
 
 
 async def _maintain(
-    server: HttpServer, lock: DataFolderLock, edge: HttpGateway, engines: ForkServer, idle_exit: float
+    server: HttpServer, lock: DataFolderLock, edge: HttpGatewayMiddleware, engines: EngineForkServer, idle_exit: float
 ) -> None:
     """Keep server.json up to date, and stop the server after ``idle_exit`` idle seconds (0: never)."""
     settled = asyncio.get_running_loop().time() + ENGINE_PRELOAD_SECONDS
@@ -339,7 +339,7 @@ def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertifi
     app.state["certificate"] = certificate
     return uvicorn.Config(
         app,
-        http=cast("type[HttpConnection]", partial(HttpConnection, open_connections=connections)),
+        http=cast("type[HttpServerConnection]", partial(HttpServerConnection, open_connections=connections)),
         ws="none",
         timeout_keep_alive=cast("int", settings.keep_alive),
         lifespan="on",
@@ -369,12 +369,12 @@ def _warn_if_open_to_others(settings: Settings) -> None:
 
 
 def _warn_of_excess(settings: Settings) -> None:
-    for each in find_excessive_limits(settings, measure_machine_resources(settings.data_dir)):
+    for each in find_limits_exceeding_machine(settings, measure_machine_memory_and_disk(settings.data_dir)):
         logger.warning("limits_exceed_machine", **to_builtins(each))
     if (limit := get_descriptor_limit()) < (needed := count_needed_descriptors(settings)):
         reason = "raise it (ulimit -n, LimitNOFILE); idle stores are closed and connections refused earlier meanwhile"
         logger.warning(
-            "few_descriptors", limit=limit, needed=needed, connections=limit_connections(settings), reason=reason
+            "few_descriptors", limit=limit, needed=needed, connections=compute_max_connections(settings), reason=reason
         )
 
 
@@ -410,7 +410,7 @@ class HttpServer(uvicorn.Server):
 
     async def _listen(self, listener: socket.socket) -> asyncio.Server:
         config = self.config
-        connection_class = cast("partial[HttpConnection]", config.http_protocol_class)
+        connection_class = cast("partial[HttpServerConnection]", config.http_protocol_class)
         timeout = connection_class.keywords["open_connections"].limits.head_timeout
         protocol = partial(
             connection_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
@@ -528,14 +528,14 @@ MAX_STORE_MEMORY_MIB = 80
 _SEGMENTS = 2
 
 
-class MachineResources(msgspec.Struct, frozen=True):
+class MemoryAndDiskCapacity(msgspec.Struct, frozen=True):
     """Bytes of memory available to this process, and size of the data folder's disk; None if unknown."""
 
     memory: int | None
     disk: int | None
 
 
-class ExcessiveResourceLimit(msgspec.Struct, frozen=True):
+class ResourceLimitExceedingMachine(msgspec.Struct, frozen=True):
     """Resource whose configured limit exceeds the machine, in MiB, and the settings that determine it."""
 
     what: str
@@ -544,7 +544,7 @@ class ExcessiveResourceLimit(msgspec.Struct, frozen=True):
     machine_mb: int
 
 
-def measure_machine_resources(folder: Path, root: Path = Path("/")) -> MachineResources:
+def measure_machine_memory_and_disk(folder: Path, root: Path = Path("/")) -> MemoryAndDiskCapacity:
     """Return memory and disk of this machine, read from the system files below ``root``.
 
     Memory is the minimum of the installed memory and the limits of the control groups.
@@ -553,10 +553,12 @@ def measure_machine_resources(folder: Path, root: Path = Path("/")) -> MachineRe
     disk: int | None = None
     with suppress(OSError):
         disk = shutil.disk_usage(folder).total
-    return MachineResources(min(found, default=None), disk)
+    return MemoryAndDiskCapacity(min(found, default=None), disk)
 
 
-def find_excessive_limits(settings: Settings, available: MachineResources) -> list[ExcessiveResourceLimit]:
+def find_limits_exceeding_machine(
+    settings: Settings, available: MemoryAndDiskCapacity
+) -> list[ResourceLimitExceedingMachine]:
     """Return the limits that each allow more than the machine has."""
     memory = [
         ("engines", "engine_processes * engine_memory_mb", settings.engine_processes * settings.engine_memory_mb),
@@ -569,12 +571,12 @@ def find_excessive_limits(settings: Settings, available: MachineResources) -> li
     return [*_beyond(memory, available.memory), *_beyond(disk, available.disk)]
 
 
-def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[ExcessiveResourceLimit]:
+def _beyond(limits: list[tuple[str, str, int]], available: int | None) -> Iterator[ResourceLimitExceedingMachine]:
     if available is None:
         return
     for what, names, allowed in limits:
         if allowed * MEBIBYTE > available:
-            yield ExcessiveResourceLimit(what, names, allowed, available // MEBIBYTE)
+            yield ResourceLimitExceedingMachine(what, names, allowed, available // MEBIBYTE)
 
 
 def _installed(root: Path) -> Iterator[int]:

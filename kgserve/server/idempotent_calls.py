@@ -30,7 +30,7 @@ MAX_REMEMBERED_ANSWER_BYTES = 1 << 20
 CALL_RETENTION_SECONDS = 24 * 3600.0
 
 
-class RememberedCall(msgspec.Struct, eq=False):
+class CachedIdempotentCall(msgspec.Struct, eq=False):
     """A call and its answer; ``task`` is None if the answer was too large. ``at`` is on the monotonic clock."""
 
     task: asyncio.Task[Any] | None
@@ -39,7 +39,7 @@ class RememberedCall(msgspec.Struct, eq=False):
     size: int = 0
 
 
-class CallerCalls(OrderedDict[str, RememberedCall]):
+class CallerRememberedCalls(OrderedDict[str, CachedIdempotentCall]):
     """Remembered calls of one caller by key, oldest first, and the size of their answers."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class CallerCalls(OrderedDict[str, RememberedCall]):
 
 
 def forget_nothing(_: object) -> int:
-    """Weigh an answer as remembered, without counting its size."""
+    """Return 0 as the weight of any answer, so that it is remembered without counting its size."""
     return 0
 
 
@@ -56,7 +56,7 @@ class IdempotentCallCache:
     """Recent calls with an idempotency key, running and finished. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._callers: dict[str, CallerCalls] = {}
+        self._callers: dict[str, CallerRememberedCalls] = {}
 
     @property
     def size(self) -> int:
@@ -85,13 +85,13 @@ class IdempotentCallCache:
         if made is None:
             return await answer()
         name = name or made.key
-        found = self._callers.get(caller, CallerCalls()).get(name)
+        found = self._callers.get(caller, CallerRememberedCalls()).get(name)
         if found is not None and time.monotonic() - found.at > CALL_RETENTION_SECONDS and _is_done(found):
             self._forget(caller, name)
             found = None
         if found is None:
-            found = RememberedCall(_start(made, answer), fingerprint, time.monotonic())
-            self._callers.setdefault(caller, CallerCalls())[name] = found
+            found = CachedIdempotentCall(_start(made, answer), fingerprint, time.monotonic())
+            self._callers.setdefault(caller, CallerRememberedCalls())[name] = found
             self._watch(caller, name, found, weigh)
             self._forget_oldest(caller)
         elif found.fingerprint != fingerprint:
@@ -107,7 +107,7 @@ class IdempotentCallCache:
         """Forget all answers, because they may contain what was erased."""
         self._callers = {}
 
-    def _watch(self, caller: str, key: str, call: RememberedCall, weigh: Callable[[T], int | None]) -> None:
+    def _watch(self, caller: str, key: str, call: CachedIdempotentCall, weigh: Callable[[T], int | None]) -> None:
         def finish(done: asyncio.Task[Any]) -> None:
             calls = self._callers.get(caller)
             if calls is None or calls.get(key) is not call:
@@ -146,7 +146,7 @@ class IdempotentCallCache:
             self._shrink(largest, MAX_REMEMBERED_CALLS_PER_CALLER, self._callers[largest].size - excess)
 
     def _shrink(self, caller: str, most: int, size: int) -> None:
-        calls = self._callers.get(caller, CallerCalls())
+        calls = self._callers.get(caller, CallerRememberedCalls())
         while len(calls) > most or calls.size > size:
             # Running calls are never forgotten.
             oldest = next((key for key, call in calls.items() if _is_done(call)), None)
@@ -155,7 +155,7 @@ class IdempotentCallCache:
             self._forget(caller, oldest)
 
 
-def _is_done(call: RememberedCall) -> bool:
+def _is_done(call: CachedIdempotentCall) -> bool:
     return call.task is None or call.task.done()
 
 

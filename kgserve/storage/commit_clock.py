@@ -90,7 +90,7 @@ class CommitClock:
         )
 
 
-class RetentionClock:
+class ForwardJumpGuardedClock:
     """Clock that decides the age of data: the time of day, but never ahead of the time since the process began.
 
     A clock that is set forward makes all data look old, and deleted data cannot be restored.
@@ -142,5 +142,5 @@ def _elapsed() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
-RETENTION_CLOCK = RetentionClock()
+RETENTION_CLOCK = ForwardJumpGuardedClock()
 """Retention clock of this process."""

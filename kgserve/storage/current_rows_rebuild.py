@@ -25,11 +25,11 @@ from kgserve.storage.journal.replay import (
     read_node_accesses_as_of,
     read_store_links_as_of,
 )
-from kgserve.storage.journal.row_materialization import MaterializationResult, write_parquet_row_files
+from kgserve.storage.journal.row_materialization import RowMaterializationResult, write_parquet_row_files
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
-from kgserve.storage.rows.row_tuples import iterate_edge_tuples, iterate_node_tuples
+from kgserve.storage.rows.snapshot_row_tuples import iterate_edge_tuples, iterate_node_tuples
 from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ def write_current_rows(
     target: Path,
     closing: threading.Event | None,
     idle: Callable[[], bool],
-) -> MaterializationResult:
+) -> RowMaterializationResult:
     """Write the current rows to an empty folder; if they are damaged, write those of snapshot and journal.
 
     Pauses while other work is not ``idle``. Raises Unavailable once the store is ``closing``.
@@ -72,7 +72,7 @@ def write_current_rows(
     return materialize_journal(layout, journal, recreate_empty_folder(target))
 
 
-def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: Path) -> MaterializationResult | None:
+def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: Path) -> RowMaterializationResult | None:
     """Link the row files of a snapshot with this state into an empty folder; None if there is no whole one."""
     for found in snapshot.list_snapshots(layout.journal)[:1]:
         try:
@@ -85,7 +85,7 @@ def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: P
         except (JournalDamaged, OSError):
             log.warning("snapshot_not_reused", store=layout.name, snapshot=found.name, exc_info=True)
             return None
-        return MaterializationResult(state, state)
+        return RowMaterializationResult(state, state)
     return None
 
 
@@ -138,10 +138,10 @@ def complete_and_publish_snapshot(
     )
     snapshot.write_snapshot_access_records(read_node_accesses_as_of(layout, journal, state.sequence), rows)
     snapshot.write_snapshot_links(read_store_links_as_of(layout, journal, state.sequence), rows)
-    snapshot.publish_snapshot(rows, layout.journal, state)
+    snapshot.publish_journal_snapshot(rows, layout.journal, state)
 
 
-def open_current_rows(layout: StoreLayout, journal: Journal) -> CurrentRowsProjection:
+def open_or_rebuild_current_rows(layout: StoreLayout, journal: Journal) -> CurrentRowsProjection:
     """Open the current rows at the journal's last commit; rebuild them if they are damaged or too old.
 
     Raises JournalDamaged when the rows have seen more than the journal holds, StorageFull.

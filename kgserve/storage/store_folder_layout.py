@@ -330,7 +330,7 @@ class StoreLayout:
         _write_mark(self._engine_mark, mark)
 
     def _engine_files(self) -> tuple[FileFingerprint, FileFingerprint]:
-        return _file_mark(self.engine), _file_mark(wal_path(self.engine))
+        return _file_mark(self.engine), _file_mark(engine_wal_path(self.engine))
 
     def remove_engine_marker(self) -> None:
         """Durably remove engine.json; from then on the engine's file is not trusted."""
@@ -541,6 +541,6 @@ def read_closed_store_state(layout: StoreLayout) -> StoreState:
 WAL_SUFFIX = ".wal"
 
 
-def wal_path(path: Path) -> Path:
+def engine_wal_path(path: Path) -> Path:
     """Return the path of the engine's write-ahead log for a database file."""
     return path.with_name(path.name + WAL_SUFFIX)

@@ -50,7 +50,7 @@ FolderFingerprint: TypeAlias = tuple[int, int, int, int]
 """Inode, size, and times of content and status of closed.json. Inode 0: no marker, but the time of the journal."""
 
 
-class ClosedStoreEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ClosedStoreIndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Entry of a closed store. Times are in microseconds, sizes in bytes; ``links`` as in the clean-close mark.
 
     ``description`` is JSON, so that 10,000 entries take little memory.
@@ -77,13 +77,13 @@ class ClosedStoreEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class _StoreIndexFile(msgspec.Struct, array_like=True):
     format: int
-    entries: dict[str, ClosedStoreEntry]
+    entries: dict[str, ClosedStoreIndexEntry]
 
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def read_folder_fingerprint(root: str | Path) -> FolderFingerprint | None:
+def read_closed_store_fingerprint(root: str | Path) -> FolderFingerprint | None:
     """Return the fingerprint of a closed store's folder, or None if the folder has no journal."""
     try:
         found = os.stat(f"{root}/{CLOSE_MARK_FILE}")  # noqa: PTH116 - called for thousands of folders
@@ -95,7 +95,7 @@ def read_folder_fingerprint(root: str | Path) -> FolderFingerprint | None:
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-class StoreIndex:
+class DataFolderStoreIndex:
     """Names and entries of the stores in one data folder. Thread-safe."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -103,7 +103,7 @@ class StoreIndex:
         self._data_dir = data_dir
         self._path = data_dir / STORE_INDEX_FILE
         self._lock = threading.RLock()
-        self._entries: dict[str, ClosedStoreEntry] | None = None
+        self._entries: dict[str, ClosedStoreIndexEntry] | None = None
         self._names: list[str] = []
         self._known: set[str] = set()
         self._folders: set[str] = set()
@@ -126,15 +126,15 @@ class StoreIndex:
             self._look()
             return [each.removesuffix(STORE_FOLDER_SUFFIX) for each in self._folders]
 
-    def find(self, name: str) -> ClosedStoreEntry | None:
+    def find(self, name: str) -> ClosedStoreIndexEntry | None:
         """Return the entry of a store that is closed cleanly, without reading more of its folder than one status."""
         with self._lock:
             entry = self._loaded().get(name)
-        if entry is None or entry.fingerprint != read_folder_fingerprint(self._root(name)):
+        if entry is None or entry.fingerprint != read_closed_store_fingerprint(self._root(name)):
             return None
         return entry
 
-    def read(self, layout: StoreLayout) -> ClosedStoreEntry:
+    def read(self, layout: StoreLayout) -> ClosedStoreIndexEntry:
         """Return the entry of a closed store, read from its folder if needed.
 
         Raises FileNotFoundError if the store does not exist.
@@ -147,9 +147,9 @@ class StoreIndex:
                 self._scanned_at = -1
                 self._remove([layout.name])
             raise FileNotFoundError(layout.root)
-        before = read_folder_fingerprint(layout.root)
+        before = read_closed_store_fingerprint(layout.root)
         entry = _read_entry(layout, before or (0, 0, 0, 0))
-        if before is not None and not entry.is_damaged and before == read_folder_fingerprint(layout.root):
+        if before is not None and not entry.is_damaged and before == read_closed_store_fingerprint(layout.root):
             with self._lock:
                 self._loaded()[layout.name] = entry
                 self._is_dirty = self._is_dirty or entry.is_clean
@@ -177,7 +177,7 @@ class StoreIndex:
         while self._unread and time.monotonic() < until:
             name = self._unread.pop()
             # A store without the marker is open, or must be read from its journal: only when a caller asks for it.
-            if (read_folder_fingerprint(self._root(name)) or (0,))[0]:
+            if (read_closed_store_fingerprint(self._root(name)) or (0,))[0]:
                 with suppress(OSError):
                     self.read(StoreLayout(self._data_dir, name))
         if time.monotonic() - self._saved_at > SAVE_INTERVAL_SECONDS:
@@ -198,7 +198,7 @@ class StoreIndex:
 
     # Caller holds the lock
 
-    def _loaded(self) -> dict[str, ClosedStoreEntry]:
+    def _loaded(self) -> dict[str, ClosedStoreIndexEntry]:
         if self._entries is None:
             self._entries = _load(self._path)
         return self._entries
@@ -224,7 +224,7 @@ class StoreIndex:
         name = folder.removesuffix(STORE_FOLDER_SUFFIX)
         entry = self._loaded().get(name)
         root = self._data_dir / folder
-        if entry is not None and entry.fingerprint == read_folder_fingerprint(root):
+        if entry is not None and entry.fingerprint == read_closed_store_fingerprint(root):
             return not root.is_symlink()
         return is_store_folder(root)
 
@@ -240,7 +240,7 @@ class StoreIndex:
         return f"{self._data_dir}/{name}{STORE_FOLDER_SUFFIX}"
 
 
-def _load(path: Path) -> dict[str, ClosedStoreEntry]:
+def _load(path: Path) -> dict[str, ClosedStoreIndexEntry]:
     """Return the entries of the file; none if it is missing or damaged."""
     try:
         data = path.read_bytes()
@@ -264,7 +264,7 @@ def _is_store_folder_name(folder: str) -> bool:
     return True
 
 
-def _read_entry(layout: StoreLayout, fingerprint: FolderFingerprint) -> ClosedStoreEntry:
+def _read_entry(layout: StoreLayout, fingerprint: FolderFingerprint) -> ClosedStoreIndexEntry:
     is_damaged, mark = False, layout.close_mark()
     try:
         state = mark.state if mark is not None else read_closed_store_state(layout)
@@ -272,7 +272,7 @@ def _read_entry(layout: StoreLayout, fingerprint: FolderFingerprint) -> ClosedSt
     except JournalDamaged:
         is_damaged, state, journal_bytes = True, StoreState(), 0
     description: StoreDescription = layout.read_description_or_default()
-    return ClosedStoreEntry(
+    return ClosedStoreIndexEntry(
         fingerprint=fingerprint if mark is not None else (0, *fingerprint[1:]),
         created_at=description.created_at,
         sequence=state.sequence,

@@ -14,10 +14,10 @@ import msgspec
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.change_feed_events import build_node_before_image, get_memory_event_category
+from kgserve.storage.model.change_feed_events import build_node_before_image, classify_node_for_memory_events
 from kgserve.storage.model.change_set import (
     ChangeSet,
-    CrossStoreLinksState,
+    CrossStoreLinksCountAndDigest,
     MemoryAccessRecord,
     NodeBeforeImage,
     StoreState,
@@ -28,7 +28,7 @@ from kgserve.storage.model.merge_redirects import (
     follow_redirect_chain,
     format_merged_node_write_error,
 )
-from kgserve.storage.model.node_edge_fields import NO_EXTRAS, ColumnSet, NodeExtras
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeEdgeColumnSet, NodeExtras
 from kgserve.storage.model.node_edge_rows import (
     EMPTY_ATTRIBUTES_JSON,
     CrossStoreLinkKey,
@@ -40,7 +40,7 @@ from kgserve.storage.model.node_edge_rows import (
     split_edge_attributes,
 )
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
-from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes, update_links_state
+from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
 from kgserve.storage.model.write_batch import (
     DEFAULT_WRITE_RULES,
     KIND_CONSOLIDATION,
@@ -50,16 +50,16 @@ from kgserve.storage.model.write_batch import (
     NodeUpsert,
     WriteBatch,
     WriteRules,
-    apply_edge_extras_upsert,
-    apply_node_extras_upsert,
     check_conflicting_head_limit,
+    compute_edge_extras_after_upsert,
+    compute_node_extras_after_upsert,
     find_edge_upsert_fault,
     find_node_upsert_fault,
-    get_conflicting_head_versions,
+    get_conflicting_node_head_versions,
     has_same_edge_extras,
     is_conflicting_node_upsert,
     is_noop_node_upsert,
-    set_conflicting_head_versions,
+    set_conflicting_node_head_versions,
 )
 
 MIN_COMMIT_TIME_MICROSECONDS = 1_767_225_600_000_000
@@ -70,7 +70,7 @@ MAX_REPORTED_ROWS = 100
 """Maximum omitted rows that a report lists; it counts the others."""
 
 
-class OmittedRow(msgspec.Struct, frozen=True):
+class UnwrittenRequestRow(msgspec.Struct, frozen=True):
     """Row that was not written: its position in the request, and the reason."""
 
     index: int
@@ -96,9 +96,9 @@ class WriteReport(msgspec.Struct, kw_only=True):
     edges_updated: int = 0
     edges_unchanged: int = 0
     edges_deleted: int = 0
-    skipped: list[OmittedRow] = []
+    skipped: list[UnwrittenRequestRow] = []
     skipped_count: int = 0
-    rejected: list[OmittedRow] = []
+    rejected: list[UnwrittenRequestRow] = []
     rejected_count: int = 0
     redirected: dict[str, str] = {}
     sequence: int = 0
@@ -132,7 +132,7 @@ class WritePlanningWorkspace:
         self.decided: set[str] = set()
         self.links: dict[CrossStoreLinkKey, CrossStoreLinkRow | None] = {}
         self.links_from: dict[str, dict[CrossStoreLinkKey, None]] = {}
-        self.links_state: CrossStoreLinksState | None = None
+        self.links_state: CrossStoreLinksCountAndDigest | None = None
         self.ended: dict[str, int] = {}
 
     def add_stored_rows(self, more: WritePlanningWorkspace) -> None:
@@ -264,12 +264,12 @@ class _ChangeSetDraft:
     def reject(self, index: int, kind: Literal["node", "edge"], fault: tuple[str, str]) -> None:
         self.report.rejected_count += 1
         if self.report.rejected_count <= MAX_REPORTED_ROWS:
-            self.report.rejected.append(OmittedRow(index, kind, " ".join(fault)))
+            self.report.rejected.append(UnwrittenRequestRow(index, kind, " ".join(fault)))
 
     def skip(self, put: EdgeUpsert, reason: str) -> None:
         self.report.skipped_count += 1
         if self.report.skipped_count <= MAX_REPORTED_ROWS:
-            self.report.skipped.append(OmittedRow(put.index, "edge", reason, put.key))
+            self.report.skipped.append(UnwrittenRequestRow(put.index, "edge", reason, put.key))
 
     def delete_edge(self, key: EdgeKey) -> None:
         row = self.workspace.edges.get(key)
@@ -303,7 +303,7 @@ class _ChangeSetDraft:
         self.last_versions.append(0 if self.forgets else row.version)
         self.workspace.ended[node_id] = self.last_versions[-1]
         self.nodes_removed.append(row)
-        if kind := get_memory_event_category(row):
+        if kind := classify_node_for_memory_events(row):
             self.former.append(NodeBeforeImage(node_id, kind))
         for version in versions:
             if version not in kept:
@@ -329,7 +329,7 @@ class _ChangeSetDraft:
             self.sequence,
             self.now if put.created_at is None else put.created_at,
             self.now if put.updated_at is None else put.updated_at,
-            apply_node_extras_upsert(put.extras, None),
+            compute_node_extras_after_upsert(put.extras, None),
         )
         self.workspace.put_node(row)
         self.nodes_created.append(row)
@@ -349,7 +349,7 @@ class _ChangeSetDraft:
         node_type = old.type if put.type is None else put.type
         content = old.content if put.content is None else put.content
         attributes = old.attributes if put.attributes is None else put.attributes
-        extras = apply_node_extras_upsert(put.extras, old.extras)
+        extras = compute_node_extras_after_upsert(put.extras, old.extras)
         row = NodeRow(
             put.id,
             node_type,
@@ -377,12 +377,12 @@ class _ChangeSetDraft:
     def _with_heads(self, put: NodeUpsert, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """Return the extras with the heads in conflict after this write."""
         if is_conflicting_node_upsert(put, old, self.rules):
-            return set_conflicting_head_versions(extras, (old.version, *get_conflicting_head_versions(old)))
+            return set_conflicting_node_head_versions(extras, (old.version, *get_conflicting_node_head_versions(old)))
         # A partial update has not read the other heads, so it does not resolve the conflict.
         return (
             extras
-            if put.resolves or not get_conflicting_head_versions(old)
-            else set_conflicting_head_versions(extras, get_conflicting_head_versions(old))
+            if put.resolves or not get_conflicting_node_head_versions(old)
+            else set_conflicting_node_head_versions(extras, get_conflicting_node_head_versions(old))
         )
 
     def follow(self, put: EdgeUpsert) -> EdgeUpsert | None:
@@ -444,7 +444,7 @@ class _ChangeSetDraft:
             encode_edge_attributes(put.created_at or self.now_text, updated, put.own or EMPTY_ATTRIBUTES_JSON),
             put.version or 1,
             self.sequence,
-            apply_edge_extras_upsert(put.extras, None),
+            compute_edge_extras_after_upsert(put.extras, None),
         )
 
     def _changed_edge(self, put: EdgeUpsert, old: EdgeRow, *, touch: bool) -> EdgeRow | None:
@@ -455,7 +455,7 @@ class _ChangeSetDraft:
         stamps = split_edge_attributes(old.attributes)
         own = stamps.own if put.own is None else put.own
         created = put.created_at or stamps.created_at
-        extras = apply_edge_extras_upsert(put.extras, old.extras)
+        extras = compute_edge_extras_after_upsert(put.extras, old.extras)
         changed = (weight, own, created) != (old.weight, stamps.own, stamps.created_at)
         changed = changed or not has_same_edge_extras(extras, old.extras)
         updated = self.now_text if touch else put.updated_at or (self.now_text if changed else stamps.updated_at)
@@ -492,8 +492,8 @@ class _ChangeSetDraft:
         )
         links_state = None
         if links or self.links.removed:
-            links_state = update_links_state(
-                self.workspace.links_state or CrossStoreLinksState(), links, self.links.removed
+            links_state = update_digest_for_link_changes(
+                self.workspace.links_state or CrossStoreLinksCountAndDigest(), links, self.links.removed
             )
             self.workspace.links_state = links_state
         return ChangeSet(
@@ -534,7 +534,7 @@ def describe_missing_endpoints(ends: tuple[str, ...], present: Container[str]) -
 
 def _has_memory_fields(row: NodeRow) -> bool:
     """Return True if a node has a name or a field of a memory, which most nodes lack."""
-    return row.extras is not None and row.extras.width is ColumnSet.MEMORY
+    return row.extras is not None and row.extras.width is NodeEdgeColumnSet.MEMORY
 
 
 def choose_commit_time(now: int, last: int) -> int:

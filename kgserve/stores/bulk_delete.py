@@ -13,12 +13,12 @@ from typing import cast
 import numpy as np
 
 from kgserve.errors import TooLarge
-from kgserve.storage.model.change_feed_events import get_memory_event_category
+from kgserve.storage.model.change_feed_events import classify_node_for_memory_events
 from kgserve.storage.model.change_set import ChangeSet, NodeBeforeImage, StoreState
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
-from kgserve.storage.rows.current_rows import StagedBaseSegment
-from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
+from kgserve.storage.rows.current_rows import BaseSegmentStagedBeforeDelete
+from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport, choose_commit_time
@@ -34,7 +34,7 @@ _KEY_OVERHEAD_BYTES = 8
 class BulkDelete:
     """A prepared delete of nodes and edges, including all edges of the nodes and the former versions of memories."""
 
-    def __init__(self, foreseen: StagedBaseSegment, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
+    def __init__(self, foreseen: BaseSegmentStagedBeforeDelete, nodes: Sequence[str], edges: Sequence[EdgeKey]) -> None:
         """Prepare the delete. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
@@ -47,7 +47,7 @@ class BulkDelete:
         digest = 0
         for node in _nodes(rows, sorted(node_numbers)):
             self._nodes[node.id] = node.version
-            if kind := get_memory_event_category(node):
+            if kind := classify_node_for_memory_events(node):
                 self._former.append(NodeBeforeImage(node.id, kind))
             digest = update_digest_for_row_changes(digest, (), (node,))
         for edge in _edges(rows, sorted(edge_numbers)):

@@ -18,7 +18,7 @@ from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.store_rows_digest import add_packed_rows_to_digest
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.new_row_columns import (
@@ -33,12 +33,12 @@ from kgserve.storage.rows.new_row_columns import (
 from kgserve.storage.rows.row_columns_to_merge import RowColumnsToMerge
 from kgserve.storage.write_planner import (
     MAX_REPORTED_ROWS,
-    OmittedRow,
+    UnwrittenRequestRow,
     WriteReport,
     choose_commit_time,
     describe_missing_endpoints,
 )
-from kgserve.stores.writer import PlannedWrite
+from kgserve.stores.writer_thread import PlannedWrite
 
 
 class RowsWithoutOptionalFields(NamedTuple):
@@ -72,28 +72,28 @@ class RowsWithoutOptionalFields(NamedTuple):
 
 
 class _InsertedEdges(NamedTuple):
-    """Edges between existing and new nodes, with their ends as in `EdgeColumnsToMerge`, and the other edges."""
+    """Edges between existing and new nodes, with their ends as in `EdgeColumnsForSegmentMerge`, and the other edges."""
 
     rows: NewEdgeColumns
     source: NumberArray
     target: NumberArray
-    skipped: list[OmittedRow]
+    skipped: list[UnwrittenRequestRow]
 
     @classmethod
-    def found(cls, base: MappedBaseSegment, places: dict[str, int], plain: RowsWithoutOptionalFields) -> Self:
-        """Look the ends of edges up; ``places`` are the new nodes, as `EdgeColumnsToMerge` refers to them."""
+    def found(cls, base: MappedRowBaseSegment, places: dict[str, int], plain: RowsWithoutOptionalFields) -> Self:
+        """Look the ends of edges up; ``places`` are the new nodes, as `EdgeColumnsForSegmentMerge` refers to them."""
         columns: list[list[Any]] = [plain.sources, plain.targets, plain.relation_types]
         columns.append(_with_default(plain.weights, 1.0))
         others = [*{*plain.sources, *plain.targets} - places.keys()]
         numbers = base.find_numbers(others).tolist()
         places = places | {end: number for end, number in zip(others, numbers, strict=True) if number >= 0}
-        skipped: list[OmittedRow] = []
+        skipped: list[UnwrittenRequestRow] = []
         if -1 in numbers:
             keys = [*zip(*columns[:3], strict=True)]
             stays = [source in places and target in places for source, target, _ in keys]
             columns = [[*compress(column, stays)] for column in columns]
             skipped = [
-                OmittedRow(at, "edge", describe_missing_endpoints(key[:2], places), key)
+                UnwrittenRequestRow(at, "edge", describe_missing_endpoints(key[:2], places), key)
                 for at, key, stay in zip(plain.edge_positions, keys, stays, strict=True)
                 if not stay
             ]
@@ -101,7 +101,7 @@ class _InsertedEdges(NamedTuple):
         source, target = (np.fromiter(map(places.__getitem__, column), np.int64, count) for column in columns[:2])
         return cls(NewEdgeColumns(*columns), source, target, skipped)
 
-    def any_exists(self, base: MappedBaseSegment) -> bool:
+    def any_exists(self, base: MappedRowBaseSegment) -> bool:
         """Return True if the base has any of the edges."""
         known = np.flatnonzero((self.source >= 0) & (self.target >= 0))
         if not (base.edges and len(known)):
@@ -114,19 +114,19 @@ class _InsertedEdges(NamedTuple):
         return any(base.edge_number(int(self.source[at]), int(self.target[at]), names[at]) >= 0 for at in joined)
 
 
-class BulkInsert(PlannedWrite):
+class PlannedBulkInsert(PlannedWrite):
     """Planned commit of a bulk insert, relative to a base segment with all current rows."""
 
     def __init__(
         self,
         rows: CurrentRowsProjection,
-        base: MappedBaseSegment,
+        base: MappedRowBaseSegment,
         nodes: NewNodeColumns,
         order: list[int],
         edges: _InsertedEdges,
         cost: int,
     ) -> None:
-        """Prefer `plan_bulk_insert`; ``order`` sorts the nodes by id."""
+        """Prefer `plan_bulk_insert_of_new_rows`; ``order`` sorts the nodes by id."""
         self._rows, self._base = rows, base
         self._nodes, self._order, self._edges = nodes, order, edges
         self._cost = cost
@@ -173,7 +173,9 @@ class BulkInsert(PlannedWrite):
         self._rows.apply_new(change, self._base, columns)
 
 
-def plan_bulk_insert(projection: CurrentRowsProjection, plain: RowsWithoutOptionalFields) -> BulkInsert | None:
+def plan_bulk_insert_of_new_rows(
+    projection: CurrentRowsProjection, plain: RowsWithoutOptionalFields
+) -> PlannedBulkInsert | None:
     """Plan a bulk insert of rows that the store does not have; None if it has any, or if there are too few.
 
     Edges to missing nodes are left out. For the writer thread, in a store without a kind whitelist and without versions
@@ -201,7 +203,7 @@ def plan_bulk_insert(projection: CurrentRowsProjection, plain: RowsWithoutOption
         _with_default(plain.contents, ""),
         _with_default(plain.attributes, EMPTY_ATTRIBUTES_JSON),
     )
-    return BulkInsert(projection, base, nodes, order, edges, plain.cost)
+    return PlannedBulkInsert(projection, base, nodes, order, edges, plain.cost)
 
 
 def _with_default(values: list[Any], default: Any) -> list[Any]:

@@ -29,7 +29,7 @@ from kgserve.storage.current_rows_rebuild import MAX_KEPT_SNAPSHOTS
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
-from kgserve.storage.rows.current_rows import CurrentRowsProjection, StagedBaseSegment
+from kgserve.storage.rows.current_rows import BaseSegmentStagedBeforeDelete, CurrentRowsProjection
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.store_folder_layout import StoreLayout, require_disk_space_for_rebuild
 
@@ -283,7 +283,7 @@ class DeltaMerger:
             self._idle.set()
 
     @contextmanager
-    def stage_deletion(self, check: Callable[[], None] = lambda: None) -> Generator[StagedBaseSegment]:
+    def stage_deletion(self, check: Callable[[], None] = lambda: None) -> Generator[BaseSegmentStagedBeforeDelete]:
         """Yield a staged base, from which rows can be removed before the commit that deletes them.
 
         Waits for a running merge, calling ``check`` at intervals.

@@ -17,7 +17,7 @@ from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.durable_files import fsync_folder
 from kgserve.platform.file_permissions import create_private_folder
-from kgserve.platform.metrics.telemetry import ClusterNodeMetrics
+from kgserve.platform.metrics.app_metrics_and_request_context import ClusterNodeMetrics
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet
@@ -27,7 +27,7 @@ from kgserve.storage.store_folder_layout import (
     StoreDescription,
     StoreLayout,
 )
-from kgserve.storage.store_index import StoreIndex
+from kgserve.storage.store_index import DataFolderStoreIndex
 from kgserve.stores.cluster_models import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ _DROPPED_STORE_PREFIX = ".dropped-"
 
 
 class CommitLog:
-    """Durable log of an open store's commits. Here a commit is durable once it is on the local disk."""
+    """Durable log of an open store's commits; in this base class a commit is durable once on the local disk."""
 
     is_copy = False
     """True if the store is a read replica of a store served by another server."""
@@ -113,7 +113,7 @@ class RemoteStore(NamedTuple):
 
 
 class StorePlacement:
-    """Placement of stores in a data folder owned by this server alone. Thread-safe."""
+    """Placement of stores; this base class keeps them in a data folder owned by this server alone. Thread-safe."""
 
     counts: ClusterNodeMetrics | None = None
     """Counters of cluster activity; None outside a cluster."""
@@ -125,7 +125,7 @@ class StorePlacement:
         self.data_dir = data_dir
         self._settings = settings
         self._making = threading.Lock()
-        self.index = StoreIndex(data_dir)
+        self.index = DataFolderStoreIndex(data_dir)
         # Called with the name of a store whose local replica is obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
         self._check_folder()

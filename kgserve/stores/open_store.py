@@ -17,7 +17,7 @@ import structlog
 
 from kgserve.errors import Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
-from kgserve.platform.metrics.telemetry import PhaseTimer, StoreWriteCounters, Telemetry
+from kgserve.platform.metrics.app_metrics_and_request_context import PhaseTimer, StoreWriteCounters, Telemetry
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
 from kgserve.projections.base import ProjectionEraseRequest
@@ -32,13 +32,18 @@ from kgserve.projections.memory_index.projection import MemoryIndexProjection
 from kgserve.storage.changefeed import ChangeFeed
 from kgserve.storage.commit_clock import CommitClock, read_last_journal_write_time, wall_time
 from kgserve.storage.current_rows_rebuild import (
-    open_current_rows,
+    open_or_rebuild_current_rows,
     rebuild_current_rows,
     recreate_empty_folder,
     take_snapshot,
 )
 from kgserve.storage.journal import snapshot
-from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState, unpack_change_set_rows
+from kgserve.storage.model.change_set import (
+    ChangeSet,
+    CrossStoreLinksCountAndDigest,
+    StoreState,
+    unpack_change_set_rows,
+)
 from kgserve.storage.model.store_rows_digest import digest_and_count_rows
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules
@@ -47,15 +52,21 @@ from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout, open_journal, require_disk_space_for_write
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 from kgserve.stores.access_buffer import MemoryAccessBuffer
-from kgserve.stores.bulk_insert import RowsWithoutOptionalFields, plan_bulk_insert
+from kgserve.stores.bulk_insert import RowsWithoutOptionalFields, plan_bulk_insert_of_new_rows
 from kgserve.stores.compaction import Compactor, DeltaMerger
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.pending_state import PendingCommitGroupState
-from kgserve.stores.planning_workspace import gather_planning_workspace, plan_unchanged_batch
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache
 from kgserve.stores.store_quota import StoreQuota
-from kgserve.stores.writer import PlannedWrite, QueuedWrite, ReplicatedCommits, WriterThread, prepare_write
+from kgserve.stores.write_planning_workspace import gather_planning_workspace, plan_unchanged_batch
+from kgserve.stores.writer_thread import (
+    PlannedWrite,
+    QueuedWrite,
+    ReplicatedCommits,
+    WriterThread,
+    prepare_queued_write,
+)
 
 log = structlog.get_logger()
 
@@ -136,7 +147,7 @@ class OpenStore:
             self.journal.before_packing = self._raise_format
             undo.callback(self.journal.close)
             self.commits = around.placement.open_commit_log(layout.name, self.journal)
-            self.rows = open_current_rows(layout, self.journal)
+            self.rows = open_or_rebuild_current_rows(layout, self.journal)
             layout.mark_open()
             undo.pop_all()
         self._background = background
@@ -244,7 +255,7 @@ class OpenStore:
 
         def prepare() -> WriteBatch | PlannedWrite:
             is_ended = not self.ended.is_empty and self.ended.versions(rows.ids, self.state.sequence)
-            insert = None if is_ended or self._rules().kinds else plan_bulk_insert(self.rows, rows)
+            insert = None if is_ended or self._rules().kinds else plan_bulk_insert_of_new_rows(self.rows, rows)
             return insert or rows.to_batch()
 
         return self.submit_prepared(prepare, wait)
@@ -407,13 +418,13 @@ class OpenStore:
                 self.engine.heal("its rows do not match the digest")
         return ok
 
-    def _matches_links(self, found: CrossStoreLinksState | None, sequence: int) -> bool:
+    def _matches_links(self, found: CrossStoreLinksCountAndDigest | None, sequence: int) -> bool:
         """Return whether links as of a commit match the journal. Links that have changed since count as matching."""
         if found is None:
             return True
         with self.reading_links() as (_, links):
             if links is None:
-                return found == CrossStoreLinksState()
+                return found == CrossStoreLinksCountAndDigest()
             return links.last_change_sequence > sequence or found == links.state
 
     def end_segment(self) -> int:
@@ -497,7 +508,7 @@ class OpenStore:
         self.folding.throttle_writes()
         laps.lap("held_back")
         if any(write.prepare is not None for write in writes):
-            writes = [ready for write in writes if (ready := prepare_write(write)) is not None]
+            writes = [ready for write in writes if (ready := prepare_queued_write(write)) is not None]
             laps.lap("prepare")
         changes, reports = self._plan(writes, self.clock.now())
         laps.lap("plan")

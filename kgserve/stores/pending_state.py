@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
-from kgserve.projections.memory_index.projection import MemoryIndexProjection, get_node_lookup_keys
+from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
+from kgserve.projections.memory_index.projection import MemoryIndexProjection, get_text_hash_and_name_keys
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_entity_name
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, is_effective_parent_edge
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_node_never_valid
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_memory_active_at
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains, find_parent_edges
-from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_PENDING_CHILDREN = 100
@@ -94,7 +94,7 @@ class PendingCommitGroupState:
     def prefetch_texts(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `ids_with_equal_text` will need for these texts."""
         self._alike |= self._memories.candidates_with_equal_texts(
-            {(text_hash(text), fingerprint_wording(text)) for text in texts}, self.now
+            {(hash_normalized_text(text), fingerprint_wording(text)) for text in texts}, self.now
         )
 
     def ids_with_equal_text(self, text: str, *, in_other_words: bool) -> list[NodeRow]:
@@ -102,7 +102,7 @@ class PendingCommitGroupState:
 
         With ``in_other_words``, memories with the same normalized wording are included.
         """
-        digest, wording = text_hash(text), fingerprint_wording(text)
+        digest, wording = hash_normalized_text(text), fingerprint_wording(text)
         digests = {digest, wording} if in_other_words else {digest}
         known = self._alike.get((digest, wording))
         if known is None:
@@ -129,7 +129,7 @@ class PendingCommitGroupState:
         self._nodes.update(dict.fromkeys(change.nodes_deleted))
         for node in (*change.nodes_created, *change.nodes_updated):
             self._nodes[node.id] = node
-            for key in get_node_lookup_keys(node):
+            for key in get_text_hash_and_name_keys(node):
                 self._by_key.setdefault(key, []).append(node.id)
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
             self._put(edge.key, edge)

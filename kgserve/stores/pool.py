@@ -16,7 +16,15 @@ from typing import Protocol
 import structlog
 from typing_extensions import override
 
-from kgserve.errors import Conflict, KgserveError, NoStore, OwnerUnreachable, ServedElsewhere, StoreOpening, Unavailable
+from kgserve.errors import (
+    Conflict,
+    KgserveError,
+    NoStore,
+    OwnerUnreachable,
+    ServedElsewhere,
+    StoreOpenQueueFull,
+    Unavailable,
+)
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.durable_files import DESCRIPTORS_USED_UP_MESSAGE, fsync_folder, translate_storage_errors
 from kgserve.platform.file_descriptors import (
@@ -26,7 +34,7 @@ from kgserve.platform.file_descriptors import (
     get_descriptor_limit,
 )
 from kgserve.platform.file_permissions import create_private_folder
-from kgserve.platform.metrics.telemetry import Telemetry
+from kgserve.platform.metrics.app_metrics_and_request_context import Telemetry
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
@@ -36,7 +44,7 @@ from kgserve.storage.changefeed import ChangeFeedRegistry
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.storage.store_folder_layout import StoreLayout, validate_data_folder_path
-from kgserve.storage.store_index import ClosedStoreEntry
+from kgserve.storage.store_index import ClosedStoreIndexEntry
 from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore, StoreDependencies
@@ -63,7 +71,7 @@ class StoreNotOpen(WouldBlock):
     """The store is not open; retry where blocking is allowed."""
 
 
-class StoreObserver(Protocol):
+class StorePoolObserver(Protocol):
     """Observer that is notified when stores of a pool open and close."""
 
     @property
@@ -108,7 +116,7 @@ class StorePool(ClosableContext, StoreRegistry):
         self.placement = placed(self.data_dir, settings)
         self._entries: OrderedDict[str, _PoolEntry] = OrderedDict()
         self._lock = threading.Lock()
-        self.companions: list[StoreObserver] = []
+        self.companions: list[StorePoolObserver] = []
         self.after_erasing: list[Callable[[], object]] = []
         """Called in any thread after nodes were erased from a store."""
         self._feeds = ChangeFeedRegistry(self.placement.layout)
@@ -316,7 +324,7 @@ class StorePool(ClosableContext, StoreRegistry):
         return self.placement.local_store_names()
 
     @override
-    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+    def find_closed(self, name: str) -> ClosedStoreIndexEntry | None:
         return self.placement.index.find(name)
 
     @override
@@ -378,7 +386,7 @@ class StorePool(ClosableContext, StoreRegistry):
         """Open a store, or wait until another caller has. The number of waiting callers is limited."""
         with self._waiting(entry):
             if entry.waiting > _MAX_WAITING_FOR_OPEN:
-                raise StoreOpening(f"store {name!r} is being opened; try again shortly", retry_after=2)
+                raise StoreOpenQueueFull(f"store {name!r} is being opened; try again shortly", retry_after=2)
             if not entry.gate.acquire(timeout=_OPEN_TIMEOUT_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:

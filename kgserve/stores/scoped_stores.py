@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from kgserve.errors import Conflict, Forbidden
 from kgserve.platform.access.authentication import AuthenticatedCaller
-from kgserve.platform.metrics.telemetry import Telemetry
+from kgserve.platform.metrics.app_metrics_and_request_context import Telemetry
 from kgserve.platform.settings import Settings
 from kgserve.projections.inbound_links import InboundLinkLookup
 from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWakeCallback, WakeCallback
@@ -19,7 +19,7 @@ from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.storage.store_index import ClosedStoreEntry
+from kgserve.storage.store_index import ClosedStoreIndexEntry
 from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore
@@ -142,7 +142,7 @@ class StoreRegistry(Protocol):
         """Yield whether a store is closed; if so, it stays closed within the block."""
         ...
 
-    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+    def find_closed(self, name: str) -> ClosedStoreIndexEntry | None:
         """Return what is known of a cleanly closed store, without reading its folder; None for any other store."""
         ...
 
@@ -281,7 +281,7 @@ class CallerScopedStores(StoreRegistry):
         return self._visible(name).reserve_if_closed(name)
 
     @override
-    def find_closed(self, name: str) -> ClosedStoreEntry | None:
+    def find_closed(self, name: str) -> ClosedStoreIndexEntry | None:
         return self._visible(name).find_closed(name)
 
     @override

@@ -34,7 +34,7 @@ from kgserve.projections.cypher_engine.engine.engine_handle import (
     EngineOptions,
     EngineProcessSession,
     build_engine_file,
-    estimate_engine_memory_growth,
+    estimate_change_bytes_kept_by_engine,
 )
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import (
@@ -43,9 +43,9 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     ChangedRow,
     CompareDryRunRowsRequest,
     DryRunChangesReply,
-    EndDryRun,
-    RowChanges,
+    EndDryRunRequest,
     ScratchCopyUnreliable,
+    StatementRowChanges,
 )
 from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineFileProjection
 from kgserve.projections.cypher_engine.rebuild import InlineRows, read_current_rows_if_few
@@ -53,7 +53,7 @@ from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.journal_reader import JournalReader, read_net_change
 from kgserve.storage.model.change_set import NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -94,7 +94,7 @@ class ScratchEngineFile:
         self.folder = folder
         self.engine = engine
         self.state = state
-        self.left: RowChanges | None = NO_ROW_CHANGES
+        self.left: StatementRowChanges | None = NO_ROW_CHANGES
         self.is_new = True
         self.has_its_edges = True
 
@@ -105,7 +105,7 @@ class ScratchEngineFile:
         channel.ask(BeginDryRun())
         self.left = None
         yield ScratchStatement(self, rows)
-        channel.ask(EndDryRun())
+        channel.ask(EndDryRunRequest())
         self.is_new = False
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class ScratchStatement:
         self._copy = copy
         self._rows = rows
 
-    def difference(self, reach: StatementWriteBounds = FULL_WRITE_SCOPE) -> RowChanges:
+    def difference(self, reach: StatementWriteBounds = FULL_WRITE_SCOPE) -> StatementRowChanges:
         """Return what the statement changed. Only rows that it can ``reach`` are compared.
 
         Raises ScratchCopyUnreliable if the copy is unreliable; a new copy never is.
@@ -173,7 +173,7 @@ def build_scratch_engine_file(
             else:
                 with source as session:
                     found, state = rows, session.dump(rows)
-            engine = build_engine_file(file, found, state, options, ColumnSet.MEMORY)
+            engine = build_engine_file(file, found, state, options, NodeEdgeColumnSet.MEMORY)
             shutil.rmtree(rows)
             return ScratchEngineFile(folder, state, engine)
     except BaseException:
@@ -344,14 +344,14 @@ class ScratchDatabase:
         net = read_net_change(self._tail, copy.state.sequence, rows.at) if behind else NetChange()
         if copy.left is None or (behind and net.state != rows.state):
             return False
-        add_scratch_row_resets(net, copy.left, rows)
-        if copy.engine.kept_bytes + estimate_engine_memory_growth(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
+        add_scratch_row_resets_to_net_change(net, copy.left, rows)
+        if copy.engine.kept_bytes + estimate_change_bytes_kept_by_engine(net, rows.state) > MAX_SCRATCH_RETAINED_BYTES:
             return False
         if len(net):
             require_disk_space_for_rebuild(self._folder, _SCRATCH_ROOM_BYTES)
             copy.engine.apply(net, rows.state, recorded=False)
             # The engine also retains the versions that the statement itself wrote.
-            copy.engine.kept_bytes += estimate_engine_memory_growth(net, rows.state)
+            copy.engine.kept_bytes += estimate_change_bytes_kept_by_engine(net, rows.state)
             copy.is_new = False
             copy.has_its_edges &= not (net.edges_created or net.edges_updated or net.edges_deleted or net.nodes_deleted)
         copy.state, copy.left = rows.state, NO_ROW_CHANGES
@@ -364,7 +364,7 @@ class ScratchDatabase:
             self._copies.given_back(self)
 
 
-def add_scratch_row_resets(net: NetChange, left: RowChanges, rows: RowsSnapshot) -> None:
+def add_scratch_row_resets_to_net_change(net: NetChange, left: StatementRowChanges, rows: RowsSnapshot) -> None:
     """Add resets of the scratch rows that a statement has ``left`` changed to a net change."""
     nodes = {row.now["id"]: True for row in left.nodes} | dict.fromkeys(left.nodes_gone, False)
     for node_id, is_there in nodes.items():

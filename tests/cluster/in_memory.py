@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kgserve.cluster.backend import (
-    Heartbeat,
+    ClusterNodeHeartbeat,
     StoreOwnerEntry,
     VersionedHeartbeat,
     VersionedRegistryEntry,
@@ -171,14 +171,14 @@ class MemoryRegistry:
     def put_entry(self, name: str, data: bytes, revision: int) -> int | None:
         return self._replaced(f"entry {name}", data, revision)
 
-    def beat(self, beat: Heartbeat, revision: int) -> int | None:
+    def beat(self, beat: ClusterNodeHeartbeat, revision: int) -> int | None:
         return self._replaced(f"beat {beat.node}", msgspec.json.encode(beat), revision)
 
     def beats(self) -> dict[str, VersionedHeartbeat]:
         with self._wire.shared.lock:
             found = [value for key, value in self._wire.shared.messages.items() if key.startswith("beat ")]
         heard = [
-            VersionedHeartbeat(msgspec.json.decode(data, type=Heartbeat), number)
+            VersionedHeartbeat(msgspec.json.decode(data, type=ClusterNodeHeartbeat), number)
             for each in found
             for number, data in each.items()
         ]

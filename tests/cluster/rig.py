@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from kgserve.cluster.backend import BlobStorage, ClusterRegistry, ReplicatedLog
+from kgserve.cluster.backend import BlobStorage, ClusterEntryRegistry, ReplicatedLog
 
 
 class Fault(Protocol):
@@ -27,7 +27,7 @@ class Node(msgspec.Struct, frozen=True):
     """One node's connection to the cluster."""
 
     log: ReplicatedLog
-    registry: ClusterRegistry
+    registry: ClusterEntryRegistry
     blobs: BlobStorage
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.cluster.backend import (
-    Heartbeat,
+    ClusterNodeHeartbeat,
     ReplicatedLog,
     StoreOwnerEntry,
     VersionedHeartbeat,
@@ -322,7 +322,7 @@ def test_an_entry_is_shared_and_replaced_by_revision(rig: Rig, store: str) -> No
 def test_heartbeats_are_visible_and_duplicate_names_are_detected(rig: Rig, store: str) -> None:
     mine, others = rig.node().registry, rig.node().registry
     names = [f"{store}-a", f"{store}-b"]
-    beats = [Heartbeat(name, "first run", "http://here") for name in names]
+    beats = [ClusterNodeHeartbeat(name, "first run", "http://here") for name in names]
     revisions = [mine.beat(beat, 0) for beat in beats]
     heard = others.beats()
     until = time.monotonic() + 10
@@ -335,7 +335,7 @@ def test_heartbeats_are_visible_and_duplicate_names_are_detected(rig: Rig, store
     again = mine.beat(beats[0], revisions[0])
     assert again is not None
     assert again > revisions[0]
-    usurper = Heartbeat(names[0], "second run", "http://here")
+    usurper = ClusterNodeHeartbeat(names[0], "second run", "http://here")
     assert others.beat(usurper, others.beats()[names[0]].revision) is not None
     assert mine.beat(beats[0], again) is None
     assert mine.beats()[names[0]].beat == usurper

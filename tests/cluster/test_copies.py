@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kgserve.client import Client
-from kgserve.cluster.log_shipping import read_copied_log_position
+from kgserve.cluster.journal_replicated_log_sync import read_copied_log_position
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.storage.journal.snapshot import list_snapshots
 from kgserve.storage.store_folder_layout import StoreLayout

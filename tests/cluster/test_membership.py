@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from kgserve.cluster import membership
-from kgserve.cluster.backend import Heartbeat, StoreOwnerEntry, VersionedHeartbeat
+from kgserve.cluster.backend import ClusterNodeHeartbeat, StoreOwnerEntry, VersionedHeartbeat
 from kgserve.cluster.membership import (
     LEASE_SECONDS,
     MIN_HEARTBEAT_ROUNDS,
     READ_FENCE_SECONDS,
     REDIRECT_CUTOFF_SECONDS,
-    ClusterHeartbeatMonitor,
+    ClusterHeartbeatExchange,
     ClusterRecordFormat,
 )
 from kgserve.cluster.ownership import (
@@ -50,9 +50,9 @@ class Cluster:
         self.nodes = {name: self.node(name) for name in NODES}
         self.owned = {name: StoreOwnership(MemoryRegistry(self.wires[name]), node) for name, node in self.nodes.items()}
 
-    def node(self, name: str, run: str = "first") -> ClusterHeartbeatMonitor:
-        return ClusterHeartbeatMonitor(
-            MemoryRegistry(self.wires[name]), Heartbeat(name, run, f"http://{name}"), self.clock
+    def node(self, name: str, run: str = "first") -> ClusterHeartbeatExchange:
+        return ClusterHeartbeatExchange(
+            MemoryRegistry(self.wires[name]), ClusterNodeHeartbeat(name, run, f"http://{name}"), self.clock
         )
 
     def run(self, seconds: int, *beating: str) -> None:
@@ -385,7 +385,10 @@ def test_the_owner_entry_has_a_stable_encoding() -> None:
 
 def test_a_node_without_the_current_format_is_refused() -> None:
     registry = MemoryRegistry(Wire(SharedMessageLog(), 0))
-    old, new = Heartbeat("n1", "first", "http://n1", format=1), Heartbeat("n2", "first", "http://n2", format=2)
+    old, new = (
+        ClusterNodeHeartbeat("n1", "first", "http://n1", format=1),
+        ClusterNodeHeartbeat("n2", "first", "http://n2", format=2),
+    )
     assert ClusterRecordFormat(registry, 2).current == 1
     with pytest.raises(Conflict, match="upgrade these nodes first: n1; they do not support format 2"):
         ClusterRecordFormat(registry, 2).finish({"n1": old, "n2": new})

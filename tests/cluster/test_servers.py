@@ -13,7 +13,7 @@ from nats.js.api import ObjectInfo, StreamConfig
 
 from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobStorage, JetStreamReplicatedLog
 from kgserve.cluster.jetstream.nats_connection import NatsConnection, NatsServerInfo, require_durable_nats_servers
-from kgserve.cluster.jetstream.stream import JetStreamStream
+from kgserve.cluster.jetstream.stream import ReplicatedJetStream
 from kgserve.errors import Conflict, InvalidInput, Unavailable
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
 
@@ -86,7 +86,7 @@ def test_a_stream_with_limits_is_rejected(
         JetStreamReplicatedLog(connection)
         asyncio.run(make())
         with pytest.raises(Conflict, match=f"{name}.* {complaint}"):
-            JetStreamStream(connection, name, [f"made.{store}"])
+            ReplicatedJetStream(connection, name, [f"made.{store}"])
 
 
 def test_a_wrong_password_is_reported(servers: NatsServers) -> None:

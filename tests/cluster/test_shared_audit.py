@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from kgserve.cluster import audit_and_api_key_sync
-from kgserve.cluster.audit_and_api_key_sync import AuditLogReplicator, read_replicated_audit_records
+from kgserve.cluster.audit_and_api_key_sync import ClusterAuditLogWriter, read_replicated_audit_records
 from kgserve.errors import OutcomeUnknown, ReplicatedLogCorrupt
 from kgserve.platform.access.audit import AuditLog
 from tests.cluster.rig import Rig
@@ -20,15 +20,15 @@ def test_shipped_audit_records_are_read_once_by_other_nodes(rig: Rig, tmp_path: 
     node, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     assert acts(rig, node) == []
     audit.record_admin_action("first", "done", caller="boss")
-    shipping = AuditLogReplicator(rig.node().log, node, tmp_path)
+    shipping = ClusterAuditLogWriter(rig.node().log, node, tmp_path)
     shipping.ship()
     audit.record_admin_action("second", "done")
     shipping.ship()
     shipping.ship()
     # A second process continues after the first has ended.
     audit.record_admin_action("third", "done")
-    AuditLogReplicator(rig.node().log, node, tmp_path).ship()
-    AuditLogReplicator(rig.node().log, node, tmp_path).ship()
+    ClusterAuditLogWriter(rig.node().log, node, tmp_path).ship()
+    ClusterAuditLogWriter(rig.node().log, node, tmp_path).ship()
     found = read_replicated_audit_records(rig.node().log, node, 1_000)
     assert [(each.act, each.node, each.caller) for each in found] == [
         ("first", node, "boss"),
@@ -43,7 +43,7 @@ def test_a_node_that_lost_its_folder_continues_its_audit_log(rig: Rig, tmp_path:
     for folder in ("lost", "new"):
         (tmp_path / folder).mkdir()
         AuditLog(tmp_path / folder).record_admin_action(folder, "done")
-        AuditLogReplicator(rig.node().log, node, tmp_path / folder).ship()
+        ClusterAuditLogWriter(rig.node().log, node, tmp_path / folder).ship()
     assert acts(rig, node) == ["lost", "new"]
 
 
@@ -52,7 +52,7 @@ def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> No
     name, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     # Longer than one attempt, since requests during a reconnect are lost as well.
     node, fault = rig.faulty_node(0.5)
-    shipping = AuditLogReplicator(node.log, name, tmp_path)
+    shipping = ClusterAuditLogWriter(node.log, name, tmp_path)
     audit.record_admin_action("first", "done")
     shipping.ship()
     fault.lose_answers()
@@ -69,7 +69,7 @@ def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypa
     monkeypatch.setattr(audit_and_api_key_sync, "MIN_AUDIT_STRETCH_BYTES", 500)
     monkeypatch.setattr(audit_and_api_key_sync, "MAX_AUDIT_STRETCHES", 3)
     node, audit, log = f"n{uuid4().hex}", AuditLog(tmp_path), rig.node().log
-    shipping = AuditLogReplicator(log, node, tmp_path)
+    shipping = ClusterAuditLogWriter(log, node, tmp_path)
     for number in range(60):
         audit.record_admin_action(f"act-{number}", "done")
         shipping.ship()
@@ -84,6 +84,6 @@ def test_the_oldest_audit_entries_are_trimmed(rig: Rig, tmp_path: Path, monkeypa
 
 def test_audit_records_are_shipped_periodically_and_at_the_end(rig: Rig, tmp_path: Path) -> None:
     node, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
-    with AuditLogReplicator(rig.node().log, node, tmp_path):
+    with ClusterAuditLogWriter(rig.node().log, node, tmp_path):
         audit.record_admin_action("act", "done")
     assert acts(rig, node) == ["act"]

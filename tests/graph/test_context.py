@@ -13,8 +13,8 @@ from kgserve.graph.llm_context_text import (
     ContextNodeEntry,
     build_context_entries,
     count_tokens,
-    render_context_json,
-    render_context_markdown,
+    render_llm_context_json,
+    render_llm_context_markdown,
 )
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -48,7 +48,7 @@ def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
 @given(graphs(), st.integers(1, 300))
 def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = render_context_markdown(build_context_entries(nodes, edges), budget)
+    made = render_llm_context_markdown(build_context_entries(nodes, edges), budget)
     assert count_tokens(made.text) <= made.tokens <= budget
     assert all(f"[{each.id}]" in made.text for each in nodes[: made.count])
     assert made.truncated or made.count == len(nodes)
@@ -57,7 +57,7 @@ def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]]
 @given(graphs(), st.integers(1, 600))
 def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = render_context_json(build_context_entries(nodes, edges), budget)
+    made = render_llm_context_json(build_context_entries(nodes, edges), budget)
     assert count_tokens(made.text) == made.tokens <= budget
     assert made.truncated == (made.count < len(nodes))
     if made.count:
@@ -69,7 +69,7 @@ def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], bu
 
 def test_context_includes_edges_between_its_nodes() -> None:
     edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
-    made = render_context_markdown(
+    made = render_llm_context_markdown(
         build_context_entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000
     )
     assert made.text.splitlines() == [
@@ -81,7 +81,7 @@ def test_context_includes_edges_between_its_nodes() -> None:
         "  - [c] IS [c]",
     ]
     assert (made.count, made.truncated) == (3, False)
-    value = decoded(render_context_json(build_context_entries([node("a", "first"), node("b")], edges), 1000).text)
+    value = decoded(render_llm_context_json(build_context_entries([node("a", "first"), node("b")], edges), 1000).text)
     assert value["nodes"][0] == {"id": "a", "type": "t", "content": "first"}
     assert value["edges"][0] == {"from": "a", "to": "b", "relation_type": "KNOWS"}
     assert len(value["edges"]) == 2
@@ -92,19 +92,19 @@ def test_context_names_store_of_each_entry() -> None:
         ContextNodeEntry(node("a", "first"), (), "mine"),
         *build_context_entries([node("a"), node("b")], [edge("a", "b")], "ours"),
     ]
-    assert render_context_markdown(mixed, 1000).text.splitlines() == [
+    assert render_llm_context_markdown(mixed, 1000).text.splitlines() == [
         "- [a] (t, in mine) first",
         "- [a] (t, in ours)",
         "- [b] (t, in ours)",
         "  - [a] KNOWS [b]",
     ]
-    value = decoded(render_context_json(mixed, 1000).text)
+    value = decoded(render_llm_context_json(mixed, 1000).text)
     assert [each["store"] for each in value["nodes"]] == ["mine", "ours", "ours"]
     assert value["edges"][0]["store"] == "ours"
 
 
 def test_long_content_is_truncated_at_word_boundary() -> None:
-    made = render_context_markdown(
+    made = render_llm_context_markdown(
         build_context_entries([node("a", "word " * 100), node("b", "never reached")], []), 40
     )
     assert made.text.startswith("- [a] (t) word word")
@@ -113,11 +113,11 @@ def test_long_content_is_truncated_at_word_boundary() -> None:
 
 
 def test_context_is_empty_if_budget_is_too_small() -> None:
-    assert render_context_markdown([ContextNodeEntry(node("a", "text"))], 1) == render_context_json(
+    assert render_llm_context_markdown([ContextNodeEntry(node("a", "text"))], 1) == render_llm_context_json(
         [ContextNodeEntry(node("a", "text"))], 1
     )
-    assert render_context_markdown([ContextNodeEntry(node("a", "text"))], 1).truncated
-    assert not render_context_markdown([], 100).truncated
+    assert render_llm_context_markdown([ContextNodeEntry(node("a", "text"))], 1).truncated
+    assert not render_llm_context_markdown([], 100).truncated
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_token_estimate(text: str, tokens: int) -> None:
     assert count_tokens(text) == tokens
 
 
-@pytest.mark.parametrize("write", [render_context_markdown, render_context_json])
+@pytest.mark.parametrize("write", [render_llm_context_markdown, render_llm_context_json])
 def test_context_time_is_linear_in_text_size(write: Any) -> None:
     nodes = [node(f"n{i}", "some words of it " * 500) for i in range(100)]
     edges = [edge(f"n{i}", f"n{(i + step) % 100}") for i in range(100) for step in range(1, 20)]

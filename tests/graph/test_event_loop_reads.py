@@ -12,23 +12,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.api.operation import UseCase
-from kgserve.api.table import USE_CASES
+from kgserve.api.operation import ApiUseCase
+from kgserve.api.operation_table import USE_CASES
 from kgserve.errors import KgserveError
 from kgserve.graph.graph_reader import MAX_NONBLOCKING_READ_BYTES, MAX_NONBLOCKING_SCANNED_NODES
-from kgserve.graph.query_parameters import (
+from kgserve.graph.request_bodies import CountNodesRequest, GetNodesByIdRequest
+from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import (
     EdgeIdRequest,
     IncomingEdgesRequest,
     NodeEdgesRequest,
     NodeListParameters,
     TagListParameters,
 )
-from kgserve.graph.request_bodies import CountNodesRequest, GetNodesByIdRequest
-from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import ReadMemoryRequest, StoreMemoryRequest
 from kgserve.memory.entity_models import EntityIdRequest, RelationInput
 from kgserve.memory.entity_operations import create_relation
 from kgserve.memory.memory_crud import get_memory, store_memory
+from kgserve.memory.memory_models import ReadMemoryRequest, StoreMemoryRequest
 from kgserve.memory.nonblocking_reads import MAX_NONBLOCKING_RELATIONS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.nonblocking_reads import WouldBlock
@@ -92,7 +92,7 @@ def _drawn_request(name: str) -> msgspec.Struct:
     return requests[name]
 
 
-def _answer(case: UseCase, graph: StoreHandle, request: msgspec.Struct) -> bytes | str:
+def _answer(case: ApiUseCase, graph: StoreHandle, request: msgspec.Struct) -> bytes | str:
     try:
         found = case.ask(graph, request)
     except KgserveError as error:

@@ -12,7 +12,7 @@ from kgserve.embedding.embedder import load_embedder
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.graph.transfer.import_export import open_export
 from kgserve.memory.maintenance import MemoryMaintenance
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     """A pool whose stores are indexed."""
 
     pool: StorePool
-    indexer: IndexWorker
+    indexer: TextIndexWorker
     keeper: MemoryMaintenance | None = None
 
     def graph(self, name: str) -> StoreHandle:
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 def placed(data: Path, *, tick: float | None = None, **options: Any) -> Generator[Place]:
     """Yield a pool with the real model; `tick`, in seconds, enables maintenance."""
     wanted = settings(data, models_dir=model_settings().models_dir, **options)
-    with closing(IndexWorker(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
+    with closing(TextIndexWorker(load_embedder(wanted))) as indexer, StorePool(wanted) as pool:
         pool.companions.append(indexer)
         if tick is None:
             yield Place(pool, indexer)

@@ -12,9 +12,9 @@ import pytest
 
 from kgserve.admin import backup as backups
 from kgserve.graph.history_queries import list_changes
-from kgserve.graph.query_parameters import StoreChangesParameters
-from kgserve.memory.api import Memory, ReadMemoryRequest, StoreMemoryRequest
+from kgserve.graph.url_parameters import StoreChangesParameters
 from kgserve.memory.memory_crud import get_memory, store_memory
+from kgserve.memory.memory_models import Memory, ReadMemoryRequest, StoreMemoryRequest
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition
 from kgserve.stores.backup.create import BackupOptions

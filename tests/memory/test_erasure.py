@@ -12,7 +12,7 @@ import kgserve
 from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
-from kgserve.graph.event_subscriptions import EventReader, EventSubscription
+from kgserve.graph.event_subscriptions import EventSubscription, JournalEventReader
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.memory.forget import forget_memories
 from kgserve.memory.retain import retain_text_or_conversation
@@ -127,7 +127,7 @@ def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
         graphs = CallerStoreHandles(everything.pool, everything.indexer, everything.historian)
         graph = graphs.graph(STORE)
         retain_text_or_conversation(graph, RetainTextRequest(content="Something else altogether.")).result(PATIENCE)
-        listener = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
+        listener = JournalEventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
         listener.open()
         retain_text_or_conversation(
             graph, RetainTextRequest(content="A quetzalcoatl is in the hall.", entity_id="m")
@@ -143,16 +143,18 @@ def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
         # Subscribers receive the deletion, but not the former content.
         assert read_events(listener).count("memory_deleted") == 1
         listener.close()
-        late = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(0)}), lambda: None)
+        late = JournalEventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(0)}), lambda: None)
         with pytest.raises(Gone):
             late.open()
-        again = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(done.sequence + 1)}), lambda: None)
+        again = JournalEventReader(
+            graphs, EventSubscription((STORE,), {STORE: FeedPosition(done.sequence + 1)}), lambda: None
+        )
         again.open()
         assert read_events(again) == ""
         again.close()
 
 
-def read_events(listener: EventReader) -> str:
+def read_events(listener: JournalEventReader) -> str:
     """Return all events of a subscriber as text."""
     texts: list[str] = []
     while True:

@@ -14,11 +14,11 @@ import kgserve
 from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput, NotFound
-from kgserve.graph.event_subscriptions import EventReader, EventSubscription
+from kgserve.graph.event_subscriptions import EventSubscription, JournalEventReader
 from kgserve.graph.store_handle import CallerStoreHandles
-from kgserve.memory.api import MemoryEntityInput
+from kgserve.memory.entity_name_mentions import NameMentionFinder
 from kgserve.memory.forget import forget_memories
-from kgserve.memory.name_search import NameMatcher
+from kgserve.memory.memory_models import MemoryEntityInput
 from kgserve.memory.retain import retain_text_or_conversation
 from kgserve.memory.retain_forget_recall_models import ForgetRequest, RetainTextRequest
 from kgserve.platform.access.authentication import AuthenticatedCaller
@@ -329,7 +329,7 @@ def test_forget_rejects_invalid_requests(library: Library) -> None:
     ],
 )
 def test_names_are_found_as_whole_words(name: str, text: str, is_found: bool) -> None:
-    assert NameMatcher([name]).is_in(text) is is_found
+    assert NameMentionFinder([name]).is_in(text) is is_found
 
 
 def test_edges_of_other_stores_are_listed_as_kept(library: Library, data: Path) -> None:
@@ -391,10 +391,12 @@ def test_listener_receives_deletion_or_reads_store_again(data: Path) -> None:
             with pytest.raises(Forbidden, match="role admin"):
                 forget_memories(graphs.for_caller(AuthenticatedCaller("agent", role)).graph(STORE), request)
         done = forget_memories(graph, request).result(PATIENCE)
-        late = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
+        late = JournalEventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
         with pytest.raises(Gone):
             late.open()
-        again = EventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(done.sequence + 1)}), lambda: None)
+        again = JournalEventReader(
+            graphs, EventSubscription((STORE,), {STORE: FeedPosition(done.sequence + 1)}), lambda: None
+        )
         again.open()
         assert again.read().deliveries == []
         again.close()

@@ -14,11 +14,11 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph import history_queries, mutations, node_reads
 from kgserve.graph.answers import EntityVersion
 from kgserve.graph.cypher import statement_execution
-from kgserve.graph.query_parameters import EntityHistoryRequest, NodeIdRequest, NodeListParameters
 from kgserve.graph.request_bodies import CypherRequest, DeleteNodesRequest, TraverseRequest
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import EntityHistoryRequest, NodeIdRequest, NodeListParameters
 from kgserve.memory import forget, memory_crud, paginated_lists, retain
-from kgserve.memory.api import (
+from kgserve.memory.memory_models import (
     MemoryEntityInput,
     MemoryIdRequest,
     MemoryListQuery,
@@ -31,7 +31,7 @@ from kgserve.memory.retain_forget_recall_models import (
     RetainAnswer,
     RetainBatchAnswer,
     RetainBatchRequest,
-    RetainMemoryOperation,
+    RetainMemoryOutcome,
     RetainTextRequest,
 )
 from kgserve.platform.timestamps import format_time
@@ -43,7 +43,7 @@ from tests.fuzzing import is_thorough
 from tests.graphs import graph_of, nodes_of, walked
 from tests.stores.writing import PATIENCE, assert_whole, held, settings
 
-Operations = list[RetainMemoryOperation]
+Operations = list[RetainMemoryOutcome]
 
 DAY = 86_400_000_000
 FACTS = 20_000 if is_thorough() else 2_000
@@ -66,7 +66,7 @@ def retain_text(graph: StoreHandle, content: str, **wanted: Any) -> RetainAnswer
     return retain.retain_text_or_conversation(graph, RetainTextRequest(content=content, **wanted)).result(PATIENCE)
 
 
-def retain_operation(graph: StoreHandle, content: str, **wanted: Any) -> RetainMemoryOperation:
+def retain_operation(graph: StoreHandle, content: str, **wanted: Any) -> RetainMemoryOutcome:
     """Retain a text; return the operation on the memory itself."""
     return next(each for each in retain_text(graph, content, **wanted).operations if each.type != "link")
 

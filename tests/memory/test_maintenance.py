@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.memory.api import ConsolidationRun, ConsolidationRunListQuery, UndoConsolidationRequest
 from kgserve.memory.consolidation import candidates
-from kgserve.memory.consolidation.operations import list_consolidations, undo_consolidation
+from kgserve.memory.consolidation.consolidate_undo_prune import list_consolidations, undo_consolidation
 from kgserve.memory.consolidation.plan import ConsolidationRunRecord
+from kgserve.memory.memory_models import ConsolidationRun, ConsolidationRunListQuery, UndoConsolidationRequest
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS

@@ -10,21 +10,10 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.graph.node_merge_models import MergeNodeRequest
+from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import entity_operations as named
 from kgserve.memory import memory_crud
-from kgserve.memory.api import (
-    DeleteMemoriesRequest,
-    Memory,
-    MemoryEntityInput,
-    MemoryIdRequest,
-    ReadMemoryRequest,
-    StoreMemoriesRequest,
-    StoreMemoryAnswer,
-    StoreMemoryRequest,
-    UpdateMemoryRequest,
-)
 from kgserve.memory.entity_models import (
     CreateEntitiesRequest,
     CreateRelationsRequest,
@@ -36,6 +25,17 @@ from kgserve.memory.entity_models import (
     RelationInput,
     RelationKey,
     UpdateEntityRequest,
+)
+from kgserve.memory.memory_models import (
+    DeleteMemoriesRequest,
+    Memory,
+    MemoryEntityInput,
+    MemoryIdRequest,
+    ReadMemoryRequest,
+    StoreMemoriesRequest,
+    StoreMemoryAnswer,
+    StoreMemoryRequest,
+    UpdateMemoryRequest,
 )
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.timestamps import format_time
@@ -323,7 +323,7 @@ def test_a_renamed_entity_keeps_its_id(store: World) -> None:
 def test_merged_entity_is_found_by_both_names(store: World) -> None:
     entities(store, EntityInput(name="Bob", entity_type="person"), EntityInput(name="Robert", entity_type="person"))
     put(store, "about Bob", entity_names=["Bob"])
-    named.merge_entities(store.graph, MergeNodeRequest(node_id="bob", into="robert")).result(PATIENCE)
+    named.merge_entities(store.graph, MergeNodeIntoAnotherRequest(node_id="bob", into="robert")).result(PATIENCE)
     assert [each.name for each in put(store, "about him, too", entity_names=["BOB"]).entities] == ["Robert"]
     found = named.get_entity(store.graph, EntityIdRequest(entity_id="Bob"))
     assert (found.name, found.memories) == ("Robert", 2)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.memory.api import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
-from kgserve.memory.consolidation.operations import consolidate_memories, prune_memories, undo_consolidation
+from kgserve.memory.consolidation.consolidate_undo_prune import consolidate_memories, prune_memories, undo_consolidation
+from kgserve.memory.memory_models import ConsolidateRequest, PruneMemoriesRequest, UndoConsolidationRequest
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition

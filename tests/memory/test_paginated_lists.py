@@ -14,10 +14,9 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.node_merge import merge_nodes
-from kgserve.graph.node_merge_models import MergeNodeRequest
+from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import analytics, memory_crud, paginated_lists
-from kgserve.memory.api import Memory, MemoryListQuery, ReadMemoryRequest
 from kgserve.memory.entity_models import (
     ConfidenceHistogramQuery,
     EntityListQuery,
@@ -26,6 +25,7 @@ from kgserve.memory.entity_models import (
     MemoryGrowthQuery,
     RelationListQuery,
 )
+from kgserve.memory.memory_models import Memory, MemoryListQuery, ReadMemoryRequest
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.storage.model.change_set import MemoryAccessRecord
@@ -290,7 +290,9 @@ def test_list_relations_between_entities(
         found: list[tuple[str, str, str]] = []
         cursor: str | None = None
         while True:
-            page = paginated_lists.list_relations(store.graph, RelationListQuery(limit=limit, cursor=cursor, **query))
+            page = paginated_lists.list_entity_and_memory_relations(
+                store.graph, RelationListQuery(limit=limit, cursor=cursor, **query)
+            )
             found += [(each.source, each.target, each.relation_type) for each in page.relations]
             cursor = page.next_cursor
             if cursor is None:
@@ -376,10 +378,10 @@ def test_lists_follow_entity_merge(tmp_path: Path) -> None:
         write(opened, WriteBatch(nodes=[*named, told], edges=edges))
         stats = analytics.compute_stored_memory_statistics(graph)
         assert (stats.total_entities, stats.total_relations) == (3, 1)
-        merge_nodes(graph, MergeNodeRequest(node_id="Al", into="Alice")).result(30)
+        merge_nodes(graph, MergeNodeIntoAnotherRequest(node_id="Al", into="Alice")).result(30)
         stats = analytics.compute_stored_memory_statistics(graph)
         assert (stats.total_entities, stats.total_relations) == (2, 1)
-        [relation] = paginated_lists.list_relations(graph, RelationListQuery()).relations
+        [relation] = paginated_lists.list_entity_and_memory_relations(graph, RelationListQuery()).relations
         assert (relation.source, relation.target) == ("Alice", "Bob")
         about = paginated_lists.list_entity_memories(graph, EntityMemoriesRequest(entity_id="Alice"))
         assert ids(about.memories) == ["m"]

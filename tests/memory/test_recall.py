@@ -19,14 +19,14 @@ from kgserve.graph.graph_reader import open_graph_reader
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.memory import memory_crud
 from kgserve.memory import recall as recaller
-from kgserve.memory.api import ReadMemoryRequest, RecallAnswer, RecallRequest
+from kgserve.memory.memory_models import ReadMemoryRequest, RecallAnswer, RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.memory.recall_scoring import MIN_TOP_KEYWORD_SCORE
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
@@ -46,7 +46,7 @@ class World:
     """An open store with indexes and a history."""
 
     def __init__(self, data: Path, stack: ExitStack) -> None:
-        self.indexer = stack.enter_context(closing(IndexWorker(HashingEmbedder())))
+        self.indexer = stack.enter_context(closing(TextIndexWorker(HashingEmbedder())))
         self.historian = stack.enter_context(closing(HistoryWorker()))
         self.pool = stack.enter_context(StorePool(settings(data)))
         self.pool.companions += [self.indexer, self.historian]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kgserve.graph.history_queries import list_entity_versions
-from kgserve.graph.query_parameters import EntityHistoryRequest
+from kgserve.graph.url_parameters import EntityHistoryRequest
 from kgserve.stores.pool import StorePool
 from tests.cli.running import PythonProcess
 from tests.graphs import graph_of

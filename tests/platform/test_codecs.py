@@ -11,8 +11,14 @@ from typing import Literal
 import msgspec
 import pytest
 
-from kgserve.platform.codecs import convert_to_type, decode_json, json_decoder, locate_validation_error, msgpack_decoder
-from kgserve.platform.duplicate_json_keys import find_duplicate_key, may_have_duplicate_keys
+from kgserve.platform.codecs import (
+    convert_plain_value_to_type,
+    decode_json,
+    json_decoder,
+    locate_validation_error,
+    msgpack_decoder,
+)
+from kgserve.platform.duplicate_json_keys import find_duplicate_json_key, may_have_duplicate_json_keys
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,13 +33,13 @@ class _Whole(msgspec.Struct, rename="kebab", forbid_unknown_fields=True):
 MEETING = """
 import sys, threading
 import msgspec
-from kgserve.platform.codecs import convert_to_type, decode_json, json_decoder, msgpack_decoder
+from kgserve.platform.codecs import convert_plain_value_to_type, decode_json, json_decoder, msgpack_decoder
 
 sys.setswitchinterval(1e-6)
 
 def decode(into, into_others):
     assert decode_json(b'{"f29": "a", "parts": [{"g3": 1}]}', into).parts[0].g3 == 1
-    assert convert_to_type({"parts": [{"g9": 2}]}, into_others).parts[0].g9 == 2
+    assert convert_plain_value_to_type({"parts": [{"g9": 2}]}, into_others).parts[0].g9 == 2
     packed = msgspec.msgpack.encode([{"f3": "b"}])
     assert msgpack_decoder(list[into]).decode(packed)[0].f3 == "b"
     assert json_decoder(into | None).decode(b"null") is None
@@ -76,16 +82,16 @@ def test_decoders_are_cached() -> None:
 
 
 def test_values_are_converted_to_their_type() -> None:
-    assert decode_json(b'{"count": 3}', Part) == convert_to_type({"count": 3}, Part) == Part(3)
+    assert decode_json(b'{"count": 3}', Part) == convert_plain_value_to_type({"count": 3}, Part) == Part(3)
     assert decode_json("[1, null]") == [1, None]
-    assert convert_to_type({"count": "3"}, Part, strict=False) == Part(3)
+    assert convert_plain_value_to_type({"count": "3"}, Part, strict=False) == Part(3)
 
 
 def test_values_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_json(b'{"count": "3"}', Part)
     with pytest.raises(msgspec.ValidationError):
-        convert_to_type({"count": "3"}, Part)
+        convert_plain_value_to_type({"count": "3"}, Part)
     with pytest.raises(msgspec.DecodeError):
         decode_json(b"{")
 
@@ -126,8 +132,8 @@ def test_duplicate_keys_are_found_like_by_pairs() -> None:
         pairs: list[list[tuple[str, object]]] = []
         json.loads(text, object_pairs_hook=pairs.append)
         expected = any(len({name for name, _ in each}) < len(each) for each in pairs)
-        assert (find_duplicate_key(text.encode()) is not None) == expected, text
-        assert not expected or may_have_duplicate_keys(b"1\n" + text.encode().replace(b"\n", b" ")), text
+        assert (find_duplicate_json_key(text.encode()) is not None) == expected, text
+        assert not expected or may_have_duplicate_json_keys(b"1\n" + text.encode().replace(b"\n", b" ")), text
         found += expected
     assert 500 < found < 4_500
-    assert find_duplicate_key(b'{"a":[1,{"b":{"c":1,"d":[],"c":2}}]}') == "a[1].b.c"
+    assert find_duplicate_json_key(b'{"a":[1,{"b":{"c":1,"d":[],"c":2}}]}') == "a[1].b.c"

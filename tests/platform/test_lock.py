@@ -12,7 +12,12 @@ import pytest
 
 from kgserve.errors import Conflict
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import SERVER_FILE, SERVER_LOCK_FILE, DiscoveredServer, find_running_server
+from kgserve.platform.server_discovery import (
+    SERVER_FILE,
+    SERVER_LOCK_FILE,
+    DiscoveredServer,
+    find_running_server_of_data_folder,
+)
 from kgserve.platform.version import __version__
 
 HOLD = """
@@ -33,14 +38,14 @@ def test_a_second_process_is_refused_naming_the_lock_holder(tmp_path: Path) -> N
         with pytest.raises(Conflict) as refused:
             DataFolderLock(tmp_path).acquire()
         assert f"process {holder.pid} at http://127.0.0.1:1" in refused.value.message
-        assert find_running_server(tmp_path) == DiscoveredServer(
+        assert find_running_server_of_data_folder(tmp_path) == DiscoveredServer(
             "http://127.0.0.1:1", "secret", pid=holder.pid, version=__version__
         )
         holder.kill()
     assert (tmp_path / SERVER_FILE).exists()
-    assert find_running_server(tmp_path) is None
+    assert find_running_server_of_data_folder(tmp_path) is None
     with DataFolderLock(tmp_path):
-        assert find_running_server(tmp_path) is None
+        assert find_running_server_of_data_folder(tmp_path) is None
 
 
 def test_server_json_is_readable_by_its_user_only(tmp_path: Path) -> None:
@@ -48,22 +53,22 @@ def test_server_json_is_readable_by_its_user_only(tmp_path: Path) -> None:
         lock.publish("http://127.0.0.1:1", "secret")
         for name in (SERVER_FILE, SERVER_LOCK_FILE):
             assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-        found = find_running_server(tmp_path)
+        found = find_running_server_of_data_folder(tmp_path)
         assert found is not None
         assert found.pid == os.getpid()
     assert not (tmp_path / SERVER_FILE).exists()
-    assert find_running_server(tmp_path) is None
+    assert find_running_server_of_data_folder(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"pid":"x","url":1,"token":2}', b"\xff\xfe\xff"])
 def test_an_unreadable_server_json_is_ignored(tmp_path: Path, content: bytes) -> None:
     with DataFolderLock(tmp_path):
         (tmp_path / SERVER_FILE).write_bytes(content)
-        assert find_running_server(tmp_path) is None
+        assert find_running_server_of_data_folder(tmp_path) is None
 
 
 def test_a_missing_folder_has_no_server(tmp_path: Path) -> None:
-    assert find_running_server(tmp_path / "nowhere") is None
+    assert find_running_server_of_data_folder(tmp_path / "nowhere") is None
 
 
 def test_discovery_does_not_prevent_a_server_start(tmp_path: Path) -> None:
@@ -71,6 +76,6 @@ def test_discovery_does_not_prevent_a_server_start(tmp_path: Path) -> None:
     for _ in range(20):
         with lock:
             lock.publish("http://127.0.0.1:1", "secret")
-            assert find_running_server(tmp_path) is not None
-        assert find_running_server(tmp_path) is None
+            assert find_running_server_of_data_folder(tmp_path) is not None
+        assert find_running_server_of_data_folder(tmp_path) is None
     lock.release()

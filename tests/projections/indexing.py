@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.errors import Unavailable
-from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.keyword_query import KeywordQuery
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
@@ -79,9 +79,14 @@ class StuckEmbedder(HashingEmbedder):
 
 
 @contextmanager
-def indexed(data: Path, embedder: Embedder | None = None, **options: Any) -> Generator[tuple[StorePool, IndexWorker]]:
+def indexed(
+    data: Path, embedder: Embedder | None = None, **options: Any
+) -> Generator[tuple[StorePool, TextIndexWorker]]:
     """Yield a pool with an indexer; both are closed at the end, as the server does."""
-    with closing(IndexWorker(embedder or HashingEmbedder())) as indexer, StorePool(settings(data, **options)) as pool:
+    with (
+        closing(TextIndexWorker(embedder or HashingEmbedder())) as indexer,
+        StorePool(settings(data, **options)) as pool,
+    ):
         pool.companions.append(indexer)
         yield pool, indexer
 

@@ -19,7 +19,7 @@ from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.search.node_search import search_store_nodes
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeKey
@@ -84,7 +84,7 @@ class ModelCheckedStore:
         self.open()
 
     def open(self) -> None:
-        self.indexer = self._stack.enter_context(closing(IndexWorker(self.embedder)))
+        self.indexer = self._stack.enter_context(closing(TextIndexWorker(self.embedder)))
         historian = self._stack.enter_context(closing(HistoryWorker()))
         self.historian: HistoryWorker | None = historian
         self.pool = self._stack.enter_context(StorePool(settings(self.data, **self.options)))

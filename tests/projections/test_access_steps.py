@@ -11,10 +11,10 @@ import pytest
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.graph.answers import ChangesPage
 from kgserve.graph.history_queries import list_changes
-from kgserve.graph.query_parameters import StoreChangesParameters
+from kgserve.graph.url_parameters import StoreChangesParameters
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
-from kgserve.server.mcp.notifications import CommitListener
+from kgserve.server.mcp.notifications import NewCommitReader
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter, FeedPosition
 from kgserve.stores.open_store import OpenStore
@@ -122,7 +122,7 @@ def test_event_listeners_skip_accesses_and_keep_their_positions(tmp_path: Path) 
     with followed(tmp_path) as (store, _):
         write(store, batch("a"))
         live = ChangeFeedReader(store.feed, None, nothing)
-        touched = CommitListener(store.feed, nothing)
+        touched = NewCommitReader(store.feed, nothing)
         write(store, accessed("a"), batch("b", "c"), accessed("b"))
         replayed = ChangeFeedReader(store.feed, FeedPosition.after(0), nothing)
         for reader, expected in ((live, ["3-0", "3-1"]), (replayed, ["1-0", "3-0", "3-1"])):

@@ -17,7 +17,7 @@ from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import (
     CurrentKeywordIndexProjection,
     CurrentVectorIndexProjection,
-    IndexSyncNotifier,
+    IndexSyncEventPublisher,
 )
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter
@@ -169,7 +169,7 @@ def test_a_rebuild_requested_during_a_rebuild_is_not_lost(tmp_path: Path) -> Non
 
 
 def test_an_index_that_was_behind_publishes_index_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.projections.update_scheduler.STEP_FIRST_RETRY_SECONDS", 0.1)
     with opened(tmp_path) as store:
         write(store, many(3), many(3, "hen"))
     embedder = FailingEmbedder()
@@ -206,7 +206,7 @@ def test_no_step_starts_after_halt(tmp_path: Path) -> None:
 
 
 def test_closing_after_halt_does_not_wait_for_an_endless_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.update_scheduler.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
     embedder = StuckEmbedder()
     with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store:
         write(store, many(3))
@@ -308,7 +308,7 @@ def test_a_closed_store_is_not_indexed(tmp_path: Path) -> None:
 def test_listeners_receive_sync_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with followed(tmp_path) as (store, indexes):
         store.each_second.clear()
-        sync = IndexSyncNotifier(store, (indexes.keyword, indexes.vector))
+        sync = IndexSyncEventPublisher(store, (indexes.keyword, indexes.vector))
         reader = ChangeFeedReader(store.feed, None, lambda: None)
 
         def published(batch: WriteBatch | None = None) -> list[int]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
-from kgserve.projections.indexed_text import IndexedText, extract_attribute_words
+from kgserve.projections.indexed_text import IndexedEntityText, extract_attribute_words
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.node_edge_fields import NodeExtras
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -131,6 +131,6 @@ def test_conflicting_versions_are_found_by_attributes(tmp_path: Path) -> None:
 
 def test_memory_embeddings_omit_attributes() -> None:
     node = NodeRow("m", "fact", "the hen clucks", '{"cry":"hoot"}', 1, 1, 0, 0, NodeExtras(confidence=0.5))
-    text = IndexedText.of(node, ["cry"])
+    text = IndexedEntityText.of(node, ["cry"])
     assert text.meaning == "the hen clucks"
     assert "hoot" in text.words

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, IndexedText, MemoryFacets
+from kgserve.projections.indexed_text import (
+    EntityFilterableFields,
+    EntitySearchFilter,
+    IndexedEntityText,
+    MemoryFilterableFields,
+)
 from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.storage.model.node_edge_fields import NodeExtras
@@ -15,22 +20,24 @@ WORDS = [f"word{number}" for number in range(40)]
 COUNT = 600
 
 
-def marks_of(chance: random.Random) -> MemoryFacets | None:
+def marks_of(chance: random.Random) -> MemoryFilterableFields | None:
     """Return random marks; two in three entities are memories."""
-    marks = MemoryFacets(chance.randint(-3, 3), chance.choice([None, 1, 2]), chance.choice(["", "chat", "word3 mail"]))
+    marks = MemoryFilterableFields(
+        chance.randint(-3, 3), chance.choice([None, 1, 2]), chance.choice(["", "chat", "word3 mail"])
+    )
     return chance.choice([None, marks, marks])
 
 
 @pytest.fixture(scope="module")
-def texts() -> list[IndexedText]:
+def texts() -> list[IndexedEntityText]:
     """Return texts with rare and common words, five types, some tags and times; 300 replace an earlier version."""
     chance = random.Random(5)
     return [
-        IndexedText(
+        IndexedEntityText(
             f"n{number}",
             f"t{min(number % 7, 4)}",
             " ".join(chance.choices(WORDS, weights=range(1, 41), k=chance.randint(1, 12))),
-            facets=EntityFacets(
+            facets=EntityFilterableFields(
                 tuple(tag for tag, share in (("usual", 0.7), ("odd", 0.05)) if chance.random() < share),
                 chance.choice([None, None, 3]),
                 chance.choice([None, None, None, 8]),
@@ -45,10 +52,10 @@ def texts() -> list[IndexedText]:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory, texts: list[IndexedText]) -> KeywordIndex:
+def index(tmp_path_factory: pytest.TempPathFactory, texts: list[IndexedEntityText]) -> KeywordIndex:
     made = KeywordIndex(tmp_path_factory.mktemp("keyword") / "index")
-    made.write((IndexedText(each.id, "t0", "word1 word39 before") for each in texts[:300]), (), 1)
-    made.write((*texts, IndexedText("gone", "t4", "word39")), (), 2)
+    made.write((IndexedEntityText(each.id, "t0", "word1 word39 before") for each in texts[:300]), (), 1)
+    made.write((*texts, IndexedEntityText("gone", "t4", "word39")), (), 2)
     made.write((), ["gone"], 3)
     return made
 
@@ -67,7 +74,7 @@ def filters(chance: random.Random) -> EntitySearchFilter:
     )
 
 
-def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: list[IndexedText]) -> None:
+def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: list[IndexedEntityText]) -> None:
     chance = random.Random(6)
     known = {each.id: each for each in texts}
     for _ in range(150):
@@ -82,14 +89,14 @@ def test_filtered_search_returns_the_best_matches(index: KeywordIndex, texts: li
 @pytest.mark.parametrize("word", ["eve", "gossip", "decision", "rumour", "paris"])
 def test_a_memory_is_found_by_its_type_source_and_context(tmp_path: Path, word: str) -> None:
     index = KeywordIndex(tmp_path / "index")
-    marks = EntityFacets(marks=MemoryFacets(1, 2, "rumour mill"))
-    index.write([IndexedText("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
+    marks = EntityFilterableFields(marks=MemoryFilterableFields(1, 2, "rumour mill"))
+    index.write([IndexedEntityText("m1", "decision", "Paris it is", facets=marks, name="Eve", context="gossip")], (), 1)
     assert [hit.id for hit in index.search(KeywordQuery(word), 5)] == ["m1"]
 
 
 def test_type_and_context_are_indexed_for_memories_only(tmp_path: Path) -> None:
     row = NodeRow("n1", "decision", "Paris", "{}", 1, 1, 0, 0, NodeExtras(name="Eve", source="mail", context="gossip"))
     index = KeywordIndex(tmp_path / "index")
-    index.write([IndexedText.of(row)], (), 1)
+    index.write([IndexedEntityText.of(row)], (), 1)
     found = [index.search(KeywordQuery(word), 5) != [] for word in ("paris", "eve", "decision", "mail", "gossip")]
     assert found == [True, True, False, False, False]

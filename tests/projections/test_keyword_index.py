@@ -9,7 +9,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.projections import keyword_index
 from kgserve.projections.folder_manifest import INDEX_MANIFEST_FILE
-from kgserve.projections.indexed_text import EntitySearchFilter, IndexedText
+from kgserve.projections.indexed_text import EntitySearchFilter, IndexedEntityText
 from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 from tests.stores.writing import flip
@@ -35,8 +35,8 @@ def index(folder: Path) -> KeywordIndex:
     return KeywordIndex(folder)
 
 
-def text(node_id: str, content: str, node_type: str = "t") -> IndexedText:
-    return IndexedText(node_id, node_type, content)
+def text(node_id: str, content: str, node_type: str = "t") -> IndexedEntityText:
+    return IndexedEntityText(node_id, node_type, content)
 
 
 def found(index: KeywordIndex, query: str, only: EntitySearchFilter | None = None, *, limit: int = 50) -> list[str]:
@@ -202,7 +202,7 @@ def test_a_kill_before_the_seal_empties_the_index(folder: Path) -> None:
 
 
 def test_a_failed_write_changes_nothing_and_releases_the_lock(folder: Path, index: KeywordIndex) -> None:
-    def entities() -> Iterator[IndexedText]:
+    def entities() -> Iterator[IndexedEntityText]:
         yield text("b", "fox")
         raise RuntimeError("the end")
 

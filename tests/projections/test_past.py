@@ -12,7 +12,7 @@ from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.search.node_search import build_llm_context, search_query_variants
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.indexed_text import IndexedText, parse_past_text_key
+from kgserve.projections.indexed_text import IndexedEntityText, parse_past_text_index_key
 from tests.graphs import graph_of
 from tests.projections.indexing import OtherEmbedder
 from tests.projections.looking_back import ModelCheckedStore, ModelNodeState, some_node, watched
@@ -310,8 +310,8 @@ def test_keyword_search_of_the_past_works_with_another_model(tmp_path: Path) -> 
 
 def test_past_keys_support_any_id() -> None:
     for node_id in ("a", "nul\0end", "\0", "a\x001\0b"):
-        text = IndexedText(node_id, "t", "fox", 3, until=7)
-        assert parse_past_text_key(text.key) == (node_id, 3, text.digest.hex())
+        text = IndexedEntityText(node_id, "t", "fox", 3, until=7)
+        assert parse_past_text_index_key(text.key) == (node_id, 3, text.digest.hex())
 
 
 def test_random_searches_as_of_a_commit_match_the_model(tmp_path: Path) -> None:

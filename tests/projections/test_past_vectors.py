@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, IndexedText
+from kgserve.projections.indexed_text import EntityFilterableFields, EntitySearchFilter, IndexedEntityText
 from kgserve.projections.vector.past_vectors import UNUSED_ROWS_ALLOWANCE, PastTextVectorIndex
 from kgserve.projections.vector.vector_index import VectorHit
 from kgserve.projections.vector.vector_rows import VectorFile, dot_products
@@ -23,10 +23,10 @@ QUERY = np.arange(WIDTH, dtype=np.float32)
 BATCH = 100
 
 
-def some_texts(source: random.Random, count: int) -> list[IndexedText]:
+def some_texts(source: random.Random, count: int) -> list[IndexedEntityText]:
     """Return texts of 40 entities, in the order of their ends."""
     return [
-        IndexedText(
+        IndexedEntityText(
             f"{source.choice('ab')}{number % 20}",
             source.choice("tu"),
             f"text {source.randrange(count)}",
@@ -35,10 +35,10 @@ def some_texts(source: random.Random, count: int) -> list[IndexedText]:
             source.choice(
                 [
                     None,
-                    EntityFacets(("red",)),
-                    EntityFacets(("red", "blue"), 5),
-                    EntityFacets((), 7, 3, 6),
-                    EntityFacets((), None, 4),
+                    EntityFilterableFields(("red",)),
+                    EntityFilterableFields(("red", "blue"), 5),
+                    EntityFilterableFields((), 7, 3, 6),
+                    EntityFilterableFields((), None, 4),
                 ]
             ),
             number + 15,
@@ -53,7 +53,7 @@ def vector_of(content: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng([*content.encode()]).standard_normal(WIDTH, np.float32)
 
 
-def fill(index: PastTextVectorIndex, texts: list[IndexedText], ended: int = 0) -> None:
+def fill(index: PastTextVectorIndex, texts: list[IndexedEntityText], ended: int = 0) -> None:
     """Add texts in batches, as an index does."""
     for first in range(0, len(texts), BATCH):
         some = texts[first : first + BATCH]
@@ -79,12 +79,16 @@ def assert_same(found: list[list[VectorHit]], wanted: list[list[VectorHit]]) -> 
 
 
 def test_past_vectors_are_searched_as_of_a_commit(tmp_path: Path) -> None:
-    def text(node_id: str, since: int, until: int, place: int, facets: EntityFacets | None = None) -> IndexedText:
-        return IndexedText(node_id, "t", f"text {place}", since, "", facets, until)
+    def text(
+        node_id: str, since: int, until: int, place: int, facets: EntityFilterableFields | None = None
+    ) -> IndexedEntityText:
+        return IndexedEntityText(node_id, "t", f"text {place}", since, "", facets, until)
 
     index = PastTextVectorIndex(tmp_path / "past", WIDTH, "m")
     vectors = {f"text {place}": VECTORS[place] for place in range(3)}
-    index.write([text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, EntityFacets(("red",)))], vectors, 9, 0)
+    index.write(
+        [text("a", 1, 3, 0), text("a", 3, 4, 1), text("b", 2, 9, 2, EntityFilterableFields(("red",)))], vectors, 9, 0
+    )
     index.write([text("a", 4, 6, 1), text("a", 4, 6, 1)], {}, 9, 0)
     assert len(index) == 3, "consecutive equal texts are one, even if added twice"
 
@@ -107,10 +111,10 @@ def test_past_vectors_are_searched_as_of_a_commit(tmp_path: Path) -> None:
 def test_cost_of_adding_a_text_does_not_grow_with_the_index(tmp_path: Path, of: str) -> None:
     steps: list[int] = []
 
-    def text(number: int) -> IndexedText:
+    def text(number: int) -> IndexedEntityText:
         if of == "one text":
-            return IndexedText(f"n{number}", "t", "said by all", 1, until=2)
-        return IndexedText("n", "t", f"text {number % 2}", number, until=number + 1)
+            return IndexedEntityText(f"n{number}", "t", "said by all", 1, until=2)
+        return IndexedEntityText("n", "t", f"text {number % 2}", number, until=number + 1)
 
     with opened(tmp_path) as index:
         for first in (1, 401):
@@ -159,7 +163,8 @@ def test_similarities_of_any_row_subset_are_equal(tmp_path: Path) -> None:
 
 def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
     texts = [
-        IndexedText("a", "t", f"text {number}", number, until=number + 1) for number in range(4 * UNUSED_ROWS_ALLOWANCE)
+        IndexedEntityText("a", "t", f"text {number}", number, until=number + 1)
+        for number in range(4 * UNUSED_ROWS_ALLOWANCE)
     ]
     folder = tmp_path / "past"
     folder.mkdir()
@@ -181,8 +186,8 @@ def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
             fill(
                 index,
                 [
-                    IndexedText("b", "t", "text 0", 1, until=2),
-                    IndexedText("a", "t", "new", 4 * UNUSED_ROWS_ALLOWANCE, until=4 * UNUSED_ROWS_ALLOWANCE + 1),
+                    IndexedEntityText("b", "t", "text 0", 1, until=2),
+                    IndexedEntityText("a", "t", "new", 4 * UNUSED_ROWS_ALLOWANCE, until=4 * UNUSED_ROWS_ALLOWANCE + 1),
                 ],
             )
     with opened(folder) as index:

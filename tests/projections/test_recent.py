@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kgserve.projections.recent_vectors import RecentVectors
+from kgserve.projections.recent_vectors import RecentVectorBuffer
 
 
 @pytest.mark.parametrize("most", [5, 100])
 def test_similar_vectors_among_the_most_recent(most: int) -> None:
     chance, numbers = random.Random(most), np.random.default_rng(most)
-    recent, known = RecentVectors(most), dict[str, NDArray[np.float32]]()
+    recent, known = RecentVectorBuffer(most), dict[str, NDArray[np.float32]]()
     assert recent.find_similar(np.ones(16, np.float32), 0.5) == {}
     for number in range(3 * most + 7):
         vector, asked = (each / np.linalg.norm(each) for each in numbers.normal(size=(2, 16)).astype(np.float32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.projections.indexed_text import IndexedText
+from kgserve.projections.indexed_text import IndexedEntityText
 from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 
@@ -225,7 +225,7 @@ ROWS: list[tuple[str, list[str], list[str]]] = [
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> KeywordIndex:
     made = KeywordIndex(tmp_path_factory.mktemp("scripts") / "keyword")
-    made.write([IndexedText(f"-{number}", "t", text) for number, text in enumerate(TEXTS.values())], (), 1)
+    made.write([IndexedEntityText(f"-{number}", "t", text) for number, text in enumerate(TEXTS.values())], (), 1)
     return made
 
 

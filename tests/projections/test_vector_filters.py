@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kgserve.projections.indexed_text import NO_FACETS, EntityFacets, EntitySearchFilter, IndexedText, MemoryFacets
+from kgserve.projections.indexed_text import (
+    NO_FACETS,
+    EntityFilterableFields,
+    EntitySearchFilter,
+    IndexedEntityText,
+    MemoryFilterableFields,
+)
 from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.vector import vector_index, vector_rows
@@ -25,8 +31,10 @@ TAGS = st.frozensets(st.sampled_from("xyz"), max_size=2)
 TYPES = st.sampled_from(["person", "place", "thing"])
 IDS = st.text("aé/\0", min_size=1, max_size=3)
 LAYERS, SOURCES = st.integers(0, 3), st.sampled_from(["", "chat", "mail"])
-MARKS = st.none() | st.builds(MemoryFacets, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
-FACETS = st.builds(lambda tags, *rest: EntityFacets(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS)
+MARKS = st.none() | st.builds(MemoryFilterableFields, st.integers(-2, 2), st.none() | LAYERS, SOURCES)
+FACETS = st.builds(
+    lambda tags, *rest: EntityFilterableFields(tuple(sorted(tags)), *rest), TAGS, TIMES, TIMES, TIMES, MARKS
+)
 FILTERS = st.builds(
     EntitySearchFilter,
     st.none() | st.frozensets(TYPES | st.just("unknown"), max_size=3),
@@ -48,7 +56,7 @@ class Entity(msgspec.Struct, frozen=True):
     id: str
     type: str
     number: int
-    facets: EntityFacets | None
+    facets: EntityFilterableFields | None
     since: int
 
 
@@ -129,7 +137,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Vector
     vectors = vectors_of(6_000, seed=1)
     index = VectorIndex(tmp_path_factory.mktemp("large") / "vector", WIDTH, "m", exact_up_to=100)
     ids, types = [f"n{number}" for number in range(6_000)], [f"t{number % 20}" for number in range(6_000)]
-    facets = [EntityFacets(valid_to=5) if number % 50 == 0 else NO_FACETS for number in range(6_000)]
+    facets = [EntityFilterableFields(valid_to=5) if number % 50 == 0 else NO_FACETS for number in range(6_000)]
     index.put(ids, types, vectors, facets=facets)
     vectors[::3] = vectors_of(2_000, seed=2)
     index.put(ids[::3], types[::3], vectors[::3], facets=facets[::3])
@@ -155,7 +163,9 @@ def test_filters_on_a_large_graph_return_all_matches(
         number
         for number in range(6_000)
         if number % 7
-        and only.passes(f"n{number}", f"t{number % 20}", EntityFacets(valid_to=5) if number % 50 == 0 else None)
+        and only.passes(
+            f"n{number}", f"t{number % 20}", EntityFilterableFields(valid_to=5) if number % 50 == 0 else None
+        )
     ]
     found = near = 0
     for query in vectors_of(20, seed=3):
@@ -271,10 +281,10 @@ def test_an_interrupted_graph_build_is_repeated_later(tmp_path: Path) -> None:
 
 def test_a_withdrawn_memory_is_never_valid(tmp_path: Path) -> None:
     """Neither index finds it with any `valid_at`; both find it without one."""
-    withdrawn = EntityFacets(valid_from=5, valid_to=5, marks=MemoryFacets(5))
+    withdrawn = EntityFilterableFields(valid_from=5, valid_to=5, marks=MemoryFilterableFields(5))
     vectors, words = VectorIndex(tmp_path / "vector", WIDTH, "m"), KeywordIndex(tmp_path / "keyword")
     vectors.put(["m1"], ["fact"], KNOWN[:1], facets=[withdrawn])
-    words.write([IndexedText("m1", "fact", "paris", facets=withdrawn)], (), 1)
+    words.write([IndexedEntityText("m1", "fact", "paris", facets=withdrawn)], (), 1)
     for moment in (-1, 4, 5, 6, 1 << 60):
         only = EntitySearchFilter(valid_at=moment, memories=True)
         assert (vectors.search(KNOWN[0], 5, only), words.search(KeywordQuery("paris"), 5, only)) == ([], [])

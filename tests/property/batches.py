@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from kgserve.graph.query_parameters import NodeListParameters
+from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.timestamps import format_time
 from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert, TimestampPut

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.graph import row_to_api_conversion
-from kgserve.graph.query_parameters import NodeListParameters
+from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.settings import Settings
 from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.storage.journal import snapshot
@@ -27,7 +27,7 @@ from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePositi
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import WriteBatch
-from kgserve.storage.rows.breadth_first_row_traversal import load_traversal_result, traverse_rows
+from kgserve.storage.rows.breadth_first_row_traversal import load_traversal_result, traverse_rows_breadth_first
 from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -194,7 +194,7 @@ class Driver:
 
     def _look_around(self, request: TraversalRequest) -> None:
         with self.store.reading() as rows:
-            found = load_traversal_result(rows, traverse_rows(rows, request))
+            found = load_traversal_result(rows, traverse_rows_breadth_first(rows, request))
         graph = self.graph.true_at(request.valid_at)
         depths, edges, more = graph.walk(msgspec.structs.replace(request, valid_at=None))
         assert {row.id: depth for row, depth in found.nodes} == depths

@@ -18,18 +18,22 @@ from kgserve.graph import history_queries as history_ops
 from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import Edge, Node, NodePage
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.compat.versioned_nodes_api import RetireAnswer, RetireEdgeRequest, RetireRequest
+from kgserve.graph.compat.versioned_nodes_api import (
+    RetireEdgeRequest,
+    RetireNodeOrEdgeAnswer,
+    RetireVersionedNodeRequest,
+)
 from kgserve.graph.mutations import retire_edge, retire_node
-from kgserve.graph.query_parameters import NodeHistoryRequest, NodeListParameters, RetireNodeRequest, RevertNodeRequest
 from kgserve.graph.request_bodies import RevertNodeBody, TraverseRequest
 from kgserve.graph.transfer.import_export import open_export
+from kgserve.graph.url_parameters import NodeHistoryRequest, NodeListParameters, RetireNodeRequest, RevertNodeRequest
 from kgserve.platform.settings import Settings
 from kgserve.platform.timestamps import format_time, parse_time
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.storage.model.breadth_first_traversal import TraversalRequest
 from kgserve.storage.model.node_edge_fields import NODE, TIMESTAMP_TYPE, EdgeExtrasUpsert, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch, get_conflicting_head_versions
+from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch, get_conflicting_node_head_versions
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
@@ -95,7 +99,7 @@ class PastDriver(Driver):
         assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         graph = graph_of(self.pool, NAME, historian=self.historian)
         for row in self.graph.nodes.values():
-            for version in get_conflicting_head_versions(row):
+            for version in get_conflicting_node_head_versions(row):
                 found = history_ops.get_node_version(graph, row.id, version).node
                 was = row_to_api_conversion.node_from_row(self._versions(row.id, 0)[version])
                 assert found == msgspec.structs.replace(was, is_current=True)
@@ -111,7 +115,7 @@ class PastDriver(Driver):
     def retire(self, source: Batches, node_id: str) -> None:
         """Retire a node at a date or now."""
         date, author = source.moment(), source.random.choice(("", "eve"))
-        request = RetireRequest(valid_to=None if date is None else format_time(date), created_by=author)
+        request = RetireVersionedNodeRequest(valid_to=None if date is None else format_time(date), created_by=author)
         answer = retire_node(
             graph_of(self.pool, NAME),
             RetireNodeRequest(node_id=node_id, valid_to=request.valid_to, created_by=request.created_by),
@@ -278,7 +282,7 @@ class PastDriver(Driver):
         for graph in self.past[row.sequence + 1 :]:
             later = graph.nodes.get(row.id)
             if later is None or (
-                later.version != row.version and row.version not in get_conflicting_head_versions(later)
+                later.version != row.version and row.version not in get_conflicting_node_head_versions(later)
             ):
                 return msgspec.structs.replace(
                     node, is_current=False, superseded_by=msgspec.UNSET if later is None else later.version
@@ -332,7 +336,7 @@ class PastDriver(Driver):
                 assert line | {"kind": "node"} == _line(self._versions(line["id"], 0)[line["version"]])
                 before.append(line["version"])
             else:
-                named = get_conflicting_head_versions(graph.nodes[line["id"]])
+                named = get_conflicting_node_head_versions(graph.nodes[line["id"]])
                 assert (before == sorted(named)) if all_known else {*before} <= {*named}
 
 
@@ -347,11 +351,11 @@ def _report(answer: Future[Any], report: Callable[[Any], WriteReport]) -> Future
     return told
 
 
-def _told(answer: RetireAnswer, counted: str) -> WriteReport:
+def _told(answer: RetireNodeOrEdgeAnswer, counted: str) -> WriteReport:
     return msgspec.structs.replace(WriteReport(sequence=answer.sequence), **{counted: 1})
 
 
-def _end(answer: Future[RetireAnswer], date: int | None, ended: int | None) -> int:
+def _end(answer: Future[RetireNodeOrEdgeAnswer], date: int | None, ended: int | None) -> int:
     """Return the actual end of a row that was retired at a date, or now; an earlier end is kept."""
     error, now = answer.exception(CATCH_UP_TIMEOUT_SECONDS), time.time_ns() // 1000
     if error is not None:

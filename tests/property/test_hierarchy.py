@@ -14,7 +14,7 @@ import pytest
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import memory_crud
-from kgserve.memory.api import MemoryIdRequest, StoreMemoryRequest, UpdateMemoryRequest
+from kgserve.memory.memory_models import MemoryIdRequest, StoreMemoryRequest, UpdateMemoryRequest
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.storage.model.soft_delete import build_memory_restore_upsert, build_memory_soft_delete_upsert
 from kgserve.storage.model.write_batch import WriteBatch

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 
 from kgserve.graph.answers import ImportAnswer
 from kgserve.graph.transfer.formats.graphiti_import import read_graphiti
-from kgserve.graph.transfer.formats.import_export_files import open_import_tables, read_stream_as_import_table
+from kgserve.graph.transfer.formats.import_export_files import open_import_source_tables, read_stream_as_import_table
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
 from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
-from kgserve.storage.rows.row_json_encoder import encode_node_as_open_json
+from kgserve.storage.rows.row_json_encoder import encode_node_as_unclosed_json
 from kgserve.stores.pool import StorePool
 from tests.fuzzing import examples
 from tests.graphs import graph_of
@@ -98,7 +98,7 @@ def csv_pair(records: Records, folder: Path, stack: ExitStack) -> list[ImportSou
     rows = [[each.id, "t", each.text, "{" if each.is_broken else ""] for each in nodes]
     table(folder / "nodes.csv", ["id", "type", "content", "attributes"], rows)
     table(folder / "edges.csv", ["from", "to", "relation_type"], edges)
-    return open_import_tables("csv", [folder / "nodes.csv", folder / "edges.csv"], stack)
+    return open_import_source_tables("csv", [folder / "nodes.csv", folder / "edges.csv"], stack)
 
 
 def table(path: Path, names: list[str], rows: Iterable[Iterable[str]]) -> None:
@@ -114,7 +114,7 @@ def mapped_csv(records: Records, folder: Path, stack: ExitStack) -> list[ImportS
         '[[nodes]]\nfile = "people.csv"\nid = "{nr}"\ntype = "t"\ncontent = "{text}"\nattributes = { age = "int" }\n'
         '[[edges]]\nfile = "knows.csv"\nfrom = "{who}"\nto = "{whom}"\nrelation_type = "{how}"\n'
     )
-    return open_import_tables("csv", [], stack, folder / "map.toml")
+    return open_import_source_tables("csv", [], stack, folder / "map.toml")
 
 
 def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTable]:
@@ -125,7 +125,7 @@ def parquet_pair(records: Records, folder: Path, stack: ExitStack) -> list[Impor
     for name, values, columns in zip(("nodes", "edges"), (rows, links), names, strict=True):
         schema = pa.schema([(column, pa.string()) for column in columns])
         pq.write_table(pa.Table.from_pylist(values, schema), folder / f"{name}.parquet")
-    return open_import_tables("parquet", [folder / "nodes.parquet", folder / "edges.parquet"], stack)
+    return open_import_source_tables("parquet", [folder / "nodes.parquet", folder / "edges.parquet"], stack)
 
 
 def graphml(records: Records, _folder: Path, _stack: ExitStack) -> list[ImportSourceTable]:
@@ -150,7 +150,7 @@ def kb(records: Records, folder: Path, stack: ExitStack) -> list[ImportSourceTab
         rows += [(each.source, "", each.kind, "{", msgspec.json.encode([each.target]).decode()) for each in edges]
         connection.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?)", rows)
         connection.commit()
-    return open_import_tables("kb", [path], stack)
+    return open_import_source_tables("kb", [path], stack)
 
 
 def graphiti(records: Records, _folder: Path, _stack: ExitStack) -> list[ImportSourceTable]:
@@ -319,7 +319,7 @@ def imported_by(pool: StorePool, rows: int, blocks: list[list[Any]]) -> tuple[An
                 == leased.state.digest
             )
             for row in nodes:
-                assert read.node_text(read.number(row.id), 0) == encode_node_as_open_json(row) + b"}"
+                assert read.node_text(read.number(row.id), 0) == encode_node_as_unclosed_json(row) + b"}"
         changes = [change for frame in leased.journal.frames(0) for change in frame.changes()]
         assert changes[-1].state == leased.state if changes else not leased.state.sequence
         found = (without_times(each) for each in (nodes, edges, changes))

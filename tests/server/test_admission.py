@@ -18,8 +18,8 @@ from kgserve.server.admission import (
     MAX_CONCURRENT_WRITES,
     MAX_LOOP_READ_SECONDS,
     ActiveCallers,
+    CallerConcurrencyThrottle,
     CallerQuota,
-    CallerThrottle,
     EventLoopReadScheduler,
     FairThreadPool,
 )
@@ -116,7 +116,7 @@ class Writers:
 
     def __init__(self) -> None:
         self.callers, self.queue = ActiveCallers(), CallerQuota("requests", OPEN, "of your requests wait")
-        self.turns = CallerThrottle(
+        self.turns = CallerConcurrencyThrottle(
             self.callers, self.queue, MAX_CONCURRENT_WRITES, lambda: admission.MAX_WRITE_WAIT_SECONDS
         )
         self.begun: list[int] = []
@@ -314,7 +314,7 @@ def test_reads_in_threads_take_turns_while_others_are_active() -> None:
         callers.record_request("many")
         if with_others:
             callers.record_request("other")
-        throttle = CallerThrottle(callers, None, 2, lambda: PATIENCE)
+        throttle = CallerConcurrencyThrottle(callers, None, 2, lambda: PATIENCE)
         pool = FairThreadPool(THREADS, THREADS, throttle=throttle)
 
         def read() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import JournalDamaged, KgserveError
-from kgserve.graph.query_parameters import NodeListParameters
+from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.journal import journal

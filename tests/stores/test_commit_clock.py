@@ -17,7 +17,7 @@ from kgserve.storage.commit_clock import (
     CLOCK_TRUST_MICROSECONDS,
     MAX_PLAUSIBLE_IDLE_MICROSECONDS,
     CommitClock,
-    RetentionClock,
+    ForwardJumpGuardedClock,
     wall_time,
 )
 from kgserve.storage.model.change_set import StoreState
@@ -214,7 +214,7 @@ def test_setting_the_clock_forward_prunes_no_history(shifted_clock: Path, tmp_pa
 
 def test_ages_are_measured_since_the_start() -> None:
     wall, since = [NOW], [0]
-    clock = RetentionClock(lambda: wall[0], lambda: since[0])
+    clock = ForwardJumpGuardedClock(lambda: wall[0], lambda: since[0])
     wall[0], since[0] = NOW + 5, 5
     assert (clock.now(), clock.require()) == (NOW + 5, NOW + 5)
     wall[0] -= 3
@@ -233,6 +233,6 @@ def test_ages_are_measured_since_the_start() -> None:
 
 def test_a_clock_with_an_impossibly_early_start_is_corrected() -> None:
     wall = [0]
-    clock = RetentionClock(lambda: wall[0], lambda: 0)
+    clock = ForwardJumpGuardedClock(lambda: wall[0], lambda: 0)
     wall[0] = NOW
     assert clock.require() == NOW

@@ -13,7 +13,7 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.projection import NO_STATEMENT_YET
 from kgserve.storage.current_rows_rebuild import link_current_snapshot_rows
 from kgserve.storage.journal import snapshot
-from kgserve.storage.journal.row_materialization import MaterializationResult
+from kgserve.storage.journal.row_materialization import RowMaterializationResult
 from kgserve.storage.rows import current_rows
 from kgserve.stores import open_store
 from kgserve.stores.open_store import OpenStore
@@ -66,7 +66,7 @@ def test_the_rows_of_a_current_whole_snapshot_are_reused(tmp_path: Path) -> None
         store.compactor.run()
         [found] = snapshot.list_snapshots(store.layout.journal)
         linked = link_current_snapshot_rows(store.layout, store.state, target)
-        assert linked == MaterializationResult(store.state, store.state)
+        assert linked == RowMaterializationResult(store.state, store.state)
         assert all((target / name).samefile(found / name) for name in (snapshot.NODES_FILE, snapshot.EDGES_FILE))
         write(store, batch("b"))
         assert link_current_snapshot_rows(store.layout, store.state, target) is None

@@ -11,7 +11,7 @@ import pytest
 from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.errors import KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver.dry_run_row_diff import EDGE_LOOKUP, NODE_LOOKUP
-from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.projections.cypher_engine.engine.protocol import StatementRowChanges
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.scratch_database import ScratchStatement, build_scratch_engine_file
 from tests.stores.writing import batch, opened, write
@@ -40,7 +40,7 @@ def copy_of(store: OpenStore) -> Generator[ScratchStatement]:
         copy.close()
 
 
-def after(store: OpenStore, *statements: LiteralString) -> RowChanges:
+def after(store: OpenStore, *statements: LiteralString) -> StatementRowChanges:
     with copy_of(store) as trial:
         for text in statements:
             trial.session.run(text)
@@ -52,12 +52,12 @@ def after(store: OpenStore, *statements: LiteralString) -> RowChanges:
         return found
 
 
-def shown(found: RowChanges) -> list[list[str]]:
+def shown(found: StatementRowChanges) -> list[list[str]]:
     return [sorted(map(repr, part)) for part in msgspec.structs.astuple(found)]
 
 
 def test_an_untouched_copy_has_no_difference(store: OpenStore) -> None:
-    assert after(store) == RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+    assert after(store) == StatementRowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
 def test_created_changed_and_deleted_rows_are_found(store: OpenStore) -> None:
@@ -114,7 +114,7 @@ def test_non_finite_numbers(store: OpenStore) -> None:
 
 def test_an_empty_store(tmp_path: Path) -> None:
     with opened(tmp_path / "data") as store:
-        assert after(store) == RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+        assert after(store) == StatementRowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
         found = after(
             store, "CREATE (:Entity {id: 'a', type: 't'})-[:RELATES_TO {relation_type: 'r'}]->(:Entity {id: 'b'})"
         )
@@ -129,7 +129,7 @@ def test_unusual_texts_survive(tmp_path: Path) -> None:
     odd = ["it's", 'say "hi"', "nul\0end", "two\r\nlines", "back\\slash", "😀", " ", "NULL", ""]
     with opened(tmp_path / "data") as store:
         write(store, batch(*(name or "empty" for name in odd), content="a,b\n'\"\\"))
-        assert after(store) == RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+        assert after(store) == StatementRowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
         assert sorted(after(store, "MATCH (e:Entity) DELETE e").nodes_gone) == sorted(name or "empty" for name in odd)
 
 

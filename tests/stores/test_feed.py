@@ -16,7 +16,7 @@ from kgserve.graph.event_checkpoints import (
     EventCheckpoints,
     parse_multi_store_event_id,
 )
-from kgserve.graph.event_subscriptions import EventDelivery, EventReader, EventSubscription
+from kgserve.graph.event_subscriptions import EventDelivery, EventSubscription, JournalEventReader
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.storage.changefeed import ChangeFeed, ChangeFeedPageLimits, ChangeFeedReader
 from kgserve.storage.journal.journal_reader import JournalReader, find_oldest_journal_sequence
@@ -198,7 +198,7 @@ def test_the_feed_of_a_missing_store(tmp_path: Path) -> None:
 def test_following_all_stores_includes_created_and_dropped_ones(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
-        listener = EventReader(CallerStoreHandles(pool), EventSubscription(None), nothing)
+        listener = JournalEventReader(CallerStoreHandles(pool), EventSubscription(None), nothing)
         listener.open()
         assert listener.place == "a:0,*:0"
         with pool.lease("b", create=True) as store:
@@ -217,7 +217,7 @@ def test_resuming_a_feed_of_all_stores(tmp_path: Path) -> None:
         for name in ("a", "new"):
             with pool.lease(name, create=True) as store:
                 write(store, batch("x"), batch("y"))
-        listener = EventReader(
+        listener = JournalEventReader(
             CallerStoreHandles(pool),
             EventSubscription(None, {"a": FeedPosition(2), "gone": FeedPosition(9), "*": FeedPosition(1)}),
             nothing,
@@ -234,7 +234,7 @@ def test_a_feed_of_named_stores_ends_when_all_are_dropped(tmp_path: Path) -> Non
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
         pool.create("b")
-        listener = EventReader(CallerStoreHandles(pool), EventSubscription(("a", "b")), nothing)
+        listener = JournalEventReader(CallerStoreHandles(pool), EventSubscription(("a", "b")), nothing)
         listener.open()
         pool.drop("a")
         assert read_events(listener) == [("store_dropped", "b:0")]
@@ -250,14 +250,14 @@ def test_a_position_ahead_of_the_store_raises_gone(tmp_path: Path, position: Fee
     with StorePool(settings(tmp_path / "data")) as pool:
         with pool.lease("a", create=True) as store:
             write(store, batch("x"))
-        listener = EventReader(CallerStoreHandles(pool), EventSubscription(("a",), {"a": position}), nothing)
+        listener = JournalEventReader(CallerStoreHandles(pool), EventSubscription(("a",), {"a": position}), nothing)
         with pytest.raises(Gone, match="ends at sequence 1") as caught:
             listener.open()
         listener.close()
         assert caught.value.oldest == 1
 
 
-def read_events(listener: EventReader) -> list[tuple[str, str | None]]:
+def read_events(listener: JournalEventReader) -> list[tuple[str, str | None]]:
     """Return the kinds and ids of all events available."""
     found: list[tuple[str, str | None]] = []
     while True:
@@ -285,7 +285,7 @@ def by_store(deliveries: list[EventDelivery]) -> dict[str, list[bytes]]:
     return found
 
 
-def deliveries_of(listener: EventReader) -> list[EventDelivery]:
+def deliveries_of(listener: JournalEventReader) -> list[EventDelivery]:
     found: list[EventDelivery] = []
     while not (page := listener.read_without_waiting() or listener.read()).idle or page.deliveries:
         found += page.deliveries
@@ -333,9 +333,9 @@ def test_a_feed_of_many_stores_delivers_what_a_feed_of_few_does(
     with StorePool(settings(tmp_path / "data", max_open_stores=2)) as pool:
         changes = RandomStoreChanges(pool, since or 7)
 
-        def listening(subscription: EventSubscription, *, many: bool) -> EventReader:
+        def listening(subscription: EventSubscription, *, many: bool) -> JournalEventReader:
             monkeypatch.setattr(event_subscriptions, "MAX_FOLLOWED_STORES", 0 if many else 1_000)
-            listener = EventReader(CallerStoreHandles(pool), subscription, nothing)
+            listener = JournalEventReader(CallerStoreHandles(pool), subscription, nothing)
             listener.open()
             return listener
 

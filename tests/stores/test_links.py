@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
-    CrossStoreLinksPosition,
+    CrossStoreLinksVersion,
     InboundLinkTable,
     OutboundLinkCount,
 )
@@ -210,7 +210,7 @@ def test_link_ids_may_contain_nul(tmp_path: Path) -> None:
         assert weights(store) == {("a", "other", "x"): 1.0}
         assert_whole(store)
     inbound = InboundLinkTable(tmp_path / "inbound.sqlite")
-    inbound.follow("s", rows.values(), (), CrossStoreLinksPosition(1, 1))
+    inbound.follow("s", rows.values(), (), CrossStoreLinksVersion(1, 1))
     for targets, count in (({"x"}, 2), ({odd}, 1), ({odd, "x"}, 3), ({"x\0"}, 0)):
         assert len([*inbound.to("other", targets)]) == count
     inbound.close()

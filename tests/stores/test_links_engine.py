@@ -11,7 +11,7 @@ import pytest
 
 from kgserve.cypher.guard import guard_cypher_statement
 from kgserve.projections.cypher_engine import rebuild
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.open_store import OpenStore
@@ -24,7 +24,7 @@ ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
 
 def rows(store: OpenStore, query: str) -> list[list[Any]]:
     statement = guard_cypher_statement(query, {}, writable=False)
-    with store.engine.reading(width=ColumnSet.LINKS) as session, session.reading(statement) as cursor:
+    with store.engine.reading(width=NodeEdgeColumnSet.LINKS) as session, session.reading(statement) as cursor:
         return [msgspec.json.decode(line) for line in cursor.lines()]
 
 
@@ -60,7 +60,7 @@ def test_the_engine_applies_link_changes(tmp_path: Path, seed: int, few: bool, m
             for _ in range(5):
                 write(store, *(some_batch(rng) for _ in range(rng.randrange(1, 4))))
                 assert_same(store)
-            assert store.engine.width is ColumnSet.LINKS
+            assert store.engine.width is NodeEdgeColumnSet.LINKS
             assert store.check_engine()
             assert_whole(store)
         if rng.random() < 0.5:
@@ -73,9 +73,9 @@ def test_links_are_loaded_on_first_use(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a", "b", edges=[("a", "b", "r")]), links(link("a", "x", "1")))
         with store.engine.reading():
-            assert store.engine.width is ColumnSet.PLAIN
+            assert store.engine.width is NodeEdgeColumnSet.PLAIN
         assert_same(store)
-        assert store.engine.width is ColumnSet.LINKS
+        assert store.engine.width is NodeEdgeColumnSet.LINKS
     with opened(tmp_path) as store:
         write(store, links(link("b", "x", "1"), link("a", "x", "1", 0.5)))
         before = store.engine.rebuilds

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.admin.api import StoreListParameters, StoreSettingsSummary, StoreSummary
+from kgserve.admin.store_admin_models import StoreListParameters, StoreSettingsSummary, StoreSummary
 from kgserve.admin.stores import list_stores
 from kgserve.errors import InvalidInput
-from kgserve.graph.query_parameters import NodeListParameters
 from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.storage.store_index import STORE_INDEX_FILE, StoreIndex
+from kgserve.storage.store_index import STORE_INDEX_FILE, DataFolderStoreIndex
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, nodes_of
 from tests.stores.writing import NAME, PATIENCE, batch, settings
@@ -115,7 +115,7 @@ def summaries(pool: StorePool, **filters: Any) -> list[StoreSummary]:
 
 def without_index(pool: StorePool) -> list[StoreSummary]:
     """Return the stores as read from their folders."""
-    kept, pool.placement.index = pool.placement.index, StoreIndex(pool.data_dir)
+    kept, pool.placement.index = pool.placement.index, DataFolderStoreIndex(pool.data_dir)
     (pool.data_dir / STORE_INDEX_FILE).unlink(missing_ok=True)
     try:
         return summaries(pool)

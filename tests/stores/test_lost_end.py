@@ -16,7 +16,7 @@ from kgserve.storage.journal.journal import list_journal_segments
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.write_batch import EdgeUpsert, WriteBatch
 from kgserve.storage.store_folder_layout import StoreLayout, read_projection_sequences
-from kgserve.stores.recovery import salvage_damaged_store
+from kgserve.stores.journal_salvage import salvage_damaged_store
 from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept
 from tests.stores.test_links import everything, link, links
 from tests.stores.writing import assert_whole, batch, forget_close, ids, layout, newest_segment, opened, settings, write

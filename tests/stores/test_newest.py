@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
+from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.projections.memory_index import projection
 from kgserve.storage.model.change_set import MemoryAccessRecord
-from kgserve.storage.model.entity_names import list_entity_names, normalize_entity_name
+from kgserve.storage.model.entity_names import list_entity_names_and_aliases, normalize_entity_name
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.soft_delete import is_memory_active_at
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
@@ -56,14 +56,14 @@ def agrees(store: OpenStore, used: dict[str, MemoryAccessRecord]) -> None:
     with store.reading() as rows:
         ahead, found = PendingCommitGroupState(rows, store.memories, NOW), [*rows.all_nodes()]
         for text in TEXTS:
-            for print_, other in ((text_hash, False), (fingerprint_wording, True)):
+            for print_, other in ((hash_normalized_text, False), (fingerprint_wording, True)):
                 due = {row.id for row in found if is_memory_active_at(row, NOW) and print_(row.content) == print_(text)}
                 assert {row.id for row in ahead.ids_with_equal_text(text, in_other_words=other)} >= due
         for name in NAMES[:-1]:
             due = {
                 row.id
                 for row in found
-                if normalize_entity_name(name) in map(normalize_entity_name, list_entity_names(row))
+                if normalize_entity_name(name) in map(normalize_entity_name, list_entity_names_and_aliases(row))
             }
             assert {row.id for row in ahead.nodes_named(name)} >= due
     assert store.memories.accesses(IDS) == used

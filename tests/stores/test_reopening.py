@@ -12,7 +12,7 @@ from kgserve.errors import JournalDamaged
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.write_batch import WriteBatch
-from kgserve.storage.store_folder_layout import StoreLayout, wal_path
+from kgserve.storage.store_folder_layout import StoreLayout, engine_wal_path
 from tests.captured_log import capture_log
 from tests.stores.writing import (
     NAME,
@@ -97,11 +97,11 @@ def engine_foreign(files: StoreLayout) -> None:
 
 
 def engine_log_gone(files: StoreLayout) -> None:
-    wal_path(files.engine).unlink()
+    engine_wal_path(files.engine).unlink()
 
 
 def engine_log_flipped(files: StoreLayout) -> None:
-    path = wal_path(files.engine)
+    path = engine_wal_path(files.engine)
     flip(path, path.stat().st_size // 2)
 
 

@@ -13,7 +13,7 @@ import pytest
 from kgserve.errors import StorageFull
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
-from kgserve.storage.model.node_edge_fields import ColumnSet, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet, NodeExtrasUpsert
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.store_folder_layout import MIN_REBUILD_ROOM_BYTES, require_disk_space_for_rebuild
 from kgserve.stores.open_store import OpenStore
@@ -55,7 +55,7 @@ def test_a_full_disk_for_the_engine_does_not_reject_writes(tmp_path: Path) -> No
                 ask(store)
         assert ids(store) == ["a", "tagged"]
         ask(store)
-        assert store.engine.width is ColumnSet.EXTRAS
+        assert store.engine.width is NodeEdgeColumnSet.EXTRAS
         assert_whole(store)
 
 
@@ -63,11 +63,11 @@ def test_reading_columns_without_disk_space_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch("a"))
         ask(store)
-        with too_large(store), pytest.raises(StorageFull), store.engine.reading(width=ColumnSet.EXTRAS):
+        with too_large(store), pytest.raises(StorageFull), store.engine.reading(width=NodeEdgeColumnSet.EXTRAS):
             pass
-        assert store.engine.width is ColumnSet.PLAIN
-        with store.engine.reading(width=ColumnSet.EXTRAS):
-            assert store.engine.width is ColumnSet.EXTRAS
+        assert store.engine.width is NodeEdgeColumnSet.PLAIN
+        with store.engine.reading(width=NodeEdgeColumnSet.EXTRAS):
+            assert store.engine.width is NodeEdgeColumnSet.EXTRAS
 
 
 def test_empty_extras_need_no_columns(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_empty_extras_need_no_columns(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, WriteBatch(nodes=[NodeUpsert(0, "a", "t", extras=nothing)]))
         ask(store)
-        assert store.engine.width is ColumnSet.PLAIN
+        assert store.engine.width is NodeEdgeColumnSet.PLAIN
         write(store, WriteBatch(nodes=[NodeUpsert(0, "a", "t", content="x", extras=nothing, based_on=0)]))
         assert ids(store) == ["a"]
 

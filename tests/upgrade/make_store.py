@@ -27,12 +27,12 @@ from kgserve.embedding.embedder import load_embedder
 from kgserve.graph import history_queries
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.mutations import delete_edge, delete_node, upsert_nodes_and_edges
-from kgserve.graph.query_parameters import NodeHistoryRequest, NodeIdRequest, NodeListParameters, StoreChangesParameters
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
 from kgserve.graph.transfer.import_export import StreamingImport, open_export
+from kgserve.graph.url_parameters import NodeHistoryRequest, NodeIdRequest, NodeListParameters, StoreChangesParameters
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, node_of, nodes_of
 
@@ -65,7 +65,7 @@ def write(data: Path, ending: str) -> None:
     """Create one data folder, and record its content."""
     settings = Settings(data_dir=data, buffer_pool_mb=64, check_interval=0, embedding_provider="hashing")
     with (
-        closing(IndexWorker(load_embedder(settings))) as indexer,
+        closing(TextIndexWorker(load_embedder(settings))) as indexer,
         closing(HistoryWorker()) as historian,
         StorePool(settings) as pool,
     ):

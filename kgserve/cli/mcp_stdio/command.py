@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from kgserve.cli.exit_codes import EXIT_INTERRUPTED, EXIT_WRONG_USAGE
 from kgserve.cli.mcp_stdio.connection import McpBridgeServerFinder
-from kgserve.cli.mcp_stdio.forwarder import McpMessageForwarder, ThreadSafeLineWriter, log_to_editor
+from kgserve.cli.mcp_stdio.forwarder import McpMessageForwarder, ThreadSafeLineWriter, log_to_stderr_for_editor
 from kgserve.platform.server_discovery import (
     build_editor_preference_headers,
-    parse_seconds,
+    parse_positive_seconds,
     resolve_call_timeout,
     resolve_client_api_key,
     resolve_data_folder,
@@ -59,7 +59,7 @@ def run_mcp_command(arguments: Sequence[str]) -> int:
     try:
         given = parse_mcp_bridge_options(arguments)
     except _UsageError as error:
-        log_to_editor(str(error))
+        log_to_stderr_for_editor(str(error))
         return EXIT_WRONG_USAGE
     return run_mcp_bridge(**dict.fromkeys(BRIDGE_OPTIONS.values()) | given)
 
@@ -92,15 +92,17 @@ def run_mcp_bridge(
     """
     asked = build_editor_preference_headers(store, tools, answers)
     for fault in [*find_mcp_bridge_option_errors(url, store, key, call_timeout), *_invalid_headers(asked)]:
-        log_to_editor(fault)
+        log_to_stderr_for_editor(fault)
         return EXIT_WRONG_USAGE
     if sys.stdin.isatty():
-        log_to_editor(
+        log_to_stderr_for_editor(
             "this command speaks MCP over standard input and output; run `kgserve mcp config` to configure an editor"
         )
     signal.signal(signal.SIGTERM, _on_signal)
     output = ThreadSafeLineWriter(_protocol_output(), _interrupt)
-    servers = McpBridgeServerFinder(resolve_data_folder(data_dir), url, resolve_client_api_key(key), log_to_editor)
+    servers = McpBridgeServerFinder(
+        resolve_data_folder(data_dir), url, resolve_client_api_key(key), log_to_stderr_for_editor
+    )
     forwarder = McpMessageForwarder(servers, output, asked, resolve_call_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
@@ -129,7 +131,7 @@ def find_mcp_bridge_option_errors(
         )
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         found.append("--key is not an API key. Keys start with kgs_ and are created with `kgserve keys create`")
-    if call_timeout is not None and parse_seconds(call_timeout) is None:
+    if call_timeout is not None and parse_positive_seconds(call_timeout) is None:
         found.append(f"--call-timeout {call_timeout} is not a duration. Give seconds above 0")
     return found
 

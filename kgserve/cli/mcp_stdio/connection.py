@@ -23,7 +23,7 @@ from kgserve.cli.mcp_stdio.json_rpc_messages import (
 )
 from kgserve.cli.mcp_stdio.tool_hints import is_long_running_tool
 from kgserve.platform import server_discovery
-from kgserve.platform.http_client import HttpClientConnection, HttpResponseHead
+from kgserve.platform.http_client import HttpResponseHead, OutboundHttpConnection
 from kgserve.platform.version import __version__
 
 LIVENESS_CHECK_SECONDS = 2.0
@@ -40,7 +40,7 @@ class ServerUnresponsive(Exception):
     """The server hangs or exceeded the time limit. ``str(error)`` is a message for the user."""
 
 
-class LivenessCheck:
+class ServerLivenessCheck:
     """Liveness check of the server, shared by all calls that wait for it."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class LivenessCheck:
 class AnswerDeadline:
     """Deadline of one answer: extended by progress, and checked against the server's liveness."""
 
-    def __init__(self, pulse: LivenessCheck, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
+    def __init__(self, pulse: ServerLivenessCheck, limit: float = server_discovery.TOOL_CALL_TIMEOUT_SECONDS) -> None:
         """Initialize with ``limit``, the seconds allowed between two signs of progress."""
         self._pulse = pulse
         self._limit = limit
@@ -125,7 +125,7 @@ class McpExchange:
 
     def __init__(
         self,
-        connections: ConnectionPool,
+        connections: McpServerConnectionPool,
         server: server_discovery.DiscoveredServer,
         patience: AnswerDeadline | None = None,
     ) -> None:
@@ -134,7 +134,7 @@ class McpExchange:
         self._connections = connections
         self._server = server
         self._patience = patience
-        self._connection: HttpClientConnection | None = None
+        self._connection: OutboundHttpConnection | None = None
         self._aborted = False
         self._answer: HttpResponseHead | None = None
 
@@ -192,27 +192,27 @@ class McpExchange:
             connection.abort()
 
     @property
-    def _open(self) -> HttpClientConnection:
+    def _open(self) -> OutboundHttpConnection:
         if self._connection is None:
             raise ConnectionAbortedError
         return self._connection
 
 
-class ConnectionPool:
+class McpServerConnectionPool:
     """Pool of idle connections to one server at a time."""
 
     def __init__(self, wishes: Mapping[str, str]) -> None:
         """Initialize with ``wishes``: headers with the editor's options, such as the default store."""
         self.headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         self.headers |= wishes
-        self.pulse = LivenessCheck()
+        self.pulse = ServerLivenessCheck()
         self.tools = self.headers.get("Kgserve-Tools", "")
         self.usual = self.headers.keys() <= {"Accept", "Content-Type", "Kgserve-Store", "Kgserve-Tools"}
-        self._idle: deque[tuple[server_discovery.DiscoveredServer, HttpClientConnection]] = deque(
+        self._idle: deque[tuple[server_discovery.DiscoveredServer, OutboundHttpConnection]] = deque(
             maxlen=_MAX_IDLE_CONNECTIONS
         )
 
-    def get(self, server: server_discovery.DiscoveredServer) -> HttpClientConnection:
+    def get(self, server: server_discovery.DiscoveredServer) -> OutboundHttpConnection:
         """Return an open connection. Raises OSError, and ServerUnresponsive when the server does not accept one."""
         while self._idle:
             with suppress(IndexError):
@@ -226,7 +226,7 @@ class ConnectionPool:
             raise ServerUnresponsive(server_discovery.describe_silent_server(server)) from None
 
     def release(
-        self, server: server_discovery.DiscoveredServer, connection: HttpClientConnection, *, whole: bool
+        self, server: server_discovery.DiscoveredServer, connection: OutboundHttpConnection, *, whole: bool
     ) -> None:
         """Keep a connection whose answer was read to its end; close any other."""
         if whole and len(self._idle) < _MAX_IDLE_CONNECTIONS and connection.ends():
@@ -255,7 +255,9 @@ class McpBridgeServerFinder:
     def is_absent(self) -> bool:
         """True if no server runs and one will be started on demand. Does not block."""
         return (
-            self._url is None and self._known is None and server_discovery.find_running_server(self._data_dir) is None
+            self._url is None
+            and self._known is None
+            and server_discovery.find_running_server_of_data_folder(self._data_dir) is None
         )
 
     @property
@@ -289,7 +291,7 @@ class McpBridgeServerFinder:
                 found = (
                     server_discovery.resolve_server_at_url(self._url, self._data_dir)
                     if self._url
-                    else server_discovery.find_running_server(self._data_dir)
+                    else server_discovery.find_running_server_of_data_folder(self._data_dir)
                 )
                 self._known = (
                     found.with_key(self._key) if found is not None and server_discovery.is_server_ready(found) else None
@@ -304,11 +306,11 @@ class McpBridgeServerFinder:
                 self._known, self._doubtful = None, True
 
     def _ensured(self, patience: float) -> server_discovery.DiscoveredServer:
-        found = None if self._doubtful else server_discovery.find_running_server(self._data_dir)
+        found = None if self._doubtful else server_discovery.find_running_server_of_data_folder(self._data_dir)
         if found is not None and (notice := server_discovery.replace_older_server(self._data_dir, found)):
             if self._say is not None:
                 self._say(notice)
-            found = server_discovery.find_running_server(self._data_dir)
+            found = server_discovery.find_running_server_of_data_folder(self._data_dir)
         return (found or server_discovery.ensure_server_running(self._data_dir, patience)).with_key(self._key)
 
     def _awaited(self, url: str) -> server_discovery.DiscoveredServer:
@@ -349,7 +351,7 @@ class McpHandshakeRefused(Exception):
 class McpSessionHandshake:
     """The editor's handshake and the session that it created."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
+    def __init__(self, connections: McpServerConnectionPool) -> None:
         self._connections = connections
         self._lock = threading.Lock()
         self._initialize: bytes | None = None

@@ -20,10 +20,10 @@ from kgserve.cli.mcp_stdio.connection import (
     CONNECTION_ERRORS,
     HTTP_NOT_FOUND,
     AnswerDeadline,
-    ConnectionPool,
     McpBridgeServerFinder,
     McpExchange,
     McpHandshakeRefused,
+    McpServerConnectionPool,
     McpSession,
     McpSessionHandshake,
     ServerUnresponsive,
@@ -38,7 +38,7 @@ from kgserve.cli.mcp_stdio.json_rpc_messages import (
     INITIALIZED,
     LISTEN,
     NO_SERVER_ERROR,
-    EditorMessage,
+    EditorJsonRpcMessage,
     JsonRpcMessageKind,
     MalformedJsonRpcMessage,
     encode_json_rpc_error,
@@ -99,10 +99,10 @@ class McpMessageForwarder:
         self._limit = limit
         self._servers = servers
         self._output = output
-        self._connections = ConnectionPool(wishes or {})
+        self._connections = McpServerConnectionPool(wishes or {})
         self._handshake = McpSessionHandshake(self._connections)
         self._threads = ElasticThreadPool()
-        self._pending = PendingRequestRegistry()
+        self._pending = PendingEditorRequestRegistry()
         self._closing = threading.Event()
         self._early = False
         self._listening: threading.Thread | None = None
@@ -133,7 +133,7 @@ class McpMessageForwarder:
         self._closing.set()
         self._handshake.end()
 
-    def _forward_request(self, message: EditorMessage) -> None:
+    def _forward_request(self, message: EditorJsonRpcMessage) -> None:
         if (known := self._known(message)) is not None:
             self._output.write(known)
             return
@@ -144,7 +144,7 @@ class McpMessageForwarder:
             self._report(request, "too many requests are waiting for an answer")
             self._pending.remove(request)
 
-    def _known(self, message: EditorMessage) -> bytes | None:
+    def _known(self, message: EditorJsonRpcMessage) -> bytes | None:
         """Return the cached answer to a session's first requests, which does not depend on the server.
 
         If no server runs, start one in the background.
@@ -172,9 +172,9 @@ class McpMessageForwarder:
         try:
             self._servers.get_or_start_server()
         except ServerLaunchFailed as error:
-            log_to_editor(str(error))
+            log_to_stderr_for_editor(str(error))
 
-    def _answer(self, request: PendingRequest) -> None:
+    def _answer(self, request: PendingEditorRequest) -> None:
         """Answer a request with the server's answer, or with the reason for its failure."""
         try:
             self._try_to_answer(request)
@@ -185,7 +185,7 @@ class McpMessageForwarder:
         finally:
             self._pending.remove(request)
 
-    def _try_to_answer(self, request: PendingRequest) -> None:
+    def _try_to_answer(self, request: PendingEditorRequest) -> None:
         patience = self._patience(request.message)
         attempts = 0
         server = self._servers.get_or_start_server(_launching(patience))
@@ -211,13 +211,15 @@ class McpMessageForwarder:
                 self._report(request, f"{failed}{request.retry_advice}")
                 return
 
-    def _patience(self, message: EditorMessage) -> AnswerDeadline | None:
+    def _patience(self, message: EditorJsonRpcMessage) -> AnswerDeadline | None:
         """Return the deadline of a message's answer; None for a listener, which has no time limit."""
         if message.method == LISTEN:
             return None
         return AnswerDeadline(self._connections.pulse, choose_tool_call_timeout(message.tool, self._limit))
 
-    def _exchange(self, request: PendingRequest, server: DiscoveredServer, patience: AnswerDeadline | None) -> None:
+    def _exchange(
+        self, request: PendingEditorRequest, server: DiscoveredServer, patience: AnswerDeadline | None
+    ) -> None:
         """Send a request and write its answer, and the notifications before it.
 
         Raises TemporarilyRefused, McpHandshakeRefused, OSError and ServerUnresponsive.
@@ -230,7 +232,7 @@ class McpMessageForwarder:
             self._ask(request, exchange, server, session)
 
     def _ask(
-        self, request: PendingRequest, exchange: McpExchange, server: DiscoveredServer, session: McpSession | None
+        self, request: PendingEditorRequest, exchange: McpExchange, server: DiscoveredServer, session: McpSession | None
     ) -> None:
         message = request.message
         headers = (session.headers if session else {}) | message.routing | request.call_headers()
@@ -243,7 +245,7 @@ class McpMessageForwarder:
             self._handshake.adopt(server, message.line, exchange, answer)
         self._output.write(answer)
 
-    def _streamed(self, exchange: McpExchange, request: PendingRequest) -> bytes:
+    def _streamed(self, exchange: McpExchange, request: PendingEditorRequest) -> bytes:
         """Return the answer from an event stream; pass on the messages before it."""
         message = request.message
         for text in exchange.events():
@@ -256,7 +258,7 @@ class McpMessageForwarder:
                 return answer
         raise InvalidHttpResponse("the stream ended before the answer")
 
-    def _pass_back(self, request: PendingRequest, text: bytes) -> None:
+    def _pass_back(self, request: PendingEditorRequest, text: bytes) -> None:
         """Write a message that precedes an answer. The acknowledgement of a listener is written only once."""
         if parse_json_rpc_method(text) == ACKNOWLEDGED:
             if request.acknowledged:
@@ -265,7 +267,7 @@ class McpMessageForwarder:
         self._output.write(text)
 
     def _document(
-        self, exchange: McpExchange, message: EditorMessage, server: DiscoveredServer, session: McpSession | None
+        self, exchange: McpExchange, message: EditorJsonRpcMessage, server: DiscoveredServer, session: McpSession | None
     ) -> bytes:
         """Return the answer from a document."""
         text = exchange.body()
@@ -287,7 +289,7 @@ class McpMessageForwarder:
             case _:
                 pass
 
-    def _pass_on(self, message: EditorMessage) -> None:
+    def _pass_on(self, message: EditorJsonRpcMessage) -> None:
         """Send a message that has no answer: a notification, or an answer to a request of the server.
 
         Dropped when there was no handshake or no server runs.
@@ -301,9 +303,9 @@ class McpMessageForwarder:
                 exchange.send("POST", session.headers if session else {}, message.line)
                 exchange.body()
         except (CONNECTION_ERRORS, McpHandshakeRefused, ServerUnresponsive) as error:
-            log_to_editor(f"{message.method or 'an answer'} was not delivered: {error}")
+            log_to_stderr_for_editor(f"{message.method or 'an answer'} was not delivered: {error}")
 
-    def _cancel(self, message: EditorMessage) -> None:
+    def _cancel(self, message: EditorJsonRpcMessage) -> None:
         """Cancel a request. Has no effect on one that was already answered."""
         request = self._pending.find(message.params.get("requestId"))
         if request is None:
@@ -345,16 +347,16 @@ class McpMessageForwarder:
                 self._handshake.forget_session(session)
             return exchange.answer.status != HTTP_METHOD_NOT_ALLOWED
 
-    def _awaited(self, request: PendingRequest) -> DiscoveredServer | None:
+    def _awaited(self, request: PendingEditorRequest) -> DiscoveredServer | None:
         """Wait for the server to return. Return None when the request was cancelled or the bridge closes."""
         while not self._closing.wait(LISTEN_RETRY_SECONDS) and not request.cancelled:
             if (server := self._servers.get_running_server()) is not None:
                 return server
         return None
 
-    def _report(self, request: PendingRequest, reason: str) -> None:
+    def _report(self, request: PendingEditorRequest, reason: str) -> None:
         if not request.cancelled:
-            log_to_editor(reason)
+            log_to_stderr_for_editor(reason)
             self._output.write(encode_json_rpc_error(request.message.id, NO_SERVER_ERROR, reason))
 
 
@@ -363,14 +365,14 @@ def _launching(patience: AnswerDeadline | None) -> float:
     return LAUNCH_TIMEOUT_SECONDS if patience is None else min(LAUNCH_TIMEOUT_SECONDS, patience.remaining_seconds)
 
 
-class PendingRequest:
+class PendingEditorRequest:
     """One request in progress.
 
     ``cancelled``: the editor no longer waits for it. ``acknowledged``: the editor received the acknowledgement of its
     subscription.
     """
 
-    def __init__(self, message: EditorMessage) -> None:
+    def __init__(self, message: EditorJsonRpcMessage) -> None:
         self.message = message
         self.cancelled = False
         self.acknowledged = False
@@ -409,28 +411,28 @@ class PendingRequest:
             self._exchange.abort()
 
 
-class PendingRequestRegistry:
+class PendingEditorRequestRegistry:
     """Unanswered requests by their id."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._requests: dict[str, PendingRequest] = {}
+        self._requests: dict[str, PendingEditorRequest] = {}
 
-    def add(self, message: EditorMessage) -> PendingRequest:
+    def add(self, message: EditorJsonRpcMessage) -> PendingEditorRequest:
         """Register a request before any work on it, so that it can be cancelled from then on."""
-        request = PendingRequest(message)
+        request = PendingEditorRequest(message)
         with self._changed:
             self._requests[repr(message.id)] = request
         return request
 
-    def remove(self, request: PendingRequest) -> None:
+    def remove(self, request: PendingEditorRequest) -> None:
         """Remove a request that was answered or failed."""
         with self._changed:
             if self._requests.get(repr(request.message.id)) is request:
                 del self._requests[repr(request.message.id)]
             self._changed.notify_all()
 
-    def find(self, request_id: object) -> PendingRequest | None:
+    def find(self, request_id: object) -> PendingEditorRequest | None:
         """Return the request with this id, or None if it is not in progress."""
         with self._changed:
             return self._requests.get(repr(request_id))
@@ -501,7 +503,7 @@ class ThreadSafeLineWriter:
                 self._on_end()
 
 
-def log_to_editor(sentence: str) -> None:
+def log_to_stderr_for_editor(sentence: str) -> None:
     """Write a line to standard error, which editors keep in their log."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"kgserve mcp: {sentence}\n")
@@ -531,8 +533,8 @@ CACHED_TOOLSETS = ("", "memory")
 SESSION_START_METHODS = frozenset({INITIALIZE, "server/discover"})
 
 
-def load_prebuilt_mcp_answer(message: EditorMessage, version: str | None, tools: str = "") -> bytes | None:
-    """Return the cached answer to a request, or None.
+def load_prebuilt_mcp_answer(message: EditorJsonRpcMessage, version: str | None, tools: str = "") -> bytes | None:
+    """Return the prebuilt answer to an editor's request, or None.
 
     ``version`` is the editor's protocol version; ``tools`` is the tool set that it requested.
     """
@@ -557,7 +559,7 @@ def build_mcp_answer_cache_key(method: str, tools: str) -> str:
     return f"{method} {tools}" if method == TOOLS_LIST_METHOD and tools else method
 
 
-def requested_protocol_version(message: EditorMessage) -> str | None:
+def requested_protocol_version(message: EditorJsonRpcMessage) -> str | None:
     """Return the protocol version that a session's first message names, or None."""
     if message.method != INITIALIZE:
         return message.version

@@ -41,8 +41,8 @@ class MalformedJsonRpcMessage(Exception):
         self.code = code
 
 
-class EditorMessage(NamedTuple):
-    """One line from the editor. ``version`` is set only by the stateless protocol, where every request names it."""
+class EditorJsonRpcMessage(NamedTuple):
+    """JSON-RPC message on one line from the editor. ``version`` is set only by the stateless protocol."""
 
     line: bytes
     kind: JsonRpcMessageKind
@@ -67,7 +67,7 @@ class EditorMessage(NamedTuple):
         return headers | {"Mcp-Name": encode_mcp_header(name)} if isinstance(name, str) else headers
 
 
-def parse_json_rpc_message(line: bytes) -> EditorMessage:
+def parse_json_rpc_message(line: bytes) -> EditorJsonRpcMessage:
     """Parse a line into a message. Raises MalformedJsonRpcMessage."""
     try:
         given: object = json.loads(line)
@@ -86,7 +86,9 @@ def parse_json_rpc_message(line: bytes) -> EditorMessage:
     else:
         raise MalformedJsonRpcMessage(INVALID_REQUEST, "a JSON-RPC object needs a method, a result or an error")
     version = _object(params.get("_meta")).get(_VERSION_KEY)
-    return EditorMessage(line, kind, fields.get("id"), method, params, version if isinstance(version, str) else None)
+    return EditorJsonRpcMessage(
+        line, kind, fields.get("id"), method, params, version if isinstance(version, str) else None
+    )
 
 
 def encode_json_rpc_error(request: str | float | None, code: int, message: str) -> bytes:

@@ -23,9 +23,9 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 def format_tab_separated(answer: CypherAnswer) -> Iterator[str]:
     """Yield a header and a line per row with tab-separated fields; null is an empty field."""
     if answer.columns:
-        yield tab_separated_line(answer.columns)
+        yield format_tab_separated_line(answer.columns)
     for row in answer.rows:
-        yield tab_separated_line(["" if value is None else format_cell(value) for value in row])
+        yield format_tab_separated_line(["" if value is None else format_cell(value) for value in row])
 
 
 def format_csv(answer: CypherAnswer) -> Iterator[str]:
@@ -82,7 +82,7 @@ def deduplicate_column_names(columns: list[str]) -> list[str]:
     return names
 
 
-def tab_separated_line(fields: Sequence[str]) -> str:
+def format_tab_separated_line(fields: Sequence[str]) -> str:
     """Return fields as a tab-separated line; tabs, line breaks and backslashes are escaped."""
     escaped = (
         field.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r") for field in fields

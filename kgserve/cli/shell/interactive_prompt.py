@@ -195,7 +195,7 @@ def _property_of(variable: str, bare: str) -> CompletionContext:
     return "node property" if re.search(rf"\(\s*{variable}\s*[:){{]", bare) else "property"
 
 
-def find_property_owner_type(before: str) -> str | None:
+def find_type_of_property_being_typed(before: str) -> str | None:
     """Return the label or relation type of the element whose property is typed; None if it is not known."""
     if found := re.search(r"([^\W\d]\w*)\.[\w`]*$", before):
         declared = re.search(rf"[(\[]\s*{found[1]}\s*:\s*{_NAME}", before)
@@ -241,7 +241,7 @@ class CypherCompleter(Completer):
     def _list_offers(self, kind: CompletionContext, before: str) -> Iterable[str]:
         if kind not in PROPERTY_CONTEXTS:
             return self._offers[kind]()
-        words, type_ = self._vocabulary.words(), find_property_owner_type(before)
+        words, type_ = self._vocabulary.words(), find_type_of_property_being_typed(before)
         nodes = () if kind == "relation property" else _list_properties(words.labels, NODE_LABELS, type_)
         relations = () if kind == "node property" else _list_properties(words.relation_types, RELATION_LABELS, type_)
         return (*nodes, *relations)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kgserve.admin.api import StoreStats, StoreSummary
+from kgserve.admin.store_admin_models import StoreStats, StoreSummary
 from kgserve.cli.options import list_all_stores
 from kgserve.cli.shell.formats import Mode, select_row_writer_by_extension
-from kgserve.cli.shell.screen import ShellOutput
+from kgserve.cli.shell.shell_output import ShellOutput
 from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.client.json_lines_stream import write_atomically
 from kgserve.errors import InvalidInput, KgserveError
@@ -120,7 +120,7 @@ class ServerConnection:
 
     def _ensured(self) -> str:
         """Return the address of the data folder's server; start the server if none runs."""
-        if server_discovery.find_running_server(self._data_dir) is None:
+        if server_discovery.find_running_server_of_data_folder(self._data_dir) is None:
             self._starting(f"starting a server for {self._data_dir}")
         try:
             return server_discovery.ensure_server_running(self._data_dir).url
@@ -167,7 +167,7 @@ class ShellSession:
         answer, seconds = self._ask(text, MAX_CYPHER_ROWS)
         with write_atomically(file) as out:
             out.writelines(text.encode() for text in writer(answer))
-        self.screen.note(f"{pluralize(answer.row_count, 'row')} in {file}")
+        self.screen.note(f"{format_count_with_noun(answer.row_count, 'row')} in {file}")
         if answer.truncated:
             self.screen.warn(f"{file} contains only the first {answer.row_count:,} rows of the result")
         if self.timing:
@@ -189,7 +189,7 @@ class ShellSession:
 
 def summarize_cypher_answer(answer: CypherAnswer) -> str:
     """Return the number of rows, and the changes of a statement in write mode."""
-    parts = [pluralize(answer.row_count, "row")] if answer.columns else []
+    parts = [format_count_with_noun(answer.row_count, "row")] if answer.columns else []
     if answer.changes:
         parts.append(describe_cypher_changes(answer.changes))
     return " · ".join(parts) or "done"
@@ -198,17 +198,17 @@ def summarize_cypher_answer(answer: CypherAnswer) -> str:
 def describe_cypher_changes(changes: CypherChanges) -> str:
     """Return the changes of a statement as text."""
     counts = (
-        ("created", pluralize(changes.nodes_created, "node"), changes.nodes_created),
-        ("created", pluralize(changes.edges_created, "relation"), changes.edges_created),
-        ("updated", pluralize(changes.nodes_updated, "node"), changes.nodes_updated),
-        ("updated", pluralize(changes.edges_updated, "relation"), changes.edges_updated),
-        ("deleted", pluralize(changes.nodes_deleted, "node"), changes.nodes_deleted),
-        ("deleted", pluralize(changes.edges_deleted, "relation"), changes.edges_deleted),
+        ("created", format_count_with_noun(changes.nodes_created, "node"), changes.nodes_created),
+        ("created", format_count_with_noun(changes.edges_created, "relation"), changes.edges_created),
+        ("updated", format_count_with_noun(changes.nodes_updated, "node"), changes.nodes_updated),
+        ("updated", format_count_with_noun(changes.edges_updated, "relation"), changes.edges_updated),
+        ("deleted", format_count_with_noun(changes.nodes_deleted, "node"), changes.nodes_deleted),
+        ("deleted", format_count_with_noun(changes.edges_deleted, "relation"), changes.edges_deleted),
     )
     changes_text = [f"{verb} {count}" for verb, count, number in counts if number]
     return f"{', '.join(changes_text) or 'nothing changed'}; sequence {changes.sequence:,}"
 
 
-def pluralize(number: int, noun: str) -> str:
+def format_count_with_noun(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural where needed."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"

@@ -109,7 +109,7 @@ class _RoleFinder:
             self._brackets.pop()
 
 
-def tokenize_for_highlighting(text: str) -> Iterator[CypherHighlightToken]:
+def tokenize_cypher_for_highlighting(text: str) -> Iterator[CypherHighlightToken]:
     """Yield the parts of a statement, which may be unfinished. Together they are the text."""
     tokens = [_Token(found.lastgroup or "symbol", found[0]) for found in _TOKEN_PATTERN.finditer(text)]
     next_texts = [""] * len(tokens)
@@ -133,6 +133,6 @@ class CypherPromptHighlighter(Lexer):
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         text = document.text
         is_plain = len(text) > _MAX_COLOURED_CHARS or (text.startswith(":") and not text.startswith(":export"))
-        pieces = [CypherHighlightToken("plain", text)] if is_plain else tokenize_for_highlighting(text)
+        pieces = [CypherHighlightToken("plain", text)] if is_plain else tokenize_cypher_for_highlighting(text)
         lines = [*split_lines([(_STYLES[piece.role], piece.text) for piece in pieces])]
         return lambda number: lines[number] if number < len(lines) else []

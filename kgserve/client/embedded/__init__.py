@@ -27,7 +27,7 @@ import structlog
 from typing_extensions import override
 
 from kgserve.admin.composition_root import open_data_folder_services
-from kgserve.api.table import USE_CASES
+from kgserve.api.operation_table import USE_CASES
 from kgserve.client.clients import Store
 from kgserve.client.errors import Retries, RetryState
 from kgserve.client.event_stream import Event, ResumableEventStreamState
@@ -35,14 +35,13 @@ from kgserve.client.json_lines_stream import ImportUpload, encode_json_body, wri
 from kgserve.client.methods import AllStoresClientMethods
 from kgserve.client.synchronous import ClientTransport, Stream
 from kgserve.client.wire import ClientRequest, StreamedAnswerRequest
-from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpening
+from kgserve.errors import Conflict, InvalidInput, KgserveError, StoreOpenQueueFull
 from kgserve.graph import answers
 from kgserve.graph import history_queries as history
 from kgserve.graph.cypher import statement_execution
-from kgserve.graph.cypher.result_streams import ResultTextStream, stream_statement_result
+from kgserve.graph.cypher.result_streams import CypherResultTextStream, stream_statement_result
 from kgserve.graph.event_checkpoints import parse_multi_store_event_id
-from kgserve.graph.event_subscriptions import EventDelivery, EventReader, EventSubscription
-from kgserve.graph.query_parameters import EntityHistoryRequest
+from kgserve.graph.event_subscriptions import EventDelivery, EventSubscription, JournalEventReader
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import (
     MAX_OPENING_POLL_SECONDS,
@@ -53,12 +52,13 @@ from kgserve.graph.store_handle import (
 )
 from kgserve.graph.transfer import import_export
 from kgserve.graph.transfer.import_export import StreamingImport
+from kgserve.graph.url_parameters import EntityHistoryRequest
 from kgserve.memory import hierarchy
 from kgserve.memory.hierarchy_models import DescendantMemoriesRequest, MemoryParentChainRequest
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import decode_json, json_decoder, locate_validation_error
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import find_lock_holder, find_running_server
+from kgserve.platform.server_discovery import find_lock_holder, find_running_server_of_data_folder
 from kgserve.platform.settings import IndexedContent, Settings, load_settings
 from kgserve.storage.model.change_feed_events import (
     EVERY_OTHER_STORE,
@@ -206,7 +206,7 @@ def _lock_folder(data_dir: Path, stack: ExitStack) -> None:
 
 
 def _in_use_message(data_dir: Path) -> str:
-    server = find_running_server(data_dir)
+    server = find_running_server_of_data_folder(data_dir)
     if server is not None:
         return (
             f"{data_dir} is served by process {server.pid} at {server.url}; "
@@ -306,7 +306,7 @@ def _after_opening(handle: DataFolderHandle, do: Callable[[CallerStoreHandles], 
         try:
             with handle.use() as graphs:
                 return do(graphs)
-        except StoreOpening:
+        except StoreOpenQueueFull:
             if time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
@@ -339,7 +339,9 @@ def _execute(graphs: CallerStoreHandles, call: ClientRequest[Any]) -> Any:
     return case.ask(target, None if case.request is None else _decode_request(call.asked, case.request))
 
 
-def _open_stream(graphs: CallerStoreHandles, call: ClientRequest[Any]) -> ResultTextStream | import_export.ExportStream:
+def _open_stream(
+    graphs: CallerStoreHandles, call: ClientRequest[Any]
+) -> CypherResultTextStream | import_export.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
         return import_export.open_export(graph, call.asked["valid_at"], graph.resolve_as_of(call.asked["as_of"]))
@@ -406,7 +408,7 @@ def _start_listening(
     """Start listening immediately rather than at the first iteration."""
     news = threading.Event()
     with handle.use() as graphs:
-        reader = EventReader(graphs, wanted, news.set)
+        reader = JournalEventReader(graphs, wanted, news.set)
         try:
             reader.open()
         except BaseException:
@@ -418,7 +420,7 @@ def _start_listening(
 
 
 def _listen(
-    handle: DataFolderHandle, reader: EventReader, news: threading.Event, listener: ResumableEventStreamState
+    handle: DataFolderHandle, reader: JournalEventReader, news: threading.Event, listener: ResumableEventStreamState
 ) -> Generator[Event | None]:
     try:
         yield None

@@ -23,8 +23,8 @@ from typing_extensions import override
 
 from kgserve.cluster.backend import (
     BlobStorage,
-    ClusterRegistry,
-    Heartbeat,
+    ClusterEntryRegistry,
+    ClusterNodeHeartbeat,
     ReplicatedLog,
     StoreOwnerEntry,
     VersionedHeartbeat,
@@ -32,7 +32,7 @@ from kgserve.cluster.backend import (
     VersionedStoreOwnerEntry,
 )
 from kgserve.cluster.jetstream.nats_connection import NatsConnection
-from kgserve.cluster.jetstream.stream import JetStreamMessage, JetStreamStream
+from kgserve.cluster.jetstream.stream import JetStreamMessage, ReplicatedJetStream
 from kgserve.cluster.replicated_log_records import (
     LogPosition,
     PositionedLogRecord,
@@ -58,7 +58,8 @@ class JetStreamReplicatedLog(ReplicatedLog):
         with ThreadPoolExecutor(LOG_SHARDS) as threads:
             self._shards = [
                 *threads.map(
-                    lambda at: JetStreamStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]), range(LOG_SHARDS)
+                    lambda at: ReplicatedJetStream(connection, f"KGSERVE_LOG_{at:02d}", [_all_of(at)]),
+                    range(LOG_SHARDS),
                 )
             ]
 
@@ -132,7 +133,7 @@ class JetStreamReplicatedLog(ReplicatedLog):
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
         return [_follows(store, after, message)]
 
-    def _place(self, store: str) -> tuple[JetStreamStream, str]:
+    def _place(self, store: str) -> tuple[ReplicatedJetStream, str]:
         shard = xxhash.xxh3_64_intdigest(store.encode()) % LOG_SHARDS
         return self._shards[shard], _subject(shard, store)
 
@@ -163,20 +164,20 @@ _HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS = 0.5
 """Timeout of one attempt to send a heartbeat, short so that nodes recover quickly after an election."""
 
 
-class JetStreamClusterRegistry(ClusterRegistry):
+class JetStreamClusterRegistry(ClusterEntryRegistry):
     """Cluster registry on JetStream. A revision is the sequence of a message in its stream."""
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create missing streams. Raises Conflict and Unavailable."""
-        self._owners = JetStreamStream(connection, "KGSERVE_OWNERS", [f"{_OWNER_SUBJECT_PREFIX}>"], newest=True)
-        self._beats = JetStreamStream(
+        self._owners = ReplicatedJetStream(connection, "KGSERVE_OWNERS", [f"{_OWNER_SUBJECT_PREFIX}>"], newest=True)
+        self._beats = ReplicatedJetStream(
             connection,
             "KGSERVE_BEATS",
             [f"{_HEARTBEAT_SUBJECT_PREFIX}>"],
             newest=True,
             attempt_seconds=_HEARTBEAT_ATTEMPT_TIMEOUT_SECONDS,
         )
-        self._entries = JetStreamStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRY_SUBJECT_PREFIX}>"], newest=True)
+        self._entries = ReplicatedJetStream(connection, "KGSERVE_ENTRIES", [f"{_ENTRY_SUBJECT_PREFIX}>"], newest=True)
 
     @override
     def entries(self, after: int = 0) -> dict[str, VersionedRegistryEntry]:
@@ -212,7 +213,7 @@ class JetStreamClusterRegistry(ClusterRegistry):
         return _replaced(self._owners, _OWNER_SUBJECT_PREFIX + store, _encode(owner), revision)
 
     @override
-    def beat(self, beat: Heartbeat, revision: int) -> int | None:
+    def beat(self, beat: ClusterNodeHeartbeat, revision: int) -> int | None:
         return _replaced(self._beats, _HEARTBEAT_SUBJECT_PREFIX + beat.node, _encode(beat), revision)
 
     @override
@@ -226,11 +227,11 @@ class JetStreamClusterRegistry(ClusterRegistry):
 
 
 def _heard(found: Iterable[JetStreamMessage]) -> dict[str, VersionedHeartbeat]:
-    heard = [VersionedHeartbeat(decode_json(each.data, Heartbeat), each.seq) for each in found]
+    heard = [VersionedHeartbeat(decode_json(each.data, ClusterNodeHeartbeat), each.seq) for each in found]
     return {each.beat.node: each for each in heard}
 
 
-def _replaced(stream: JetStreamStream, subject: str, data: bytes, revision: int) -> int | None:
+def _replaced(stream: ReplicatedJetStream, subject: str, data: bytes, revision: int) -> int | None:
     try:
         return stream.put(subject, data, revision)
     except Fenced:
@@ -260,7 +261,7 @@ class JetStreamBlobStorage(BlobStorage):
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create the stream if it is missing. Raises Conflict and Unavailable."""
-        self._stream = JetStreamStream(
+        self._stream = ReplicatedJetStream(
             connection, f"OBJ_{_BUCKET}", [f"{_CHUNK_SUBJECT_PREFIX}>", f"{_OBJECT_INFO_SUBJECT_PREFIX}>"]
         )
 

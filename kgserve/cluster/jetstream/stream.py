@@ -58,7 +58,7 @@ class _StreamResponse(msgspec.Struct, frozen=True):
 _decode = json_decoder(_StreamResponse).decode
 
 
-class JetStreamStream:
+class ReplicatedJetStream:
     """A replicated stream without expiry; with ``newest``, only the last message per subject is kept."""
 
     def __init__(

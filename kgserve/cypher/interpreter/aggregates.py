@@ -18,9 +18,9 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     SubqueryExpressionNode,
 )
 from kgserve.cypher.interpreter.value_comparison import (
+    build_order_by_sort_key,
     describe_value,
     is_number,
-    order_by_sort_key,
     value_equivalence_key,
 )
 from kgserve.cypher.interpreter.value_size_limits import check_element_count, count_nested_elements, is_large_value
@@ -184,7 +184,7 @@ class _ExtremeAccumulator(AggregateAccumulator):
         value = values[0]
         if value is None:
             return
-        key = order_by_sort_key(value)
+        key = build_order_by_sort_key(value)
         if self._key is None or (key > self._key if self._is_maximum else key < self._key):
             self._key, self._value = key, value
 
@@ -243,7 +243,7 @@ class _PercentileAccumulator(AggregateAccumulator):
     def result(self) -> float | None:
         if not self._numbers or self._percentile is None:
             return None
-        numbers = sorted(self._numbers, key=order_by_sort_key)
+        numbers = sorted(self._numbers, key=build_order_by_sort_key)
         if self.name == "percentileDisc":
             return numbers[max(math.ceil(self._percentile * len(numbers)) - 1, 0)]
         place = self._percentile * (len(numbers) - 1)

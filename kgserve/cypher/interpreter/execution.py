@@ -10,7 +10,7 @@ import msgspec
 
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment, ExpressionCompiler
 from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, Row, StatementGraphView, WritableGraphView
-from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
+from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_properties
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     CallProcedureClauseNode,
@@ -275,7 +275,7 @@ class QueryCompiler:
         if run is None:
             if len(self._procedure_queries) >= MAX_PROCEDURE_QUERIES:
                 self._procedure_queries.clear()
-            run = self.compile_query(replace_marker_labels(parse_cypher_query(text)))
+            run = self.compile_query(replace_marker_labels_by_properties(parse_cypher_query(text)))
             self._procedure_queries[text] = run
         return run(row)
 

@@ -18,8 +18,8 @@ from kgserve.cypher.interpreter.graph_view_interface import (
 )
 from kgserve.cypher.interpreter.marker_labels import is_marker_label
 from kgserve.cypher.interpreter.property_values import (
-    check_label_property,
     check_property_value,
+    get_label_from_type_property,
     resolve_new_node_label,
 )
 from kgserve.cypher.interpreter.stored_temporal_values import encode_property_as_json
@@ -36,7 +36,7 @@ RELATIONSHIP_COLUMNS = frozenset({"weight"})
 """Properties of a relationship that its row has in columns of their own."""
 
 
-class NodeDifference(msgspec.Struct, frozen=True, kw_only=True):
+class StatementNodeDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Difference of a node before and after a statement; a label is None where the node does not exist.
 
     ``properties`` lack null values, the label and the id.
@@ -50,7 +50,7 @@ class NodeDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelationshipDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of a relationship before and after a statement; None where it does not exist."""
+    """Difference that a statement makes to a relationship: properties before and after, None where it is missing."""
 
     key: RelationshipKey
     properties_before: dict[str, Any] | None = None
@@ -60,9 +60,9 @@ class RelationshipDifference(msgspec.Struct, frozen=True, kw_only=True):
 class GraphChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that a statement makes to a graph, as differences to the graph before it."""
 
-    created_nodes: list[NodeDifference]
-    updated_nodes: list[NodeDifference]
-    deleted_nodes: list[NodeDifference]
+    created_nodes: list[StatementNodeDifference]
+    updated_nodes: list[StatementNodeDifference]
+    deleted_nodes: list[StatementNodeDifference]
     created_relationships: list[RelationshipDifference]
     updated_relationships: list[RelationshipDifference]
     deleted_relationships: list[RelationshipDifference]
@@ -245,7 +245,7 @@ class GraphChangeOverlay(WritableGraphView):
                 raise InvalidInput(f"node {node_id!r}: an id cannot change; create another node with the new id")
             return
         if name == "type":
-            self.set_node_label(node_id, NO_LABEL if value is None else check_label_property(value))
+            self.set_node_label(node_id, NO_LABEL if value is None else get_label_from_type_property(value))
             return
         node = self._edit_node(node_id)
         if value is None:
@@ -476,7 +476,7 @@ class GraphChangeOverlay(WritableGraphView):
     def changes(self) -> GraphChanges:
         """Return the differences to the base; what a statement created and deleted again is not among them."""
         created = [
-            NodeDifference(id=node_id, label=node.label, properties={**node.properties})
+            StatementNodeDifference(id=node_id, label=node.label, properties={**node.properties})
             for node_id, node in self._nodes.items()
             if node_id in self._created
         ]
@@ -504,9 +504,9 @@ class GraphChangeOverlay(WritableGraphView):
             deleted_relationships=[each for each in relationships if each.properties is None],
         )
 
-    def _describe_base_node(self, node_id: str, after: EditedNode | None = None) -> NodeDifference:
+    def _describe_base_node(self, node_id: str, after: EditedNode | None = None) -> StatementNodeDifference:
         before = self.base.node_properties(node_id)
-        return NodeDifference(
+        return StatementNodeDifference(
             id=node_id,
             label_before=self.base.node_label(node_id),
             properties_before={name: value for name, value in before.items() if name not in {"id", "type"}},
@@ -514,7 +514,7 @@ class GraphChangeOverlay(WritableGraphView):
             properties={**after.properties} if after is not None else {},
         )
 
-    def _describe_update(self, node_id: str, node: EditedNode) -> NodeDifference | None:
+    def _describe_update(self, node_id: str, node: EditedNode) -> StatementNodeDifference | None:
         change = self._describe_base_node(node_id, node)
         is_unchanged = change.label == change.label_before and _is_same(change.properties, change.properties_before)
         return None if is_unchanged else change

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.marker_labels import find_marker_labels
+from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes
 from kgserve.errors import TooLarge
 
 RelationshipKey: TypeAlias = tuple[str, str, str]
@@ -56,7 +56,7 @@ class StatementGraphView(ABC):
 
     def node_markers(self, node_id: str) -> list[str]:
         """Return the marker labels of a node. Raises InvalidInput if the node was deleted."""
-        return find_marker_labels(self.node_properties(node_id))
+        return find_marker_labels_in_attributes(self.node_properties(node_id))
 
     @abstractmethod
     def node_property(self, node_id: str, name: str) -> Any:

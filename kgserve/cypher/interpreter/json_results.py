@@ -49,7 +49,7 @@ def to_json_cell(value: Any, type_: str) -> Any:
     return to_json_value(value)
 
 
-def infer_column_type(values: Iterable[Any]) -> str:
+def infer_result_column_type(values: Iterable[Any]) -> str:
     """Return the type of a column's values: ``NULL`` if all are null, ``ANY`` if types are mixed."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) > 1:

@@ -25,7 +25,7 @@ RELATIONSHIP_TABLE = "RELATES_TO"
 TYPE_PROPERTY = "relation_type"
 
 
-def replace_kuzu_table_names(query: QueryUnion) -> QueryUnion:
+def rewrite_kuzu_table_names_in_query(query: QueryUnion) -> QueryUnion:
     """Replace the names of Kùzu tables in a query by patterns of any node or relationship.
 
     A new relationship gets the type that its property ``relation_type`` says. Raises InvalidInput if this is no string

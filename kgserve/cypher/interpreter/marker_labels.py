@@ -19,10 +19,10 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     MergeClauseNode,
     NodePatternElement,
     PropertyRemoval,
-    PropertyUpdate,
     QuerySyntaxNode,
     QueryUnion,
     SetOrRemoveClauseNode,
+    SetSingleProperty,
     VariableReference,
 )
 from kgserve.cypher.interpreter.syntax_tree_rewrite import rewrite_syntax_tree
@@ -37,8 +37,8 @@ def is_marker_label(name: str) -> bool:
     return name.startswith(_FENCE) and name.endswith(_FENCE) and len(name) >= _MIN_MARKER_CHARS
 
 
-def find_marker_labels(properties: dict[str, Any]) -> list[str]:
-    """Return the marker labels among the attributes of a node, sorted."""
+def find_marker_labels_in_attributes(properties: dict[str, Any]) -> list[str]:
+    """Return the marker labels of a node, sorted: the attributes that are true and named like a marker label."""
     return sorted(name for name, value in properties.items() if value is True and is_marker_label(name))
 
 
@@ -48,7 +48,7 @@ def remove_marker_properties(properties: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if name not in markers} if markers else properties
 
 
-def replace_marker_labels(query: QueryUnion) -> QueryUnion:
+def replace_marker_labels_by_properties(query: QueryUnion) -> QueryUnion:
     """Replace the marker labels in a query by properties. Raises InvalidInput where a marker is not allowed."""
     return rewrite_syntax_tree(query, _replace_markers)
 
@@ -100,4 +100,4 @@ def _replace_update(update: ElementUpdate) -> Iterable[ElementUpdate]:
             yield PropertyRemoval(position=update.position, subject=subject, name=name)
         else:
             value = LiteralValue(position=update.position, value=True)
-            yield PropertyUpdate(position=update.position, subject=subject, name=name, value=value)
+            yield SetSingleProperty(position=update.position, subject=subject, name=name, value=value)

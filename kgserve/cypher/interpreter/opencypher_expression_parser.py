@@ -40,7 +40,7 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     UnaryExpression,
     VariableReference,
 )
-from kgserve.cypher.interpreter.opencypher_tokenizer import MAX_INTEGER_MAGNITUDE, QueryToken, TokenizedQuery
+from kgserve.cypher.interpreter.opencypher_tokenizer import MAX_INTEGER_MAGNITUDE, QueryToken, TokenizedCypherQuery
 from kgserve.cypher.interpreter.token_cursor import RESERVED_WORDS, TokenCursor
 
 MAX_EXPRESSION_DEPTH = 100
@@ -71,7 +71,7 @@ class _PendingOperator(msgspec.Struct):
 class OpenCypherExpressionParser(TokenCursor):
     """Parser of openCypher expressions; patterns and subqueries inside them are those of a subclass."""
 
-    def __init__(self, query: TokenizedQuery) -> None:
+    def __init__(self, query: TokenizedCypherQuery) -> None:
         super().__init__(query)
         self._depth = 0
         self._bar_index = -1

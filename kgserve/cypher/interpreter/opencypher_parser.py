@@ -21,23 +21,27 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     LiteralValue,
     MatchClauseNode,
     MergeClauseNode,
-    ProjectedColumn,
     ProjectionClauseNode,
     PropertyAccessNode,
     PropertyRemoval,
-    PropertyUpdate,
     QueryExpression,
     QueryStage,
     QuerySyntaxNode,
     QueryUnion,
+    ReturnOrWithColumn,
     SetOrRemoveClauseNode,
     SetPropertiesFromMap,
+    SetSingleProperty,
     SortKey,
     SubscriptNode,
     UnwindClauseNode,
     VariableReference,
 )
-from kgserve.cypher.interpreter.opencypher_tokenizer import QueryToken, build_query_syntax_error, tokenize_query
+from kgserve.cypher.interpreter.opencypher_tokenizer import (
+    QueryToken,
+    build_query_syntax_error,
+    tokenize_cypher_statement,
+)
 
 MAX_TREE_DEPTH = 200
 MAX_SUBQUERY_DEPTH = 8
@@ -65,7 +69,7 @@ _SCHEMA_WORDS = frozenset(_SCHEMA_WORDS_TEXT.split())
 def parse_cypher_query(text: str) -> QueryUnion:
     """Parse a Cypher query. Raises InvalidInput, with line and column, if it does not follow the grammar."""
     try:
-        return OpenCypherStatementParser(tokenize_query(text)).parse_statement()
+        return OpenCypherStatementParser(tokenize_cypher_statement(text)).parse_statement()
     except RecursionError:
         raise build_query_syntax_error(text, 0, "the statement is nested too deeply; it begins") from None
 
@@ -220,7 +224,7 @@ class OpenCypherStatementParser(OpenCypherPatternParser):
         token = self.advance()
         is_distinct = self.skip_word("DISTINCT")
         is_all = self.skip_symbol("*")
-        columns: list[ProjectedColumn] = []
+        columns: list[ReturnOrWithColumn] = []
         if not is_all or self.skip_symbol(","):
             columns.append(self._parse_column(token.word))
             while self.skip_symbol(","):
@@ -240,15 +244,15 @@ class OpenCypherStatementParser(OpenCypherPatternParser):
             where=self._parse_where() if token.word == "WITH" else None,
         )
 
-    def _parse_column(self, keyword: str) -> ProjectedColumn:
+    def _parse_column(self, keyword: str) -> ReturnOrWithColumn:
         start, index = self.token.start, self.index
         value = self.parse_expression()
         end = self.tokens[self.index - 1].end
         if self.skip_word("AS"):
-            return ProjectedColumn(position=start, value=value, name=self.read_name("a name"), is_aliased=True)
+            return ReturnOrWithColumn(position=start, value=value, name=self.read_name("a name"), is_aliased=True)
         is_name = isinstance(value, VariableReference) and (keyword == "WITH" or self.index == index + 1)
         name = value.name if isinstance(value, VariableReference) and is_name else self.text[start:end]
-        return ProjectedColumn(position=start, value=value, name=name)
+        return ReturnOrWithColumn(position=start, value=value, name=name)
 
     def _parse_order(self) -> tuple[SortKey, ...]:
         if not (self.token.word == "ORDER" and self.is_word("BY", 1)):
@@ -316,7 +320,7 @@ class OpenCypherStatementParser(OpenCypherPatternParser):
         if isinstance(target, PropertyAccessNode | SubscriptNode):
             name = _get_property_name(target)
             value = self.parse_expression()
-            return PropertyUpdate(position=start.start, subject=target.subject, name=name, value=value)
+            return SetSingleProperty(position=start.start, subject=target.subject, name=name, value=value)
         name = self._get_variable(target, start)
         return SetPropertiesFromMap(position=start.start, name=name, value=self.parse_expression(), keeps_others=False)
 

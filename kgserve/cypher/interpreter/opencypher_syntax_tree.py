@@ -279,7 +279,7 @@ class UnwindClauseNode(QuerySyntaxNode, frozen=True, kw_only=True):
     name: str
 
 
-class ProjectedColumn(QuerySyntaxNode, frozen=True, kw_only=True):
+class ReturnOrWithColumn(QuerySyntaxNode, frozen=True, kw_only=True):
     """Column of WITH or RETURN; without AS, ``name`` is the text of the expression as typed."""
 
     value: QueryExpression
@@ -298,7 +298,7 @@ class ProjectionClauseNode(QuerySyntaxNode, frozen=True, kw_only=True):
     """``WITH`` or ``RETURN`` clause; ``is_all`` represents ``*``, before the other columns."""
 
     keyword: OneOf["WITH", "RETURN"]
-    columns: tuple[ProjectedColumn, ...]
+    columns: tuple[ReturnOrWithColumn, ...]
     is_all: bool = False
     is_distinct: bool = False
     order: tuple[SortKey, ...] = ()
@@ -313,7 +313,7 @@ class CreateClauseNode(QuerySyntaxNode, frozen=True, kw_only=True):
     paths: tuple[PathPatternElement, ...]
 
 
-class PropertyUpdate(QuerySyntaxNode, frozen=True, kw_only=True):
+class SetSingleProperty(QuerySyntaxNode, frozen=True, kw_only=True):
     """Update of one property: ``SET subject.name = value`` or ``SET subject[name] = value``."""
 
     subject: QueryExpression
@@ -358,7 +358,12 @@ class LabelRemoval(QuerySyntaxNode, frozen=True, kw_only=True):
 
 
 ElementUpdate: TypeAlias = (
-    PropertyUpdate | SetPropertiesFromMap | LabelAssignment | ComputedLabelAssignment | PropertyRemoval | LabelRemoval
+    SetSingleProperty
+    | SetPropertiesFromMap
+    | LabelAssignment
+    | ComputedLabelAssignment
+    | PropertyRemoval
+    | LabelRemoval
 )
 
 

@@ -36,7 +36,7 @@ class QueryToken(msgspec.Struct, frozen=True):
     number: int | float = 0
 
 
-class TokenizedQuery(msgspec.Struct, frozen=True):
+class TokenizedCypherQuery(msgspec.Struct, frozen=True):
     """Tokens of a query, ending with one of kind ``end``.
 
     ``closers`` maps the index of an opening bracket to that of its closing bracket. ``last_bars`` maps it to the last
@@ -83,7 +83,7 @@ _CLOSING_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _MAX_CODE_POINT = 0x10FFFF
 
 
-def tokenize_query(text: str) -> TokenizedQuery:
+def tokenize_cypher_statement(text: str) -> TokenizedCypherQuery:
     """Split a statement into tokens, without spaces and comments.
 
     Raises InvalidInput for unknown characters, invalid literals, brackets that do not match, and a text above the
@@ -108,7 +108,7 @@ def tokenize_query(text: str) -> TokenizedQuery:
             )
     tokens.append(QueryToken("end", "", len(text), len(text)))
     closers, last_bars = _match_brackets(text, tokens)
-    return TokenizedQuery(text, tuple(tokens), closers, last_bars)
+    return TokenizedCypherQuery(text, tuple(tokens), closers, last_bars)
 
 
 def _make_token(text: str, match: re.Match[str]) -> QueryToken:

@@ -31,7 +31,7 @@ Names = dict[str, StaticValueType]
 
 
 class GraphPatternChecker(ExpressionChecker):
-    """Checks patterns and expressions."""
+    """Checks the graph patterns of a statement before it runs, and declares the variables that they bind."""
 
     _matched_count = 0
 

@@ -18,7 +18,7 @@ from kgserve.cypher.interpreter.pattern_model import (
     GraphPatternModel,
     NodePropertyEquality,
     PartialPatternMatch,
-    PatternMatchCondition,
+    PartialPatternMatchCondition,
     PatternNodeSlot,
     PatternPathSlot,
     PatternRelationshipSlot,
@@ -39,7 +39,7 @@ from kgserve.cypher.interpreter.pattern_steps import (
     can_count_expansion_matches,
 )
 from kgserve.cypher.interpreter.shortest_paths import ShortestPathMatchStep
-from kgserve.cypher.interpreter.temporary_property_indexes import ExpressionIndex, TemporaryPropertyIndexes
+from kgserve.cypher.interpreter.temporary_property_indexes import NodeExpressionIndex, TemporaryPropertyIndexes
 from kgserve.cypher.interpreter.value_comparison import value_equivalence_key
 
 _LOOKUP_FACTOR = 0.05
@@ -245,7 +245,7 @@ class PatternMatchPlanner:
     ) -> NodeSource:
         empty = PartialPatternMatch({}, 0, 0)
         key = cast("CompiledExpression", lookup.key)
-        index = ExpressionIndex(self.graph, self.limits.hold, slot.name, key, lambda: scan(empty))
+        index = NodeExpressionIndex(self.graph, self.limits.hold, slot.name, key, lambda: scan(empty))
 
         def find(state: PartialPatternMatch) -> Iterable[str]:
             found: dict[str, None] = {}
@@ -321,7 +321,7 @@ class PatternMatchPlanner:
             keys = link if slot.is_variable else (link,)
             return all(each(state, key) for key in keys for each in tests)
 
-        self.open_checks.append(PatternMatchCondition(slot.required | {slot.name}, test))
+        self.open_checks.append(PartialPatternMatchCondition(slot.required | {slot.name}, test))
 
     def _add_shortest(self, slot: PatternRelationshipSlot, traversal: RelationshipTraversal) -> None:
         names = {slot.name, slot.path_name} - {""}
@@ -347,7 +347,7 @@ class PatternMatchPlanner:
 
 
 def _combine(
-    paths: list[PatternPathSlot], checks: list[PatternMatchCondition], model: GraphPatternModel
+    paths: list[PatternPathSlot], checks: list[PartialPatternMatchCondition], model: GraphPatternModel
 ) -> StateTest | None:
     tests = [*(_build_path_binding(model.graph, path) for path in paths), *(check.test for check in checks)]
     if not tests:

@@ -61,7 +61,7 @@ StateTest: TypeAlias = Callable[[PartialPatternMatch], bool]
 RelationshipTest: TypeAlias = Callable[[PartialPatternMatch, RelationshipKey], bool]
 
 
-class PatternMatchCondition(msgspec.Struct, frozen=True):
+class PartialPatternMatchCondition(msgspec.Struct, frozen=True):
     """Condition on a partial match that binds all ``required`` names."""
 
     required: frozenset[str]
@@ -154,7 +154,7 @@ class GraphPatternModel:
         self.nodes: list[PatternNodeSlot] = []
         self.relationships: list[PatternRelationshipSlot] = []
         self.paths: list[PatternPathSlot] = []
-        self.checks: list[PatternMatchCondition] = []
+        self.checks: list[PartialPatternMatchCondition] = []
         self._compiler = compiler
         self._slots: dict[str, PatternNodeSlot] = {}
         self.names = find_pattern_variables(paths)
@@ -201,20 +201,20 @@ class GraphPatternModel:
             entries = self._compiler.compile(properties)
 
             def test_all(state: PartialPatternMatch) -> bool:
-                found = require_pattern_property_map(entries(state.row))
+                found = require_pattern_parameter_map(entries(state.row))
                 return all(
                     are_values_equal(graph.node_property(state.nodes[index], name), value) is True
                     for name, value in found.items()
                 )
 
-            self.checks.append(PatternMatchCondition(frozenset((slot.name,)), test_all))
+            self.checks.append(PartialPatternMatchCondition(frozenset((slot.name,)), test_all))
         elif properties is not None:
             for name, tree in properties.entries:
                 value = self._compiler.compile(tree)
                 required = self._find_required(tree)
                 slot.lookups.append(NodePropertyEquality(name, value, required))
                 self.checks.append(
-                    PatternMatchCondition(required | {slot.name}, _build_node_test(graph, index, name, value)),
+                    PartialPatternMatchCondition(required | {slot.name}, _build_node_test(graph, index, name, value)),
                 )
 
     def _add_relationship(
@@ -250,7 +250,7 @@ class GraphPatternModel:
             entries = self._compiler.compile(properties)
 
             def test_all(state: PartialPatternMatch, key: RelationshipKey) -> bool:
-                found = require_pattern_property_map(entries(state.row))
+                found = require_pattern_parameter_map(entries(state.row))
                 return all(
                     are_values_equal(graph.relationship_property(key, name), value) is True
                     for name, value in found.items()
@@ -276,7 +276,7 @@ class GraphPatternModel:
     def _add_conditions(self, where: QueryExpression) -> None:
         for tree in split_conjunction(where):
             condition = self._compiler.compile_condition(tree)
-            self.checks.append(PatternMatchCondition(self._find_required(tree), _build_row_test(condition)))
+            self.checks.append(PartialPatternMatchCondition(self._find_required(tree), _build_row_test(condition)))
             self._add_lookups(tree)
             found = _find_labels(tree)
             if found is not None and found[0] in self._slots:
@@ -345,7 +345,7 @@ def find_allowed_node_labels(labels: tuple[str, ...], *, is_any: bool) -> frozen
     return found if is_any or len(set(labels)) == 1 else frozenset()
 
 
-def require_pattern_property_map(value: Any) -> dict[str, Any]:
+def require_pattern_parameter_map(value: Any) -> dict[str, Any]:
     """Return the properties parameter of a pattern. Raises InvalidInput unless it is a map."""
     if not isinstance(value, dict):
         raise InvalidInput(f"the properties of a pattern must be a map, not {describe_value_type(value)}")

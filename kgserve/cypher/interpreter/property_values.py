@@ -43,13 +43,13 @@ def resolve_new_node_label(label: str, value: Any) -> str:
     """Resolve the label of a new node from its pattern and its property ``type``. Raises InvalidInput on conflict."""
     if value is None:
         return label
-    as_property = check_label_property(value)
+    as_property = get_label_from_type_property(value)
     if label not in {NO_LABEL, as_property}:
         raise InvalidInput(f"a node has one label, which is its property type: {label!r} and {as_property!r} differ")
     return as_property
 
 
-def check_label_property(value: Any) -> str:
+def get_label_from_type_property(value: Any) -> str:
     """Return the label that a property ``type`` sets. Raises InvalidInput unless it is a valid label."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"the property type of a node is its label: a string, not {describe_value(value)}")

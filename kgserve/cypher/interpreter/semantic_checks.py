@@ -27,12 +27,12 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     MergeClauseNode,
     ProjectionClauseNode,
     PropertyRemoval,
-    PropertyUpdate,
     QueryStage,
     QuerySyntaxNode,
     QueryUnion,
     SetOrRemoveClauseNode,
     SetPropertiesFromMap,
+    SetSingleProperty,
     SubqueryExpressionNode,
     UnwindClauseNode,
     VariableReference,
@@ -237,13 +237,13 @@ class QuerySemanticChecker(WithReturnClauseChecker):
     def _check_updates(self, updates: tuple[ElementUpdate, ...], names: Names) -> None:
         scope = ExpressionScope(names)
         for update in updates:
-            if isinstance(update, PropertyUpdate | PropertyRemoval):
+            if isinstance(update, SetSingleProperty | PropertyRemoval):
                 kind = self.check(update.subject, scope)
                 self.require(kind, update.subject, "a value whose property changes", "node", "relationship")
                 self.require(self.check(update.name, scope), update.name, "the name of a property", "string")
             else:
                 self._check_updated_variable(update, names)
-            if isinstance(update, PropertyUpdate):
+            if isinstance(update, SetSingleProperty):
                 self.check(update.value, scope)
             elif isinstance(update, ComputedLabelAssignment):
                 self.require(self.check(update.value, scope), update.value, "the labels", "string", "list")

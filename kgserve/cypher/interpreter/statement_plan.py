@@ -87,7 +87,7 @@ class StatementPlanDescriber:
     def _describe_stages(self, stages: tuple[QueryStage, ...], names: frozenset[str]) -> tuple[StatementPlanStep, ...]:
         steps: list[StatementPlanStep] = []
         for stage in stages:
-            new = find_clause_variables(stage)
+            new = find_variables_bound_by_clause(stage)
             steps.append(
                 StatementPlanStep(
                     operator=_name_operator(stage),
@@ -144,7 +144,7 @@ def _name_operator(stage: QueryStage) -> str:
             return _OPERATORS[type(stage)]
 
 
-def find_clause_variables(stage: QueryStage) -> tuple[str, ...]:  # noqa: PLR0911 - one for each kind of clause
+def find_variables_bound_by_clause(stage: QueryStage) -> tuple[str, ...]:  # noqa: PLR0911 - one for each kind of clause
     """Find the variables that a clause introduces."""
     match stage:
         case MatchClauseNode(paths=paths) | CreateClauseNode(paths=paths):
@@ -159,7 +159,7 @@ def find_clause_variables(stage: QueryStage) -> tuple[str, ...]:  # noqa: PLR091
             return tuple(alias for _, alias in yields or ())
         case CallSubqueryClauseNode(query=query):
             last = query.queries[0][-1]
-            return find_clause_variables(last) if isinstance(last, ProjectionClauseNode) else ()
+            return find_variables_bound_by_clause(last) if isinstance(last, ProjectionClauseNode) else ()
         case _:
             return ()
 

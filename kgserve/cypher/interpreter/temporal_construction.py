@@ -107,7 +107,9 @@ def convert_temporal_value(kind: type[TemporalInstant], value: TemporalInstant) 
     return _assemble(kind, parts, None)
 
 
-def build_temporal_from_datetime(kind: type[TemporalInstant], moment: datetime, zone: ZoneReference) -> TemporalInstant:
+def build_temporal_from_python_datetime(
+    kind: type[TemporalInstant], moment: datetime, zone: ZoneReference
+) -> TemporalInstant:
     """Build a temporal value of a type from a Python datetime, in a time zone."""
     elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
     seconds = elapsed.days * 86_400 + elapsed.seconds
@@ -126,7 +128,7 @@ def build_temporal_from_map(
     values = _name_fields(kind, fields)
     zone = _read_zone(values)
     if zone is not None and len(values) == 1 and base is None:
-        return build_temporal_from_datetime(kind, now, zone)
+        return build_temporal_from_python_datetime(kind, now, zone)
     if zone is not None and kind not in (OffsetTime, ZonedDateTime):
         raise InvalidInput(f"a {TYPE_NAMES[kind]} has no timezone; `timezone` cannot be combined with other components")
     if kind is OffsetTime and isinstance(zone, str):

@@ -13,8 +13,8 @@ from kgserve.cypher.interpreter.temporal_components import read_temporal_compone
 from kgserve.cypher.interpreter.temporal_construction import (
     TYPE_NAMES,
     build_duration_from_map,
-    build_temporal_from_datetime,
     build_temporal_from_map,
+    build_temporal_from_python_datetime,
     convert_temporal_value,
     require_integer,
 )
@@ -153,7 +153,7 @@ def divide_duration(left: Any, right: Any) -> Any:
 
 def _construct(kind: type[TemporalInstant], *arguments: Any, now: datetime) -> TemporalInstant:
     if not arguments:
-        return build_temporal_from_datetime(kind, now, 0)
+        return build_temporal_from_python_datetime(kind, now, 0)
     (argument,) = arguments
     if isinstance(argument, str):
         return iso8601_temporal_parser.parse_iso8601_temporal_value(kind, argument)
@@ -189,7 +189,7 @@ def _tell_time(kind: type[TemporalInstant], *zones: Any, now: datetime) -> Tempo
         if not isinstance(text, str):
             raise InvalidInput(f"{TYPE_NAMES[kind]} takes the name of a time zone, not {_describe(zones[0])}")
         zone = time_zones.parse_time_zone(text)
-    return build_temporal_from_datetime(kind, now, zone)
+    return build_temporal_from_python_datetime(kind, now, zone)
 
 
 def _tell_real_time(kind: type[TemporalInstant], *zones: Any, now: datetime) -> TemporalInstant:
@@ -198,7 +198,7 @@ def _tell_real_time(kind: type[TemporalInstant], *zones: Any, now: datetime) -> 
 
 def _truncate(kind: type[TemporalInstant], unit: Any, *arguments: Any, now: datetime) -> TemporalInstant:
     name = TYPE_NAMES[kind]
-    value = arguments[0] if arguments else build_temporal_from_datetime(kind, now, 0)
+    value = arguments[0] if arguments else build_temporal_from_python_datetime(kind, now, 0)
     fields = arguments[1] if len(arguments) > 1 else {}
     if not isinstance(unit, str):
         raise InvalidInput(f"{name}.truncate() takes the name of a unit first, not {_describe(unit)}")

@@ -49,7 +49,7 @@ class TemporaryPropertyIndexes:
         return table
 
 
-class ExpressionIndex:
+class NodeExpressionIndex:
     """Index of nodes by an expression over one variable, built again when the graph has changed."""
 
     def __init__(

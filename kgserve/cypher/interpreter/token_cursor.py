@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from kgserve.cypher.interpreter.opencypher_tokenizer import QueryToken, TokenizedQuery, build_query_syntax_error
+from kgserve.cypher.interpreter.opencypher_tokenizer import QueryToken, TokenizedCypherQuery, build_query_syntax_error
 from kgserve.errors import InvalidInput
 
 _RESERVED_WORDS_TEXT = (
@@ -18,7 +18,7 @@ RESERVED_WORDS = frozenset(_RESERVED_WORDS_TEXT.split())
 class TokenCursor:
     """Cursor of a parser over tokens: reads them in order, and looks ahead."""
 
-    def __init__(self, query: TokenizedQuery) -> None:
+    def __init__(self, query: TokenizedCypherQuery) -> None:
         self.text = query.text
         self.tokens = query.tokens
         self.closers = query.closers

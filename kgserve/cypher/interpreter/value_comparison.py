@@ -160,7 +160,7 @@ def _compare_lists(a: list[Any], b: list[Any], operator: str) -> bool | None:
     return ORDER_OPERATORS[operator](len(a), len(b))
 
 
-def order_by_sort_key(value: Any) -> tuple[Any, ...]:
+def build_order_by_sort_key(value: Any) -> tuple[Any, ...]:
     """Return a key of the total order of ORDER BY over values of all types, ascending; null is last."""
     kind = type(value)
     if kind is str:
@@ -180,7 +180,12 @@ def order_by_sort_key(value: Any) -> tuple[Any, ...]:
 
 def _map_sort_key(value: dict[str, Any]) -> tuple[Any, ...]:
     entries = sorted(value.items(), key=_first)
-    return (0, len(entries), tuple(name for name, _ in entries), tuple(order_by_sort_key(each) for _, each in entries))
+    return (
+        0,
+        len(entries),
+        tuple(name for name, _ in entries),
+        tuple(build_order_by_sort_key(each) for _, each in entries),
+    )
 
 
 def _first(entry: tuple[str, Any]) -> str:
@@ -195,7 +200,7 @@ _SORT_KEYS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     dict: _map_sort_key,
     NodeReference: lambda value: (1, value.id),
     RelationshipReference: lambda value: (2, value.key),
-    list: lambda value: (3, tuple(map(order_by_sort_key, value))),
+    list: lambda value: (3, tuple(map(build_order_by_sort_key, value))),
     PathValue: _path_sort_key,
     bool: lambda value: (7, value),
 }

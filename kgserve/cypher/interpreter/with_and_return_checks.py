@@ -13,7 +13,6 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     LiteralValue,
     NodePatternElement,
     PathPatternElement,
-    ProjectedColumn,
     ProjectionClauseNode,
     PropertyAccessNode,
     QuantifiedPredicate,
@@ -21,6 +20,7 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     QuerySyntaxNode,
     ReduceExpression,
     RelationshipPatternElement,
+    ReturnOrWithColumn,
     SubqueryExpressionNode,
     VariableReference,
     iterate_syntax_tree,
@@ -62,7 +62,9 @@ class WithReturnClauseChecker(GraphPatternChecker):
         self._check_bound(stage.limit, "LIMIT", names)
         return columns
 
-    def _check_name(self, stage: ProjectionClauseNode, column: ProjectedColumn, own: set[str], columns: Names) -> None:
+    def _check_name(
+        self, stage: ProjectionClauseNode, column: ReturnOrWithColumn, own: set[str], columns: Names
+    ) -> None:
         is_variable = isinstance(column.value, VariableReference)
         if stage.keyword == "WITH" and not column.is_aliased and not is_variable:
             raise self.fail(column.position, f"an expression in WITH needs a name; write {column.name} AS name")

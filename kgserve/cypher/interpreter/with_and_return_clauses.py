@@ -21,14 +21,14 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     CountStar,
     FunctionInvocation,
     LiteralValue,
-    ProjectedColumn,
     ProjectionClauseNode,
     QueryExpression,
+    ReturnOrWithColumn,
     VariableReference,
 )
 from kgserve.cypher.interpreter.pattern_model import find_variable_names
 from kgserve.cypher.interpreter.subexpression_replacement import replace_subexpressions, strip_source_positions
-from kgserve.cypher.interpreter.value_comparison import describe_value, order_by_sort_key, value_equivalence_key
+from kgserve.cypher.interpreter.value_comparison import build_order_by_sort_key, describe_value, value_equivalence_key
 from kgserve.errors import InvalidInput
 
 RowStage: TypeAlias = Callable[[Iterator[Row]], Iterator[Row]]
@@ -183,7 +183,7 @@ class WithReturnClauseCompiler:
 
         return project
 
-    def _compile_grouping_key(self, column: ProjectedColumn, index: int) -> tuple[str, CompiledExpression]:
+    def _compile_grouping_key(self, column: ReturnOrWithColumn, index: int) -> tuple[str, CompiledExpression]:
         """Return the variable of a group for a key: the same one, or a hidden one for other expressions."""
         name = column.value.name if isinstance(column.value, VariableReference) else f" key {index}"
         if not isinstance(column.value, VariableReference):
@@ -272,7 +272,7 @@ class WithReturnClauseCompiler:
         peak = 0
         for row in rows:
             self.limits.step()
-            held.append(([order_by_sort_key(value(row[1])) for value, _ in order], row))
+            held.append(([build_order_by_sort_key(value(row[1])) for value, _ in order], row))
             if len(held) > peak:
                 peak += 1
                 self.limits.hold(1)

@@ -30,14 +30,14 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     ParameterReference,
     PathPatternElement,
     PropertyRemoval,
-    PropertyUpdate,
     QuerySyntaxNode,
     RelationshipPatternElement,
     SetOrRemoveClauseNode,
     SetPropertiesFromMap,
+    SetSingleProperty,
 )
 from kgserve.cypher.interpreter.pattern_matcher import GraphPatternCompiler
-from kgserve.cypher.interpreter.pattern_model import build_graph_path, require_pattern_property_map
+from kgserve.cypher.interpreter.pattern_model import build_graph_path, require_pattern_parameter_map
 from kgserve.cypher.interpreter.value_comparison import describe_value, describe_value_type, get_properties
 from kgserve.errors import InvalidInput
 
@@ -174,7 +174,7 @@ class WriteClauseCompiler:
             return lambda _: {}
         if isinstance(properties, ParameterReference):
             value = self.compiler.compile(properties)
-            return lambda row: require_pattern_property_map(value(row))
+            return lambda row: require_pattern_parameter_map(value(row))
         entries = [(name, self.compiler.compile(tree)) for name, tree in properties.entries]
         return lambda row: {name: value(row) for name, value in entries}
 
@@ -218,7 +218,7 @@ class WriteClauseCompiler:
 
     def _compile_element_update(self, update: ElementUpdate) -> RowUpdate:
         match update:
-            case PropertyUpdate() | PropertyRemoval():
+            case SetSingleProperty() | PropertyRemoval():
                 return self._compile_property_update(update)
             case SetPropertiesFromMap():
                 return self._compile_map_assignment(update)
@@ -230,10 +230,10 @@ class WriteClauseCompiler:
             case LabelRemoval():
                 return lambda row: self._remove_labels(row[update.name], update.name, update.labels)
 
-    def _compile_property_update(self, update: PropertyUpdate | PropertyRemoval) -> RowUpdate:
+    def _compile_property_update(self, update: SetSingleProperty | PropertyRemoval) -> RowUpdate:
         subject, name = self.compiler.compile(update.subject), self.compiler.compile(update.name)
         value: CompiledExpression = (
-            self.compiler.compile(update.value) if isinstance(update, PropertyUpdate) else lambda _: None
+            self.compiler.compile(update.value) if isinstance(update, SetSingleProperty) else lambda _: None
         )
 
         def run(row: Row) -> None:

@@ -19,7 +19,7 @@ PLACEHOLDER_ATTRIBUTES = '{"placeholder":true}'
 """Attributes of a node that represents the missing end of a relation."""
 
 
-class ObservedEntity(msgspec.Struct, kw_only=True):
+class EntityWithObservations(msgspec.Struct, kw_only=True):
     """An entity with its observations."""
 
     name: str
@@ -59,7 +59,7 @@ class ObservationDeletion(msgspec.Struct, kw_only=True):
 class CreatedEntities(msgspec.Struct, kw_only=True):
     """The entities created, without those that existed before."""
 
-    entities: list[ObservedEntity]
+    entities: list[EntityWithObservations]
 
 
 class CreatedRelations(msgspec.Struct, kw_only=True):
@@ -87,7 +87,7 @@ class EntitiesWithRelations(msgspec.Struct, kw_only=True):
     It also says so if no word of a query was found.
     """
 
-    entities: list[ObservedEntity] = []
+    entities: list[EntityWithObservations] = []
     relations: list[EntityNameRelation] = []
     more: str | UnsetType = UNSET
 

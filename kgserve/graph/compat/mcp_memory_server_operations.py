@@ -26,10 +26,10 @@ from kgserve.graph.compat.mcp_memory_server_api import (
     DeletionDoneAnswer,
     EntitiesWithRelations,
     EntityNameRelation,
+    EntityWithObservations,
     ObservationAddition,
     ObservationDeletion,
     ObservationsAddedAnswer,
-    ObservedEntity,
     append_observations_to_content,
     decode_observations,
     encode_observations,
@@ -38,11 +38,11 @@ from kgserve.graph.compat.mcp_memory_server_api import (
 )
 from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.graph.node_reads import list_nodes
-from kgserve.graph.query_parameters import NodeListParameters
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length
 from kgserve.graph.search.node_search import search_store_nodes
 from kgserve.graph.store_handle import StoreHandle, completed_future, decode_answer_struct
+from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
@@ -71,7 +71,7 @@ MAX_DELETED_EDGES_CHECKED = 10_000
 _encode = msgspec.json.Encoder().encode
 
 
-def create_entities(graph: StoreHandle, entities: Sequence[ObservedEntity]) -> Future[CreatedEntities]:
+def create_entities(graph: StoreHandle, entities: Sequence[EntityWithObservations]) -> Future[CreatedEntities]:
     """Create the entities that do not exist, and return them; existing ones do not change.
 
     Raises TooLarge for observations of more than 1 MiB.
@@ -81,7 +81,7 @@ def create_entities(graph: StoreHandle, entities: Sequence[ObservedEntity]) -> F
         validate_identifier_length(entity.name, f"entities[{index}].name", faults)
         validate_identifier_length(entity.entity_type or DEFAULT_ENTITY_TYPE, f"entities[{index}].entityType", faults)
     faults.raise_any()
-    made: dict[str, ObservedEntity] = {}
+    made: dict[str, EntityWithObservations] = {}
 
     def batch(rows: RowsSnapshot) -> WriteBatch:
         existing = _entities(rows, {entity.name for entity in entities})
@@ -237,7 +237,7 @@ def _relation_key(relation: EntityNameRelation) -> EdgeKey:
     return relation.source, relation.target, relation.relation_type
 
 
-def _merge_entities(earlier: ObservedEntity | None, entity: ObservedEntity) -> ObservedEntity:
+def _merge_entities(earlier: EntityWithObservations | None, entity: EntityWithObservations) -> EntityWithObservations:
     """Return the union of an entity that is sent twice."""
     if earlier is None:
         return entity
@@ -245,7 +245,7 @@ def _merge_entities(earlier: ObservedEntity | None, entity: ObservedEntity) -> O
     return replace(earlier, observations=[*earlier.observations, *(x for x in entity.observations if x not in known)])
 
 
-def _entity_put(index: int, entity: ObservedEntity) -> NodeUpsert:
+def _entity_put(index: int, entity: EntityWithObservations) -> NodeUpsert:
     content = _check_content_size(entity.name, encode_observations(entity.observations))
     return NodeUpsert(index, entity.name, entity.entity_type or DEFAULT_ENTITY_TYPE, content)
 
@@ -378,7 +378,7 @@ class _GraphPage:
         self._whole = whole
         self._now = time.time_ns() // 1000
         self._room = MAX_READ_GRAPH_CHARS
-        self._entities: list[ObservedEntity] = []
+        self._entities: list[EntityWithObservations] = []
         self._relations: dict[EdgeKey, EntityNameRelation] = {}
         self._cut: list[str] = []
         self.last = ""
@@ -414,11 +414,13 @@ class _GraphPage:
             entities=self._entities, relations=list(self._relations.values()), more=notes or msgspec.UNSET
         )
 
-    def _to_entity(self, row: NodeRow, *, shortened: bool) -> ObservedEntity:
-        entity = ObservedEntity(name=row.id, entity_type=row.type, observations=decode_observations(row.content))
+    def _to_entity(self, row: NodeRow, *, shortened: bool) -> EntityWithObservations:
+        entity = EntityWithObservations(
+            name=row.id, entity_type=row.type, observations=decode_observations(row.content)
+        )
         return self._shortened(entity) if shortened and _size(entity) > _MAX_ENTITY_CHARS else entity
 
-    def _shortened(self, entity: ObservedEntity) -> ObservedEntity:
+    def _shortened(self, entity: EntityWithObservations) -> EntityWithObservations:
         """Return an entity with as many of its observations as fit, and at least a part of one."""
         ends = accumulate(_size(text) for text in entity.observations)
         count = sum(1 for _ in takewhile(lambda end: end <= _MAX_ENTITY_CHARS, ends))

@@ -120,7 +120,7 @@ class PutNodeAnswer(msgspec.Struct, kw_only=True):
     cleared: _Cleared | UnsetType = UNSET
 
 
-class SubgraphNodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+class PutSubgraphNodeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Result of one node. For a version kept as a conflict: id, version and error."""
 
     created: bool
@@ -152,12 +152,12 @@ class SubgraphEdgeResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 class PutSubgraphAnswer(msgspec.Struct, kw_only=True):
     """Answer to writing a subgraph: one result for each node and each edge, in the order sent."""
 
-    nodes: list[SubgraphNodeResult]
+    nodes: list[PutSubgraphNodeResult]
     edges: list[SubgraphEdgeResult]
     sequence: Annotated[int, Meta(description="The commit that holds the last write")]
 
 
-class RetireRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class RetireVersionedNodeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Request to retire a node, that is to end its validity; by default now."""
 
     valid_to: _Moment | None = None
@@ -175,7 +175,7 @@ class RetireEdgeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     created_by: _Name | None = None
 
 
-class RetireAnswer(msgspec.Struct, kw_only=True):
+class RetireNodeOrEdgeAnswer(msgspec.Struct, kw_only=True):
     """Answer to retiring a node or edge: the row is kept, and true until ``valid_to``."""
 
     ok: Literal[True] = True

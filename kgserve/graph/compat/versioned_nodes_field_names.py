@@ -91,7 +91,7 @@ def _flags(node: Mapping[str, Any], name: str) -> dict[str, bool]:
 
 
 @cache
-def derive_versioned_field_struct(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def derive_versioned_api_answer_struct(struct: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return the Struct that describes a renamed answer; the same one if it contains neither nodes nor edges."""
     names = next((each for kind, each in _RENAMES_BY_STRUCT.items() if issubclass(struct, kind)), {})
     fields = msgspec.structs.fields(struct)
@@ -99,13 +99,13 @@ def derive_versioned_field_struct(struct: type[msgspec.Struct]) -> type[msgspec.
     if not names and kinds == [each.type for each in fields]:
         return struct
     made = [
-        (each.name, kind, copy_struct_field(each, names.get(each.encode_name, "")))
+        (each.name, kind, copy_struct_field_definition(each, names.get(each.encode_name, "")))
         for each, kind in zip(fields, kinds, strict=True)
     ]
     return msgspec.defstruct(f"Versioned{struct.__name__}", made, namespace={"__doc__": struct.__doc__}, kw_only=True)
 
 
-def copy_struct_field(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
+def copy_struct_field_definition(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
     """Return a field definition like that of another Struct, with another ``name`` on the wire."""
     defaults: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
     return msgspec.field(**defaults, name=name or each.encode_name)
@@ -113,7 +113,7 @@ def copy_struct_field(each: msgspec.structs.FieldInfo, name: str = "") -> Any:
 
 def _described(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return derive_versioned_field_struct(kind)
+        return derive_versioned_api_answer_struct(kind)
     match get_origin(kind), get_args(kind):
         case origin, (first, *metadata) if origin is Annotated:
             return Annotated[(_described(first), *metadata)]

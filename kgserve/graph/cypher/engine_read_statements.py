@@ -14,17 +14,17 @@ from kgserve.graph.answers import CypherAnswer, CypherVocabulary
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.codecs import decode_json
-from kgserve.projections.cypher_engine.engine.engine_handle import EngineProcessSession, StatementCursor
-from kgserve.projections.cypher_engine.engine.process import ProcessDied
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineProcessSession, EngineResultCursor
+from kgserve.projections.cypher_engine.engine.process import EngineProcessDied
 from kgserve.projections.cypher_engine.engine.protocol import ResultChunk
-from kgserve.storage.model.node_edge_fields import EDGE, NODE, ColumnSet, field_names_of
+from kgserve.storage.model.node_edge_fields import EDGE, NODE, NodeEdgeColumnSet, get_row_field_names
 
 DEFAULT_RESULT_ROWS = 1000
 MAX_RESULT_BYTES = 64 << 20
 
 _Answer = TypeVar("_Answer")
-_EXTRA_PROPERTIES = frozenset(field_names_of(NODE.extras + EDGE.extras))
-_MEMORY_PROPERTIES = frozenset(field_names_of(NODE.memory + EDGE.memory))
+_EXTRA_PROPERTIES = frozenset(get_row_field_names(NODE.extras + EDGE.extras))
+_MEMORY_PROPERTIES = frozenset(get_row_field_names(NODE.memory + EDGE.memory))
 """Properties whose columns a store's engine file may not have yet."""
 
 
@@ -88,14 +88,14 @@ def open_engine_result(
     seconds: float,
     most: int | None,
     control: StatementCancellation,
-) -> Generator[StatementCursor]:
+) -> Generator[EngineResultCursor]:
     """Yield the open result of a reading statement, with at most ``most`` rows.
 
     Columns of optional fields are created when the statement names them.
     """
     with (
         graph.lease() as store,
-        store.engine.reading(seconds, width=required_columns(statement)) as session,
+        store.engine.reading(seconds, width=find_statement_column_set(statement)) as session,
         control.over(session),
         session.reading(statement, most) as cursor,
     ):
@@ -123,12 +123,12 @@ class StartedEngineRead:
         with ExitStack() as stack:
             store = stack.enter_context(graph.lease())
             self._session = stack.enter_context(
-                store.engine.reading(seconds, width=required_columns(statement), block=False)
+                store.engine.reading(seconds, width=find_statement_column_set(statement), block=False)
             )
             stack.enter_context(control.over(self._session))
             self._session.send(statement, most)
             self._stack = stack.pop_all()
-        self._cursor: StatementCursor | None = None
+        self._cursor: EngineResultCursor | None = None
 
     @property
     def descriptor(self) -> int:
@@ -144,42 +144,42 @@ class StartedEngineRead:
             return False
         return not self._open().has_more
 
-    def use(self, use: Callable[[StatementCursor], _Answer]) -> _Answer:
+    def use(self, use: Callable[[EngineResultCursor], _Answer]) -> _Answer:
         """Return what ``use`` makes of the result, and release the engine. Raises errors in the caller's terms."""
         cursor = self._cursor or self._open()
         with self._stack:
             return use(cursor)
 
-    def _open(self) -> StatementCursor:
+    def _open(self) -> EngineResultCursor:
         with self._stack as stack:
             self._cursor = stack.enter_context(self._session.receiving())
             self._stack = stack.pop_all()
         return self._cursor
 
 
-def required_columns(statement: GuardedCypherStatement) -> ColumnSet:
+def find_statement_column_set(statement: GuardedCypherStatement) -> NodeEdgeColumnSet:
     """Return the columns that a statement uses.
 
     Names of memory columns count only as properties, because they are common.
     """
     if statement.names_links:
-        return ColumnSet.LINKS
+        return NodeEdgeColumnSet.LINKS
     if statement.properties & _MEMORY_PROPERTIES:
-        return ColumnSet.MEMORY
-    return ColumnSet.EXTRAS if statement.words & _EXTRA_PROPERTIES else ColumnSet.PLAIN
+        return NodeEdgeColumnSet.MEMORY
+    return NodeEdgeColumnSet.EXTRAS if statement.words & _EXTRA_PROPERTIES else NodeEdgeColumnSet.PLAIN
 
 
 def retry_after_crash(work: Callable[[], _Answer]) -> _Answer:
     """Return the result of ``work``; retry once if another statement may have crashed the engine process."""
     try:
         return work()
-    except ProcessDied as error:
+    except EngineProcessDied as error:
         if error.alone:
             raise
         return work()
 
 
-def time_limit_seconds(graph: StoreHandle, request: CypherRequest) -> float:
+def cap_statement_time_limit(graph: StoreHandle, request: CypherRequest) -> float:
     """Return the time limit of a statement: the requested one, at most the server's."""
     longest = graph.graphs.settings.query_timeout
     return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)

@@ -15,11 +15,11 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     PathPatternElement,
     PropertyAccessNode,
     PropertyRemoval,
-    PropertyUpdate,
     QuerySyntaxNode,
     QueryUnion,
     RelationshipPatternElement,
     SetPropertiesFromMap,
+    SetSingleProperty,
     iterate_syntax_tree,
 )
 from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES
@@ -53,7 +53,7 @@ def _is_own(node: QuerySyntaxNode) -> bool:  # noqa: PLR0911 - one for each kind
             return any(type_ != RELATIONSHIP_TABLE for type_ in node.types) or _has_own_keys(node)
         case PropertyAccessNode():
             return node.name not in _COLUMNS
-        case PropertyUpdate() | PropertyRemoval():
+        case SetSingleProperty() | PropertyRemoval():
             return not (isinstance(node.name, LiteralValue) and node.name.value in _COLUMNS)
         case SetPropertiesFromMap():
             return True

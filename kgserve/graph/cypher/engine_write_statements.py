@@ -20,12 +20,12 @@ from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import (
     StatementCancellation,
     collect_cypher_answer,
-    required_columns,
+    find_statement_column_set,
     retry_after_crash,
 )
 from kgserve.graph.cypher.matched_row_changes import UnsupportedFinalWriteError, compute_final_write_changes
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
-from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.projections.cypher_engine.engine.protocol import StatementRowChanges
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -64,7 +64,7 @@ class EngineWriteStatement(OptimisticWrite):
             return super().run()
 
     @override
-    def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
+    def compute(self, rows: RowsSnapshot) -> tuple[StatementRowChanges, CypherAnswer]:
         return self._run_on_copy() if self._ending is None else self._query(self._ending)
 
     @override
@@ -79,11 +79,11 @@ class EngineWriteStatement(OptimisticWrite):
         self.can_requery = ending is not None
         self.is_detaching = ending is not None and ending.detach
 
-    def _query(self, end: FinalWriteClause) -> tuple[RowChanges, CypherAnswer]:
+    def _query(self, end: FinalWriteClause) -> tuple[StatementRowChanges, CypherAnswer]:
         """Return the changes, computed by the query that precedes the statement's ending."""
-        question, width = end.question, required_columns(self._statement)
+        question, width = end.question, find_statement_column_set(self._statement)
 
-        def query() -> tuple[RowChanges, CypherAnswer]:
+        def query() -> tuple[StatementRowChanges, CypherAnswer]:
             with (
                 self._store.reading() as rows,
                 self._store.engine.reading(self._seconds, width=width) as session,
@@ -94,11 +94,11 @@ class EngineWriteStatement(OptimisticWrite):
 
         return retry_after_crash(query)
 
-    def _run_on_copy(self) -> tuple[RowChanges, CypherAnswer]:
+    def _run_on_copy(self) -> tuple[StatementRowChanges, CypherAnswer]:
         """Return the changes, computed by running the statement on a copy of the store."""
         within = analyze_statement_write_bounds(self._statement)
 
-        def attempt(trial: ScratchStatement) -> tuple[RowChanges, CypherAnswer]:
+        def attempt(trial: ScratchStatement) -> tuple[StatementRowChanges, CypherAnswer]:
             self._control.check()
             session = trial.session
             session.seconds = self._seconds

@@ -19,9 +19,9 @@ from kgserve.cypher.interpreter.explain_profile_prefix import PlanRequest, split
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphChanges
 from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, ExecutionLimits, StatementGraphView
-from kgserve.cypher.interpreter.json_results import infer_column_type, to_json_cell
-from kgserve.cypher.interpreter.kuzu_table_names import replace_kuzu_table_names
-from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
+from kgserve.cypher.interpreter.json_results import infer_result_column_type, to_json_cell
+from kgserve.cypher.interpreter.kuzu_table_names import rewrite_kuzu_table_names_in_query
+from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_properties
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.cypher.interpreter.opencypher_syntax_tree import ParameterReference, QueryUnion, iterate_syntax_tree
 from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, check_query_semantics
@@ -40,10 +40,10 @@ from kgserve.graph.cypher.engine_read_statements import StatementCancellation, c
 from kgserve.graph.cypher.engine_support_check import has_cross_store_link_patterns, has_names_unknown_to_engine
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup, has_string_lookup_id
-from kgserve.graph.cypher.row_properties import build_edge_change, build_node_change
+from kgserve.graph.cypher.row_properties import build_node_change, build_relationship_properties_change
 from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, StatementReadSet, open_snapshot_graph_view
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.projections.cypher_engine.engine.protocol import ResultChunk, RowChanges
+from kgserve.projections.cypher_engine.engine.protocol import ResultChunk, StatementRowChanges
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -60,7 +60,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class InterpretedStatement(NamedTuple):
-    """Statement that was parsed and checked, and the parameters to run it with."""
+    """Statement that the interpreter parsed and checked, and the parameters to run it with."""
 
     query: QueryUnion
     info: CheckedQuerySummary
@@ -132,7 +132,7 @@ def _parse(text: str) -> _ParsedQuery:
     typed = parse_cypher_query(text)
     if has_cross_store_link_patterns(typed):
         raise InvalidInput.at("query", "links into other stores are read as (:Entity)-[:LINKS_TO]->(:Elsewhere) only")
-    query = replace_marker_labels(replace_kuzu_table_names(typed))
+    query = replace_marker_labels_by_properties(rewrite_kuzu_table_names_in_query(typed))
     used = [node for node in iterate_syntax_tree(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}
     return _ParsedQuery(
@@ -165,7 +165,7 @@ def _check_text(text: str, path: str) -> None:
 
 
 class InterpretedCursor:
-    """Rows of a statement, computed as they are read; the counterpart of the engine's `StatementCursor`.
+    """Rows of a statement, computed as they are read; the counterpart of the engine's `EngineResultCursor`.
 
     ``total`` is the number of rows read, and one more if others follow.
     """
@@ -176,7 +176,7 @@ class InterpretedCursor:
         """Offer at most ``most`` rows. The types of columns are inferred from the first rows unless they are given."""
         first = [*islice(result.rows, _TYPED_ROWS)]
         self.columns = [*result.columns]
-        inferred = (infer_column_type([row[at] for row in first]) for at in range(len(self.columns)))
+        inferred = (infer_result_column_type([row[at] for row in first]) for at in range(len(self.columns)))
         self.types = [*(inferred if types is None else types)]
         self.total = 0
         self._rows = chain(first, result.rows)
@@ -297,14 +297,14 @@ class InterpretedWrite(OptimisticWrite):
         self._reads = StatementReadSet()
 
     @override
-    def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
+    def compute(self, rows: RowsSnapshot) -> tuple[StatementRowChanges, CypherAnswer]:
         below = open_snapshot_graph_view(self._store, rows)
         edits = GraphChangeOverlay(below)
         with add_query_path_to_errors():
             result = self.start(edits, statement_limits(self._control, self._seconds))
             answer = self.collect(result, edits)
         self._reads = below.reads
-        return to_row_changes(edits.changes(), below), answer
+        return convert_graph_changes_to_row_changes(edits.changes(), below), answer
 
     def start(self, edits: GraphChangeOverlay, limits: ExecutionLimits) -> QueryResult:
         """Start the statement on the changes that it is to make."""
@@ -319,18 +319,21 @@ class InterpretedWrite(OptimisticWrite):
         return self._reads.overlaps(since)
 
 
-def to_row_changes(changes: GraphChanges, graph: SnapshotGraphView) -> RowChanges:
+def convert_graph_changes_to_row_changes(changes: GraphChanges, graph: SnapshotGraphView) -> StatementRowChanges:
     """Return the changed rows of a statement. Raises InvalidInput for values that no row accepts."""
     gone = {each.id for each in changes.deleted_nodes}
     removed = [each.key for each in changes.deleted_relationships]
     nodes = (*changes.created_nodes, *changes.updated_nodes)
     edges = (*changes.created_relationships, *changes.updated_relationships)
-    return RowChanges(
+    return StatementRowChanges(
         nodes=[
             build_node_change(graph.node_row(each.id), each.id, each.label or NO_LABEL, each.properties)
             for each in nodes
         ],
-        edges=[build_edge_change(graph.edge_row(each.key), each.key, each.properties or {}) for each in edges],
+        edges=[
+            build_relationship_properties_change(graph.edge_row(each.key), each.key, each.properties or {})
+            for each in edges
+        ],
         nodes_gone=[*gone],
         edges_gone=[key for key in removed if not gone.intersection(key[:2])],
         doubled=[],

@@ -9,8 +9,8 @@ import msgspec
 
 from kgserve.cypher.write_analysis import (
     SETTABLE_PROPERTIES,
+    AssignedPropertyColumn,
     FinalWriteClause,
-    PropertyAssignment,
     ReturnedColumn,
     WrittenNodeOrEdge,
 )
@@ -20,8 +20,8 @@ from kgserve.graph.cypher.engine_read_statements import (
 )
 from kgserve.graph.cypher.row_changes import forbidden_change_error
 from kgserve.platform.codecs import decode_json
-from kgserve.projections.cypher_engine.engine.engine_handle import StatementCursor
-from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, RowChanges
+from kgserve.projections.cypher_engine.engine.engine_handle import EngineResultCursor
+from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, StatementRowChanges
 from kgserve.storage.model.node_edge_rows import (
     EDGE_EXTRA_NAMES,
     NODE_EXTRA_NAMES,
@@ -44,7 +44,7 @@ _Key = str | EdgeKey
 
 
 class UnsupportedFinalWriteError(Exception):
-    """The statement cannot be reduced to a query; it must run on a copy of the store."""
+    """The final write cannot be computed from the rows of a query; the statement must run on a copy of the store."""
 
 
 class StaleRowsError(Exception):
@@ -52,8 +52,8 @@ class StaleRowsError(Exception):
 
 
 def compute_final_write_changes(
-    ending: FinalWriteClause, cursor: StatementCursor, rows: RowsSnapshot, most: int
-) -> tuple[RowChanges, CypherAnswer]:
+    ending: FinalWriteClause, cursor: EngineResultCursor, rows: RowsSnapshot, most: int
+) -> tuple[StatementRowChanges, CypherAnswer]:
     """Return the changes of a statement, computed from the result of its query, and at most ``most`` returned rows.
 
     Raises InvalidInput, UnsupportedFinalWriteError and StaleRowsError.
@@ -77,7 +77,7 @@ def compute_final_write_changes(
     return found, answer
 
 
-def _check_types(ending: FinalWriteClause, cursor: StatementCursor) -> None:
+def _check_types(ending: FinalWriteClause, cursor: EngineResultCursor) -> None:
     due = {each.column + at: kind for each in ending.elements for at, kind in enumerate(each.types)}
     values = {each.column: _ASSIGNABLE_TYPES[SETTABLE_PROPERTIES[each.property]] for each in ending.assignments}
     wrong = any(cursor.types[column] != kind for column, kind in due.items())
@@ -86,7 +86,7 @@ def _check_types(ending: FinalWriteClause, cursor: StatementCursor) -> None:
 
 
 def _result_rows(
-    cursor: StatementCursor, ending: FinalWriteClause, returned: list[list[Any]], most: int
+    cursor: EngineResultCursor, ending: FinalWriteClause, returned: list[list[Any]], most: int
 ) -> Iterator[list[Any]]:
     """Yield the result rows; the first ones are also appended to ``returned``."""
     size = 0
@@ -119,7 +119,9 @@ def _key(element: WrittenNodeOrEdge, answer: list[Any]) -> _Key | None:
     return found["_from"], found["_to"], found["relation_type"]
 
 
-def _deletion_difference(ending: FinalWriteClause, answers: Iterable[list[Any]], rows: RowsSnapshot) -> RowChanges:
+def _deletion_difference(
+    ending: FinalWriteClause, answers: Iterable[list[Any]], rows: RowsSnapshot
+) -> StatementRowChanges:
     nodes, edges = dict[str, None](), dict[EdgeKey, None]()
     for answer in answers:
         for element in ending.elements:
@@ -130,7 +132,7 @@ def _deletion_difference(ending: FinalWriteClause, answers: Iterable[list[Any]],
                 edges[key] = None
     if not ending.detach:
         _check_no_edges_left(nodes, edges, rows)
-    return RowChanges(nodes=[], edges=[], nodes_gone=[*nodes], edges_gone=[*edges], doubled=[])
+    return StatementRowChanges(nodes=[], edges=[], nodes_gone=[*nodes], edges_gone=[*edges], doubled=[])
 
 
 def _check_no_edges_left(nodes: Iterable[str], edges: dict[EdgeKey, None], rows: RowsSnapshot) -> None:
@@ -145,7 +147,9 @@ def _check_no_edges_left(nodes: Iterable[str], edges: dict[EdgeKey, None], rows:
                 )
 
 
-def _assignment_difference(ending: FinalWriteClause, answers: Iterable[list[Any]], rows: RowsSnapshot) -> RowChanges:
+def _assignment_difference(
+    ending: FinalWriteClause, answers: Iterable[list[Any]], rows: RowsSnapshot
+) -> StatementRowChanges:
     given: dict[WrittenNodeOrEdge, dict[_Key, dict[str, Any]]] = {element: {} for element in ending.elements}
     for answer in answers:
         for assignment in ending.assignments:
@@ -162,7 +166,7 @@ def _assignment_difference(ending: FinalWriteClause, answers: Iterable[list[Any]
             if found:  # the same row by two names
                 raise UnsupportedFinalWriteError
             found.update(properties)
-    return RowChanges(
+    return StatementRowChanges(
         nodes=[*_changed_nodes(nodes, rows)],
         edges=[*_changed_edges(edges, rows)],
         nodes_gone=[],
@@ -171,7 +175,7 @@ def _assignment_difference(ending: FinalWriteClause, answers: Iterable[list[Any]
     )
 
 
-def _assigned_value(assignment: PropertyAssignment, answer: list[Any]) -> str | float | None:
+def _assigned_value(assignment: AssignedPropertyColumn, answer: list[Any]) -> str | float | None:
     value = answer[assignment.column]
     if value is None or SETTABLE_PROPERTIES[assignment.property] == "STRING":
         return value

@@ -17,8 +17,8 @@ from kgserve.graph.cypher.engine_read_statements import (
     StatementCancellation,
 )
 from kgserve.graph.cypher.matched_row_changes import StaleRowsError
-from kgserve.graph.cypher.row_changes import to_write_batch
-from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.graph.cypher.row_changes import convert_row_changes_to_write_batch
+from kgserve.projections.cypher_engine.engine.protocol import StatementRowChanges
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.write_batch import WriteBatch
@@ -26,7 +26,7 @@ from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.bulk_delete import BulkDelete, is_bulk_delete
 from kgserve.stores.open_store import OpenStore
-from kgserve.stores.writer import PlannedWrite
+from kgserve.stores.writer_thread import PlannedWrite
 
 MAX_CONCURRENT_ATTEMPTS = 3
 """Attempts to run a statement concurrently with other writes before it runs exclusively."""
@@ -50,7 +50,7 @@ class _StatementOutcome(msgspec.Struct, frozen=True):
     """
 
     batch: WriteBatch | None
-    difference: RowChanges
+    difference: StatementRowChanges
     answer: CypherAnswer
     sequence: int
     seconds: float
@@ -86,7 +86,7 @@ class OptimisticWrite(ABC):
         self._control = control
 
     @abstractmethod
-    def compute(self, rows: RowsSnapshot) -> tuple[RowChanges, CypherAnswer]:
+    def compute(self, rows: RowsSnapshot) -> tuple[StatementRowChanges, CypherAnswer]:
         """Return the changes and the answer of the statement as of rows at least as new as ``rows``."""
 
     @abstractmethod
@@ -185,7 +185,7 @@ class OptimisticWrite(ABC):
         """Return the commits of other writers after a commit. Raises WriteConflict for too many."""
         return read_commits_after(self._store, sequence, last)
 
-    def _blocks_deletion(self, since: list[ChangeSet], gone: RowChanges) -> bool:
+    def _blocks_deletion(self, since: list[ChangeSet], gone: StatementRowChanges) -> bool:
         """Return whether another commit added an edge to a node that can be deleted only without edges."""
         if self.is_detaching:
             return False
@@ -205,7 +205,7 @@ class OptimisticWrite(ABC):
                 found, answer = self.compute(rows)
                 only_deletes = not (found.nodes or found.edges or found.doubled)
                 large = only_deletes and is_bulk_delete(rows, found.nodes_gone, found.edges_gone)
-                batch = None if large else to_write_batch(found)
+                batch = None if large else convert_row_changes_to_write_batch(found)
                 return _StatementOutcome(batch, found, answer, rows.at, time.perf_counter() - started)
 
 

@@ -49,10 +49,10 @@ _WHOLE_NODE_TYPE = "NODE"
 
 
 class PathCountNeedsEngine(Exception):
-    """Raised when the engine must count the paths."""
+    """Raised when a path count must read more edges than a point lookup may, so that the engine must count."""
 
 
-class NodeColumnLookup(NamedTuple):
+class NodePointLookup(NamedTuple):
     """The columns of one node, or the node itself, by its id."""
 
     node_id: LiteralValue | ParameterReference
@@ -69,7 +69,7 @@ class NodeColumnLookup(NamedTuple):
         return [] if row is None else [[_read_column(row, name) for name in self.columns]]
 
 
-class PathCount(NamedTuple):
+class PathCountLookup(NamedTuple):
     """The number of paths that begin at one node; for each of their relationships, whether it is outgoing."""
 
     node_id: LiteralValue | ParameterReference
@@ -109,7 +109,7 @@ def _count_edges(rows: RowsSnapshot, nodes: Sequence[int], *, outgoing: bool) ->
     return sum(filter(None, degrees)) + sum(len(edges.numbers) + len(edges.changed) for edges in found)
 
 
-PointLookup: TypeAlias = NodeColumnLookup | PathCount
+PointLookup: TypeAlias = NodePointLookup | PathCountLookup
 
 
 def has_string_lookup_id(lookup: PointLookup, parameters: Mapping[str, Any]) -> bool:
@@ -153,10 +153,10 @@ def find_point_lookup(query: QueryUnion) -> PointLookup | None:
     if not path.relationships:
         names = [_find_column(column, first.name) for column in columns]
         found = tuple(name for name in names if name is not None)
-        return NodeColumnLookup(node_id, found) if first.name and len(found) == len(names) else None
+        return NodePointLookup(node_id, found) if first.name and len(found) == len(names) else None
     directions = _find_directions(path)
     is_count = len(columns) == 1 and isinstance(columns[0], CountStar)
-    return PathCount(node_id, directions) if is_count and directions else None
+    return PathCountLookup(node_id, directions) if is_count and directions else None
 
 
 def _is_plain(projection: ProjectionClauseNode) -> bool:

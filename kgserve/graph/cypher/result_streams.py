@@ -20,15 +20,15 @@ from kgserve.graph.cypher.engine_read_statements import (
     MAX_RESULT_BYTES,
     ResultCursor,
     StatementCancellation,
+    cap_statement_time_limit,
     first_row_too_large_error,
-    time_limit_seconds,
 )
 from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
 from kgserve.graph.cypher.statement_execution import (
     StatementRouter,
     execute_read_statement,
-    get_known_route,
-    start_engine_read,
+    get_remembered_statement_route,
+    start_engine_read_statement,
 )
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 _EMPTY_ROWS_JSON = b'"rows":[]'
 
 
-class ResultTextStream:
+class CypherResultTextStream:
     """Completed result text, to be read in blocks and then closed."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -66,7 +66,7 @@ class ResultTextStream:
 
 def stream_statement_result(
     graph: StoreHandle, request: CypherRequest, form: ResultTextFormat, control: StatementCancellation | None = None
-) -> ResultTextStream:
+) -> CypherResultTextStream:
     """Return all rows of a reading statement, or ``max_rows`` of them, as at most 1 GiB of text.
 
     JSON is one `CypherAnswer`, of 1,000 rows by default and at most 64 MiB. NDJSON begins with a line of columns and
@@ -80,7 +80,7 @@ def stream_statement_result(
     return _write_stream(
         lambda write: execute_read_statement(graph, request, most, control, write),
         form,
-        time_limit_seconds(graph, request),
+        cap_statement_time_limit(graph, request),
         control,
         time.perf_counter(),
     )
@@ -92,7 +92,7 @@ def _write_stream(
     seconds: float,
     control: StatementCancellation,
     started: float,
-) -> ResultTextStream:
+) -> CypherResultTextStream:
     """Return the text that ``read`` writes; it calls its argument for each attempt to read the result."""
     file = tempfile.SpooledTemporaryFile(MAX_RESULT_MEMORY_BYTES)  # noqa: SIM115 - closed by the reader
 
@@ -111,20 +111,20 @@ def _write_stream(
     except BaseException:
         file.close()
         raise
-    return ResultTextStream(file)
+    return CypherResultTextStream(file)
 
 
-class StartedStatement:
+class StartedEngineReadStatement:
     """Reading statement with a known text that the engine has been sent. `finish` must be called."""
 
     def __init__(self, graph: StoreHandle, request: CypherRequest, control: StatementCancellation) -> None:
         """Send a statement to the engine of a store without blocking. Raises WouldBlock."""
         self._started = time.perf_counter()
         self._control = control
-        self._seconds = time_limit_seconds(graph, request)
+        self._seconds = cap_statement_time_limit(graph, request)
         self._router = StatementRouter(request)
         most = DEFAULT_RESULT_ROWS if request.max_rows is None else request.max_rows
-        self._read = start_engine_read(graph.nonblocking_handle(), self._router, most, control)
+        self._read = start_engine_read_statement(graph.nonblocking_handle(), self._router, most, control)
         self.descriptor = self._read.descriptor
         """File descriptor that is readable once the engine has answered."""
 
@@ -135,7 +135,7 @@ class StartedStatement:
         with closing(self.finish()) as text:
             return b"".join(text)
 
-    def finish(self) -> ResultTextStream:
+    def finish(self) -> CypherResultTextStream:
         """Return the result of `stream_statement_result`. Blocks."""
         return _write_stream(
             lambda write: self._read.use(self._router.named(write)),
@@ -148,7 +148,7 @@ class StartedStatement:
 
 def try_answer_known_point_lookup(graph: StoreHandle, request: CypherRequest) -> bytes | None:
     """Return the JSON of `stream_statement_result` without blocking; None if it is no known lookup or would block."""
-    if get_known_route(request) != "lookup":
+    if get_remembered_statement_route(request) != "lookup":
         return None
     with (
         suppress(WouldBlock, PathCountNeedsEngine),

@@ -13,7 +13,7 @@ from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import FaultCallback, validate_edge_input, validate_node_input
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import is_representable_time
-from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, RowChanges
+from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, StatementRowChanges
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
     MAX_ORDINAL,
@@ -25,7 +25,7 @@ from kgserve.storage.model.node_edge_fields import (
     EdgeExtrasUpsert,
     NodeExtrasUpsert,
     NumberPut,
-    RowFields,
+    RowFieldGroups,
     TimestampPut,
 )
 from kgserve.storage.model.node_edge_rows import (
@@ -40,7 +40,7 @@ _MANAGED_NODE_FIELDS = ("version", "sequence", "created_at", "updated_at", "conf
 _MANAGED_EDGE_FIELDS = ("version", "sequence")
 
 
-def to_write_batch(difference: RowChanges) -> WriteBatch:
+def convert_row_changes_to_write_batch(difference: StatementRowChanges) -> WriteBatch:
     """Return row changes as a write batch. Raises InvalidInput for invalid rows, TooLarge for too many."""
     count = sum(map(len, (difference.nodes, difference.edges, difference.nodes_gone, difference.edges_gone)))
     if count > MAX_CHANGED_ROWS:
@@ -121,7 +121,7 @@ def _edge_extras(row: ChangedRow, name: str) -> EdgeExtrasUpsert | None:
     return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name), **_numbers(row, EDGE, name))
 
 
-def _texts(row: ChangedRow, fields: RowFields, name: str) -> dict[str, Any]:
+def _texts(row: ChangedRow, fields: RowFieldGroups, name: str) -> dict[str, Any]:
     """Return the optional texts and tags that the statement set."""
     sent = [field for field in fields.optional if not field.is_kept]
     texts = {field.name: _changed_value(row, field.name, "") for field in sent if field.type is STRING_TYPE}
@@ -129,7 +129,7 @@ def _texts(row: ChangedRow, fields: RowFields, name: str) -> dict[str, Any]:
     return texts | {field: _tags(_changed_value(row, field, "[]"), name) for field in lists}
 
 
-def _moments(row: ChangedRow, fields: RowFields, name: str) -> dict[str, TimestampPut]:
+def _moments(row: ChangedRow, fields: RowFieldGroups, name: str) -> dict[str, TimestampPut]:
     times = (field.name for field in fields.optional if field.type is TIMESTAMP_TYPE and not field.is_kept)
     return {field: _moment(row, field, name) for field in times}
 
@@ -138,7 +138,7 @@ _MAX_MEMORY_VALUES = {"confidence": 1.0, "importance": 1.0, "layer": 3}
 """Upper bounds of the numbers of memories; the lower bound is 0."""
 
 
-def _numbers(row: ChangedRow, fields: RowFields, name: str) -> dict[str, NumberPut]:
+def _numbers(row: ChangedRow, fields: RowFieldGroups, name: str) -> dict[str, NumberPut]:
     found: dict[str, NumberPut] = {}
     for field in (field.name for field in fields.memory if field.name in _MAX_MEMORY_VALUES):
         if not _is_unchanged(row, field):

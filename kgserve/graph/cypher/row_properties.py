@@ -38,8 +38,8 @@ from kgserve.storage.model.node_edge_fields import (
     EdgeExtras,
     NodeExtras,
     RowField,
-    RowFields,
-    field_names_of,
+    RowFieldGroups,
+    get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import (
     EDGE_EXTRA_NAMES,
@@ -66,9 +66,9 @@ _MANAGED_NODE_PROPERTIES = frozenset(
     | {field.name for field in NODE.memory if field.is_kept}
 )
 _MANAGED_EDGE_PROPERTIES = frozenset({"version", "sequence", "created_at", "updated_at", "attributes", "created_by"})
-NODE_PROPERTY_NAMES = frozenset(field_names_of(NODE.whole))
+NODE_PROPERTY_NAMES = frozenset(get_row_field_names(NODE.whole))
 """Names of the columns of nodes."""
-EDGE_PROPERTY_NAMES = frozenset(field_names_of(EDGE.whole))
+EDGE_PROPERTY_NAMES = frozenset(get_row_field_names(EDGE.whole))
 """Names of the columns of edges."""
 NODE_MEMORY_PROPERTIES = frozenset(field.name for field in NODE.memory if not field.is_kept)
 """Names that are columns of memories and named nodes, and attributes of other nodes."""
@@ -214,7 +214,9 @@ def build_node_change(before: NodeRow | None, node_id: str, label: str, properti
     return ChangedRow(now, old)
 
 
-def build_edge_change(before: EdgeRow | None, key: RelationshipKey, properties: dict[str, Any]) -> ChangedRow:
+def build_relationship_properties_change(
+    before: EdgeRow | None, key: RelationshipKey, properties: dict[str, Any]
+) -> ChangedRow:
     """Return the change that gives a relationship exactly these properties. Raises InvalidInput."""
     source, target, relation_type = key
     name = f"the relationship from {source!r} to {target!r}"
@@ -237,7 +239,7 @@ def build_edge_change(before: EdgeRow | None, key: RelationshipKey, properties: 
 
 
 def _settable_columns(
-    fields: RowFields, before: NodeRow | EdgeRow | None, attributes: Attributes, managed: frozenset[str]
+    fields: RowFieldGroups, before: NodeRow | EdgeRow | None, attributes: Attributes, managed: frozenset[str]
 ) -> dict[str, RowField]:
     """Return the optional columns that properties of their names set, by name."""
     extras = None if before is None else before.extras

@@ -9,17 +9,17 @@ from typing import Any, cast
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, RelationshipKey, StatementGraphView
-from kgserve.cypher.interpreter.marker_labels import find_marker_labels, is_marker_label
+from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes, is_marker_label
 from kgserve.errors import Gone, InvalidInput, Unavailable
 from kgserve.graph.cypher import row_properties
 from kgserve.graph.cypher.row_properties import NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES, Attributes
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.storage.journal.journal_reader import JournalReader
-from kgserve.storage.model.attribute_filters import encode_attribute_conditions
+from kgserve.storage.model.attribute_filters import build_attribute_filter_conditions
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
-from kgserve.storage.model.node_edge_fields import EDGE, NODE, TIMESTAMP_TYPE, RowFields
+from kgserve.storage.model.node_edge_fields import EDGE, NODE, TIMESTAMP_TYPE, RowFieldGroups
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -44,7 +44,7 @@ _BATCH_NODES = 1_000
 
 
 class StoreIndexes:
-    """Indexes of a store's current rows, for statements that read a snapshot of them."""
+    """Indexes of a store's current rows, by which a statement on a snapshot finds candidates and counts nodes."""
 
     def __init__(self, store: OpenStore, rows: RowsSnapshot) -> None:
         self._store = store
@@ -199,7 +199,9 @@ class SnapshotGraphView(StatementGraphView):
             return None
         self.reads.add_scan()
         types = () if label is None else (label,)
-        found = self._indexes.candidates(NodeFilter(types=types, attributes=encode_attribute_conditions({name: value})))
+        found = self._indexes.candidates(
+            NodeFilter(types=types, attributes=build_attribute_filter_conditions({name: value}))
+        )
         if found is not None and name in NODE_MEMORY_PROPERTIES:
             memories = self._ids_of_memories()
             found = None if memories is None else [*{*found, *memories}]
@@ -227,7 +229,7 @@ class SnapshotGraphView(StatementGraphView):
     @override
     def node_markers(self, node_id: str) -> list[str]:
         row = self._existing_node(node_id)
-        return find_marker_labels(self._attributes_of_node(row)) if '"__' in row.attributes else []
+        return find_marker_labels_in_attributes(self._attributes_of_node(row)) if '"__' in row.attributes else []
 
     @override
     def node_property(self, node_id: str, name: str) -> Any:
@@ -409,7 +411,7 @@ class SnapshotGraphView(StatementGraphView):
         return value
 
 
-def _columns(row: NodeRow | EdgeRow, fields: RowFields) -> dict[str, Any]:
+def _columns(row: NodeRow | EdgeRow, fields: RowFieldGroups) -> dict[str, Any]:
     """Return the columns of every row, and those extras that are set; times as text."""
     plain = {field.name: getattr(row, field.name) for field in fields.plain}
     extras = {} if row.extras is None else {field.name: getattr(row.extras, field.name) for field in fields.optional}

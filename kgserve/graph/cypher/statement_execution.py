@@ -24,10 +24,10 @@ from kgserve.graph.cypher.engine_read_statements import (
     ResultCursor,
     StartedEngineRead,
     StatementCancellation,
+    cap_statement_time_limit,
     collect_cypher_answer,
     open_engine_result,
     retry_after_crash,
-    time_limit_seconds,
 )
 from kgserve.graph.cypher.engine_write_statements import EngineWriteStatement
 from kgserve.graph.cypher.interpreted_statements import (
@@ -38,8 +38,8 @@ from kgserve.graph.cypher.interpreted_statements import (
     open_point_lookup_result,
     prepare_interpreted_statement,
 )
+from kgserve.graph.cypher.iso_temporal_answers import convert_temporals_to_texts, wrap_cursor_with_temporal_texts
 from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
-from kgserve.graph.cypher.temporal_text_conversion import convert_temporals_to_texts, wrap_cursor_with_temporal_texts
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.nonblocking_reads import WouldBlock
@@ -158,7 +158,7 @@ def _read(
     control: StatementCancellation,
     use: Callable[[ResultCursor], _Answer],
 ) -> _Answer:
-    statement, seconds = router.statement, time_limit_seconds(graph, router.request)
+    statement, seconds = router.statement, cap_statement_time_limit(graph, router.request)
     if isinstance(statement, InterpretedStatement) and statement.lookup is not None:
         with suppress(*([PathCountNeedsEngine] if graph.most_edges is None else [])):
             return _look_up(graph, router, statement, most, use)
@@ -204,7 +204,7 @@ def _note_route(text: str, route: StatementRoute) -> None:
         _known_routes.pop(next(iter(_known_routes)), None)
 
 
-def get_known_route(request: CypherRequest) -> StatementRoute | None:
+def get_remembered_statement_route(request: CypherRequest) -> StatementRoute | None:
     """Return how a thread has answered the text of a reading request before; None with many or large parameters."""
     values = request.params.values()
     if request.mode != "read" or len(values) > MAX_LOOKUP_PARAMETERS:
@@ -216,7 +216,7 @@ def get_known_route(request: CypherRequest) -> StatementRoute | None:
     return _known_routes.get(request.query) if has_small_values else None
 
 
-def start_engine_read(
+def start_engine_read_statement(
     graph: StoreHandle, router: StatementRouter, most: int | None, control: StatementCancellation
 ) -> StartedEngineRead:
     """Send the statement of a known text to the engine, given the non-blocking handle of a store.
@@ -226,7 +226,7 @@ def start_engine_read(
     statement = router.statement
     if not isinstance(statement, GuardedCypherStatement):
         raise WouldBlock
-    return StartedEngineRead(graph, statement, time_limit_seconds(graph, router.request), most, control)
+    return StartedEngineRead(graph, statement, cap_statement_time_limit(graph, router.request), most, control)
 
 
 def _read_from_engine(
@@ -268,7 +268,7 @@ def _write(
     graph: StoreHandle, router: StatementRouter, most: int, control: StatementCancellation
 ) -> CypherAnswer | None:
     """Run a statement if it writes; return None if it only reads."""
-    statement, seconds = router.statement, time_limit_seconds(graph, router.request)
+    statement, seconds = router.statement, cap_statement_time_limit(graph, router.request)
     if isinstance(statement, GuardedCypherStatement):
         updates = statement.updates
     else:

@@ -64,7 +64,7 @@ def _most_frequent(counts: Counter[str]) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
-def list_store_vocabulary(graph: StoreHandle) -> StoreCypherVocabulary:
+def list_cypher_completion_words(graph: StoreHandle) -> StoreCypherVocabulary:
     """Return words for the completion of statements: those of every store, and the names that this store uses.
 
     Labels and relationship types come most frequent first, each with attributes of up to 200 of its nodes or
@@ -128,7 +128,7 @@ def _sample_edges(rows: RowsSnapshot, node: NodeRow, wanted: AttributeCounts) ->
             yield row
 
 
-def suggest_statement(graph: StoreHandle) -> str:
+def build_example_cypher_statement(graph: StoreHandle) -> str:
     """Return an example statement with frequent labels of a store; empty if it has no nodes or only long names.
 
     The statement finds something: its labels and types were seen together.

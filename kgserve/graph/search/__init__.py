@@ -1,0 +1,1 @@
+"""Search for nodes: keyword, semantic and hybrid ranking, late interaction, and conversation turns."""

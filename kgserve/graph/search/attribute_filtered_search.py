@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.graph.graph_reader import GraphReader
-from kgserve.graph.search.search_index import IndexDecorator, ScoredIds, SearchIndex
+from kgserve.graph.search.search_index_interface import IndexDecorator, ScoredIds, SearchIndex
 from kgserve.projections.catalog.attribute_index import MAX_COUNTED_ATTRIBUTE_NODES
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.projections.indexed_text import EntitySearchFilter

@@ -41,7 +41,7 @@ LENGTH_WEIGHT, QUESTION_WEIGHT = 0.067, 0.067
 """Weights of the logarithm of the number of words, and of a question mark at the end, in a score from 0 to 1."""
 
 
-class MaxSimTokenScores(NamedTuple):
+class TurnTokenMaxSimScores(NamedTuple):
     """MaxSim of the tokens of a query: ``best`` of shape (turns, tokens), and the ``weights`` of the tokens."""
 
     best: FloatArray
@@ -60,7 +60,7 @@ class ConversationTurnPool(NamedTuple):
     word_scores: Mapping[str, Mapping[str, float]]
     keyword: Mapping[str, float]
     semantic: Mapping[str, float]
-    tokens: MaxSimTokenScores | None
+    tokens: TurnTokenMaxSimScores | None
     top: float = 0.0
 
 
@@ -112,7 +112,7 @@ def score_conversation_turns(pool: ConversationTurnPool, alpha: float) -> Scored
 
 
 def blend_late_interaction_scores(
-    matches: Mapping[str, EntityMatchScores], ids: Sequence[str], tokens: MaxSimTokenScores, alpha: float
+    matches: Mapping[str, EntityMatchScores], ids: Sequence[str], tokens: TurnTokenMaxSimScores, alpha: float
 ) -> dict[str, EntityMatchScores]:
     """Return the matches of nodes that are not conversation turns, with late interaction blended into the scores."""
     own = (_relative_scores(tokens.best) @ tokens.weights).tolist()

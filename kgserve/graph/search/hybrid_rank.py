@@ -10,8 +10,8 @@ from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.conversation_turn_scores import (
     ConversationTurnPool,
-    MaxSimTokenScores,
     ScoredConversationTurns,
+    TurnTokenMaxSimScores,
     blend_late_interaction_scores,
     score_conversation_turns,
 )
@@ -22,7 +22,7 @@ from kgserve.graph.search.score_fusion import (
     NeighbourWeights,
     RankedHit,
 )
-from kgserve.graph.search.search_index import SearchIndex
+from kgserve.graph.search.search_index_interface import SearchIndex
 from kgserve.storage.model.node_edge_rows import NodeRow
 
 GainsById = Mapping[str, tuple[GraphProximityBoost, ...]]
@@ -56,11 +56,11 @@ class HybridRankingCallbacks(NamedTuple):
     neighbours: Callable[[Sequence[str]], NeighbourWeights]
     passes: Callable[[NodeRow], bool]
     similarities: Callable[[Sequence[str]], Mapping[str, float]]
-    token_scores: Callable[[Sequence[str]], MaxSimTokenScores | None]
+    token_scores: Callable[[Sequence[str]], TurnTokenMaxSimScores | None]
 
 
-def select_top_hits_per_list(*lists: Mapping[str, float]) -> dict[str, None]:
-    """Return the ids of the first hits of each list, whose conversations are looked up."""
+def select_conversation_turn_seed_ids(*lists: Mapping[str, float]) -> dict[str, None]:
+    """Return the ids of the first hits of each list; around these, turns of the same conversation are looked up."""
     return dict.fromkeys(key for found in lists for key in islice(found, MAX_TURN_SEEDS))
 
 
@@ -87,7 +87,7 @@ class HybridRanking:
         self.top = max(self.top, max(lists.words.values(), default=0.0))
         if options.fusion == "rrf":
             matches = score_fusion.fuse_scores_by_reciprocal_rank(lists.words, lists.meaning)
-            return score_fusion.rank_matches(matches, self._propagate(matches, {}, {}))
+            return score_fusion.rank_matches_with_proximity_boosts(matches, self._propagate(matches, {}, {}))
         around = self._turns_around(lists)
         turns = self._score_turns(around, lists) if around else NO_TURNS
         self.top = max(self.top, turns.top)
@@ -95,11 +95,11 @@ class HybridRanking:
         if options.late:
             matches |= self._score_by_tokens(matches, turns.matches)
         matches |= turns.matches
-        return score_fusion.rank_matches(matches, self._propagate(matches, turns.gains, around))
+        return score_fusion.rank_matches_with_proximity_boosts(matches, self._propagate(matches, turns.gains, around))
 
     def _turns_around(self, lists: KeywordAndSemanticHits) -> NeighbourWeights:
         """Return the turns among the first hits and up to two steps away, each with those next to it."""
-        around = self._reader.turns_around(select_top_hits_per_list(*lists))
+        around = self._reader.turns_around(select_conversation_turn_seed_ids(*lists))
         if self._options.neighbours:
             return around
         return {key: near for key, near in around.items() if key in lists.words or key in lists.meaning}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.embedding.token_embeddings import FloatMatrix, TokenVectors
-from kgserve.graph.search.conversation_turn_scores import MaxSimTokenScores
+from kgserve.graph.search.conversation_turn_scores import TurnTokenMaxSimScores
 from kgserve.projections.token_vectors.conversation_turn_vectors import LateInteractionTokenVectors
 
 MIN_COVERED_SHARE = 0.9
@@ -33,7 +33,7 @@ def max_token_similarities(similarities: FloatMatrix, counts: Sequence[int] | ND
 
 def compute_query_token_maxsim(
     query: TokenVectors | None, found: LateInteractionTokenVectors, ids: Sequence[str]
-) -> MaxSimTokenScores | None:
+) -> TurnTokenMaxSimScores | None:
     """Return MaxSim and weights of the tokens of a query for some nodes; None if too few of them have tokens."""
     table = found.table
     if query is None or table is None or not ids:
@@ -43,4 +43,4 @@ def compute_query_token_maxsim(
         return None
     best = max_token_similarities(table.similarities(query.vectors, encoded.codes), encoded.counts)
     weights = table.rarity(query.pieces)
-    return MaxSimTokenScores(best.astype(np.float64), weights / max(float(weights.sum()), 1e-9))
+    return TurnTokenMaxSimScores(best.astype(np.float64), weights / max(float(weights.sum()), 1e-9))

@@ -26,30 +26,30 @@ from kgserve.graph.answers import (
     SearchHit,
 )
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.federated_traversal import QualifiedNodeId, find_linked_nodes
+from kgserve.graph.federated_traversal import QualifiedNodeId, find_cross_store_linked_nodes
 from kgserve.graph.graph_reader import GraphReader, open_graph_reader
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.request_validation import ValidationErrorCollector, build_attribute_conditions, resolve_field_alias
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filtered_search import AttributeFilteredIndex, NodeAttributeMatcher
-from kgserve.graph.search.conversation_turn_scores import MaxSimTokenScores
+from kgserve.graph.search.conversation_turn_scores import TurnTokenMaxSimScores
 from kgserve.graph.search.hybrid_rank import HybridRanking, HybridRankingCallbacks, KeywordAndSemanticHits
 from kgserve.graph.search.late_interaction import compute_query_token_maxsim
 from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatchScores, NeighbourWeights, RankedHit
-from kgserve.graph.search.search_index import SearchIndexAtCommit, SearchIndexWithConflicts
+from kgserve.graph.search.search_index_interface import SearchIndexAtCommit, SearchIndexWithConflictingVersions
 from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.platform.metrics.telemetry import measure_request_part
+from kgserve.platform.metrics.app_metrics_and_request_context import measure_request_part
 from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
 from kgserve.projections.indexed_text import EntitySearchFilter
-from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.keyword_query import KeywordQuery
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.model.attribute_filters import AttributeCondition, matches_attribute_conditions
-from kgserve.storage.model.breadth_first_traversal import clamp_depth
+from kgserve.storage.model.breadth_first_traversal import clamp_traversal_depth
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.write_batch import get_conflicting_head_versions
+from kgserve.storage.model.write_batch import get_conflicting_node_head_versions
 from kgserve.stores.open_store import OpenStore
 
 
@@ -88,7 +88,7 @@ class StoreSearchSnapshot(msgspec.Struct):
 
         return AttributeFilteredIndex(self.index, NodeAttributeMatcher(self.store, wanted, self.reader), passing)
 
-    def token_scores(self, query: str, ids: Sequence[str]) -> MaxSimTokenScores | None:
+    def token_scores(self, query: str, ids: Sequence[str]) -> TurnTokenMaxSimScores | None:
         """Return the scores of late interaction; None if the nodes have no tokens, and for a past moment."""
         if not self.indexes.has_vectors or not self.reader.is_current:
             return None
@@ -101,8 +101,8 @@ class StoreSearchSnapshot(msgspec.Struct):
 
 
 @contextmanager
-def open_store_search(
-    store: OpenStore, indexer: IndexWorker, past: PastMoment | None, valid_at: str | None
+def open_store_search_snapshot(
+    store: OpenStore, indexer: TextIndexWorker, past: PastMoment | None, valid_at: str | None
 ) -> Generator[StoreSearchSnapshot]:
     """Yield a search of a store, whose indexes may still lag behind the commit. Raises what `read_graph` does."""
     indexes = indexer.of(store)
@@ -154,7 +154,7 @@ def search_store_nodes(graph: StoreHandle, request: SearchRequest) -> SearchAnsw
         degraded, sequence = searched.degraded, searched.sequence
         notice = finder.notices.text(has_hits=bool(hits), degraded=degraded)
     return SearchAnswer(
-        hits=hits, degraded=degraded, notice=notice, index_sequence=sequence, took_ms=elapsed_ms(started)
+        hits=hits, degraded=degraded, notice=notice, index_sequence=sequence, took_ms=compute_elapsed_ms(started)
     )
 
 
@@ -191,7 +191,7 @@ def search_query_variants(graph: StoreHandle, request: MultiQuerySearchRequest) 
         degraded=degraded,
         notice=notices.text(has_hits=bool(best), degraded=degraded),
         index_sequence=sequence,
-        took_ms=elapsed_ms(started),
+        took_ms=compute_elapsed_ms(started),
     )
 
 
@@ -231,7 +231,7 @@ def build_llm_context(graph: StoreHandle, request: LlmContextRequest) -> LlmCont
         parts = [_search_one_store(each, by_store[each.name], limit, notices, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
     entries = _with_linked(graph, request, best, limit) if request.follow_symlinks else [entry for _, entry in best]
-    made = (texts.render_context_markdown if request.format == "markdown" else texts.render_context_json)(
+    made = (texts.render_llm_context_markdown if request.format == "markdown" else texts.render_llm_context_json)(
         entries, request.budget
     )
     included = entries[: made.count]
@@ -253,7 +253,7 @@ def _with_linked(
 ) -> list[texts.ContextNodeEntry]:
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
     scores = {QualifiedNodeId(entry.store, entry.node.id): score for score, entry in best}
-    found = find_linked_nodes(graph, scores, request, limit)
+    found = find_cross_store_linked_nodes(graph, scores, request, limit)
     wanted = NodeFilter(types=tuple(request.types or ()), attributes=build_attribute_conditions(request.attributes))
     more = [
         (score, texts.ContextNodeEntry(node, (), store))
@@ -261,7 +261,7 @@ def _with_linked(
         if wanted.matches(row)
     ]
     entries = [entry for _, entry in sorted((*best, *more), key=lambda each: -each[0])[:limit]]
-    return texts.attach_cross_store_links(entries, found.links)
+    return texts.attach_links_to_context_entries(entries, found.links)
 
 
 class _StoreMatches(NamedTuple):
@@ -349,7 +349,7 @@ def open_search_snapshot_when_indexed(
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
             indexes.require_built(words_alone=words_alone)
-        with open_store_search(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
+        with open_store_search_snapshot(store, indexer, graph.resolve_as_of(asked.as_of), asked.valid_at) as searched:
             searched.words_alone = words_alone
             if searched.index.required_sequence is not None:
                 wait_until_commit_indexed(
@@ -362,7 +362,7 @@ def open_search_snapshot_when_indexed(
                 raise Unavailable("the indexes were rebuilt meanwhile; try again", retry_after=1)
 
 
-def elapsed_ms(started: float) -> float:
+def compute_elapsed_ms(started: float) -> float:
     """Return the milliseconds since a reading of the performance counter."""
     return round((time.perf_counter() - started) * 1000, 3)
 
@@ -477,7 +477,9 @@ class NodeSearchExecutor:
         self._attributes = build_attribute_conditions(request.attributes) if request.attributes else ()
         index = searched.among(self._attributes) if self._attributes else searched.index
         self._heads = searched.heads
-        self._index = index if self._heads is None else SearchIndexWithConflicts(index, searched.indexes, self._heads)
+        self._index = (
+            index if self._heads is None else SearchIndexWithConflictingVersions(index, searched.indexes, self._heads)
+        )
         self._queries = searched.queries
         self._request = request
         types = None if request.types is None else frozenset(request.types)
@@ -561,7 +563,7 @@ class NodeSearchExecutor:
         self.top = ranking.top
         return [RankedHitWithRawScores(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
 
-    def _token_scores(self, ids: Sequence[str]) -> MaxSimTokenScores | None:
+    def _token_scores(self, ids: Sequence[str]) -> TurnTokenMaxSimScores | None:
         """Return the scores of late interaction; None if it is turned off, or versions in conflict are searched."""
         if self._request.late is False or self._searched.index.has_conflicts:
             return None
@@ -600,7 +602,7 @@ class NodeSearchExecutor:
         return {row.id: found.ranked.score for found, row in reversed([*best])}
 
     def _edges_around(self, start: str) -> list[tuple[str, str, float]]:
-        depth = max(1, clamp_depth(self._request.depth))
+        depth = max(1, clamp_traversal_depth(self._request.depth))
         edges = self._reader.walk(start, depth, MAX_GRAPH_SEARCH_NODES)
         return [(edge.source, edge.target, edge.weight) for edge in edges]
 
@@ -625,7 +627,7 @@ class NodeSearchExecutor:
         named = {
             key: row
             for key, row in heads.items()
-            if row.id in current and row.version in get_conflicting_head_versions(current[row.id])
+            if row.id in current and row.version in get_conflicting_node_head_versions(current[row.id])
         }
         held = {key: row for key, row in named.items() if self._filter.passes_row(row)}
         return self._reader.valid_nodes([key for key in keys if key not in heads]) | held

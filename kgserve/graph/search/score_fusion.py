@@ -5,7 +5,7 @@ A hybrid search is ranked in three pure steps:
 1. `fuse_scores_by_weighted_sum` (or `reciprocal_rank_fusion`) combines both lists.
 2. `propagate_scores` propagates scores: a match raises related nodes part of the way towards its own score. In a graph
    of turns, events or notes, the answer is often one relation away from the text that shares the words of the question.
-3. `rank_matches` sorts the result and keeps the parts of each score, to explain it.
+3. `rank_matches_with_proximity_boosts` sorts the result and keeps the parts of each score, to explain it.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _falling(giver: _Giver) -> tuple[float, str]:
     return -giver[1], giver[0]
 
 
-def rank_matches(
+def rank_matches_with_proximity_boosts(
     matches: Mapping[str, EntityMatchScores], nearby: Mapping[str, tuple[GraphProximityBoost, ...]] | None = None
 ) -> list[RankedHit]:
     """Return all matches and entities near them, best first; ties by their own match score, then by id."""

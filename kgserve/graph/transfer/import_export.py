@@ -24,13 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.admin.api import StoreSettingsExportLine
+from kgserve.admin.store_admin_models import StoreSettingsExportLine
 from kgserve.admin.stores import build_settings_updater
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
-from kgserve.graph.answers import DuplicateImportLine, ImportAnswer, ImportLineError, RestoreAnswer, empty_import_answer
+from kgserve.graph.answers import (
+    DuplicateImportLine,
+    ImportAnswer,
+    ImportLineError,
+    PointInTimeRestoreAnswer,
+    empty_import_answer,
+)
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.as_of_resolution import VALID_AT_ANY, caught_up_history
-from kgserve.graph.compat.mcp_memory_server_api import EntityNameRelation, ObservedEntity
+from kgserve.graph.as_of_resolution import VALID_AT_ANY, get_caught_up_history
+from kgserve.graph.compat.mcp_memory_server_api import EntityNameRelation, EntityWithObservations
 from kgserve.graph.compat.mcp_memory_server_operations import add_missing_endpoint_placeholders
 from kgserve.graph.graph_reader import GraphReader, open_graph_reader
 from kgserve.graph.request_bodies import (
@@ -46,18 +52,19 @@ from kgserve.graph.request_validation import (
     validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.transfer.columnar_ndjson_decoder import decode_simple_ndjson_lines, hash_import_row_keys
 from kgserve.graph.transfer.formats.import_export_files import (
     PAIR_FORMATS,
     extract_import_zip,
-    open_import_tables,
+    open_import_source_tables,
     read_stream_as_import_table,
     write_export_zip,
     write_single_file_export,
 )
 from kgserve.graph.transfer.formats.mcp_memory_server_file import (
     decode_mcp_memory_server_line,
-    is_mcp_memory_graph_start,
     is_mcp_memory_server_line,
+    is_mcp_read_graph_answer_start,
     mcp_entity_to_ndjson_line,
     mcp_relation_to_ndjson_line,
 )
@@ -66,12 +73,11 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     ImportLinesWithSourceMap,
     ImportSourceTable,
 )
-from kgserve.graph.transfer.observation_merge import OBSERVATIONS_TOO_LONG_MESSAGE, merge_observations
+from kgserve.graph.transfer.observation_merge import OBSERVATIONS_TOO_LONG_MESSAGE, merge_imported_observations
 from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, format_duplicate_row_message, import_row_key
-from kgserve.graph.transfer.simple_ndjson_lines import decode_simple_ndjson_lines, hash_import_row_keys
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import find_lone_surrogate, json_decoder
-from kgserve.platform.duplicate_json_keys import find_duplicate_key, may_have_duplicate_keys
+from kgserve.platform.duplicate_json_keys import find_duplicate_json_key, may_have_duplicate_json_keys
 from kgserve.platform.durable_files import translate_os_error
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.gil_yield import fair_pause_seconds
@@ -87,7 +93,7 @@ from kgserve.storage.rows.row_json_encoder import (
     ExportedNode,
     build_node_export_line,
 )
-from kgserve.storage.write_planner import MAX_REPORTED_REDIRECTS, MAX_REPORTED_ROWS, OmittedRow, WriteReport
+from kgserve.storage.write_planner import MAX_REPORTED_REDIRECTS, MAX_REPORTED_ROWS, UnwrittenRequestRow, WriteReport
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest
 
@@ -104,7 +110,7 @@ IMPORT_QUEUE_TIMEOUT_SECONDS = 60.0
 
 _LineNumbers = Sequence[int] | NDArray[np.int64]
 _Line = NodeNdjsonLine | EdgeNdjsonLine | ConflictingVersionNdjsonLine | StoreSettingsExportLine
-_Imported = _Line | ObservedEntity | EntityNameRelation
+_Imported = _Line | EntityWithObservations | EntityNameRelation
 
 
 class _RowBlock(NamedTuple):
@@ -120,7 +126,7 @@ class _RowBlock(NamedTuple):
     links: list[CrossStoreLinkUpsert]
     accesses: list[MemoryAccessRecord]
     numbers: list[int]
-    entities: dict[int, ObservedEntity]
+    entities: dict[int, EntityWithObservations]
 
     def add(self, put: NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert) -> None:
         """Add the row of a line."""
@@ -142,7 +148,7 @@ class _RowBlock(NamedTuple):
 
 
 _decoder = json_decoder(_Line)
-_NO_ENTITIES: Mapping[int, ObservedEntity] = {}
+_NO_ENTITIES: Mapping[int, EntityWithObservations] = {}
 
 
 def _no_requests() -> int:
@@ -306,7 +312,7 @@ class StreamingImport:
         self._submit(batch, found.numbers, found.entities)
 
     def _submit(
-        self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, ObservedEntity] = _NO_ENTITIES
+        self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, EntityWithObservations] = _NO_ENTITIES
     ) -> None:
         """Queue a batch; blocks while two are in flight."""
         self._make_room()
@@ -336,13 +342,13 @@ class StreamingImport:
         return [*newer.values()]
 
     def _submit_entities(
-        self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, ObservedEntity]
+        self, batch: WriteBatch, numbers: list[int], entities: Mapping[int, EntityWithObservations]
     ) -> Future[WriteReport]:
         """Queue a batch whose entities keep existing observations, and whose edges get placeholder ends."""
 
         def prepared() -> WriteBatch:
             with self._store.reading() as rows:
-                nodes, too_long = merge_observations(rows, batch.nodes, entities)
+                nodes, too_long = merge_imported_observations(rows, batch.nodes, entities)
                 self._too_long.extend(numbers[index] for index in too_long)
                 return add_missing_endpoint_placeholders(rows, msgspec.structs.replace(batch, nodes=nodes))
 
@@ -368,7 +374,7 @@ class StreamingImport:
             found.numbers.append(number)
             keys.append(import_row_key(put))
             found.add(put)
-            if isinstance(line, ObservedEntity):
+            if isinstance(line, EntityWithObservations):
                 found.entities[index] = line
             if access is not None:
                 found.accesses.append(access)
@@ -378,10 +384,10 @@ class StreamingImport:
     def _checked(
         self,
         index: int,
-        line: NodeNdjsonLine | EdgeNdjsonLine | ObservedEntity | EntityNameRelation,
+        line: NodeNdjsonLine | EdgeNdjsonLine | EntityWithObservations | EntityNameRelation,
         faults: ValidationErrorCollector,
     ) -> tuple[NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert, MemoryAccessRecord | None]:
-        if isinstance(line, ObservedEntity):
+        if isinstance(line, EntityWithObservations):
             line = mcp_entity_to_ndjson_line(line)
         elif isinstance(line, EntityNameRelation):
             line = mcp_relation_to_ndjson_line(line)
@@ -438,7 +444,7 @@ class StreamingImport:
         for number, text in enumerate(texts, first):
             try:
                 line = self._decode_line(text)
-                if (twice := find_duplicate_key(text.removeprefix(BOM_UTF8))) is None:
+                if (twice := find_duplicate_json_key(text.removeprefix(BOM_UTF8))) is None:
                     yield number, line
                 else:
                     self._add_error(number, f"has the key `{twice}` twice in the same object")
@@ -497,7 +503,7 @@ def _decode_block(block: bytes, count: int) -> list[_Line] | None:
     if block.count(b"}\n{") + 1 == count:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             lines = _decoder.decode_lines(block)
-            return lines if len(lines) == count and not may_have_duplicate_keys(block) else None
+            return lines if len(lines) == count and not may_have_duplicate_json_keys(block) else None
     return None
 
 
@@ -506,7 +512,7 @@ def _decode_error(error: Exception, text: bytes) -> str:
         return half
     if text.lstrip().startswith(b"["):
         return "is a JSON array, but a line must be one object; `jq -c '.[]' FILE` converts an array to lines"
-    if is_mcp_memory_graph_start(text):
+    if is_mcp_read_graph_answer_start(text):
         return (
             "contains all entities and relations in one object, but a line must be one of them; "
             """`jq -c '(.entities[] | {type: "entity"} + .), (.relations[] | {type: "relation"} + .)' FILE` """
@@ -519,7 +525,7 @@ def _decode_error(error: Exception, text: bytes) -> str:
 _TRUNCATED_JSON_MESSAGE = "Input data was truncated"
 
 
-def _line_errors(rows: list[OmittedRow], numbers: _LineNumbers, room: int) -> list[ImportLineError]:
+def _line_errors(rows: list[UnwrittenRequestRow], numbers: _LineNumbers, room: int) -> list[ImportLineError]:
     return [ImportLineError(line=int(numbers[row.index]), message=row.reason) for row in rows[: max(room, 0)]]
 
 
@@ -558,7 +564,7 @@ class SettingsAndConflictLines:
 
     def _find_version(self, node_id: str, version: int) -> NodeRow | None:
         try:
-            follower = caught_up_history(self._graph.graphs.historian, self._store)
+            follower = get_caught_up_history(self._graph.graphs.historian, self._store)
         except Conflict:  # no history is kept
             return None
         state = follower.look(lambda history: history.node_version(node_id, version))
@@ -607,7 +613,7 @@ def open_export(graph: StoreHandle, valid_at: str | None = None, past: PastMomen
         return ExportStream(SettingsAndConflictLines(graph, leased), reader, stack.pop_all().close)
 
 
-def restore_to_new_store(graph: StoreHandle, request: PointInTimeRestoreRequest) -> RestoreAnswer:
+def restore_past_state_to_new_store(graph: StoreHandle, request: PointInTimeRestoreRequest) -> PointInTimeRestoreAnswer:
     """Create a new store from a past moment, with its versions, times and open conflicts and the current settings.
 
     The original store does not change.
@@ -627,7 +633,7 @@ def restore_to_new_store(graph: StoreHandle, request: PointInTimeRestoreRequest)
             importer.abort()
             graph.pool.drop(request.into)
             raise
-    return RestoreAnswer(
+    return PointInTimeRestoreAnswer(
         name=request.into,
         nodes=done.nodes_created,
         edges=done.edges_created,
@@ -676,8 +682,8 @@ class ConvertedExport(ClosableContext):
         self._stack.close()
 
 
-class ConvertedImport:
-    """An import in another format, whose body is spooled to disk before it is read."""
+class ForeignFormatImport:
+    """Running import from a format other than the exchange format; its body is spooled to disk before it is read."""
 
     def __init__(self, graph: StoreHandle, kind: str, others: Callable[[], int] = _no_requests) -> None:
         """Lease the store, creating it if needed; `finish` or `abort` releases it.
@@ -737,7 +743,7 @@ class ConvertedImport:
         self._file.seek(0)
         if self._kind == ARCHIVE_FORMAT:
             kind, paths = extract_import_zip(self._file, self._folder)
-            return open_import_tables(kind, paths, stack)
+            return open_import_source_tables(kind, paths, stack)
         return [read_stream_as_import_table(self._kind, self._file, "")]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from kgserve.graph.compat.mcp_memory_server_api import (
-    ObservedEntity,
+    EntityWithObservations,
     append_observations_to_content,
     decode_observations,
     encode_observations,
@@ -29,8 +29,8 @@ class ObservationMergeResult(NamedTuple):
     too_long: list[int]
 
 
-def merge_observations(
-    rows: RowsSnapshot, nodes: list[NodeUpsert], entities: Mapping[int, ObservedEntity]
+def merge_imported_observations(
+    rows: RowsSnapshot, nodes: list[NodeUpsert], entities: Mapping[int, EntityWithObservations]
 ) -> ObservationMergeResult:
     """Extend the puts of entities, given by index, with the observations known already.
 

@@ -1,0 +1,1 @@
+"""Consolidation of memories: candidates, plans, applying and undoing merges, and pruning."""

@@ -19,22 +19,22 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, NotFound, Unavailable
-from kgserve.memory.api import MemoryMergeCluster
 from kgserve.memory.consolidation.candidates import MEMORY_JOB_TIMEOUT_SECONDS, PauseFunction
 from kgserve.memory.consolidation.plan import (
     AbsorbedMemoryUndoRecord,
     ConsolidationRunRecord,
     MemoryClusterMergePlan,
     PrimaryMemoryUndoRecord,
-    TooManyEdges,
+    TooManyAbsorbedMemoryEdges,
     build_rejected_memory_cluster,
     decode_absorbed_record,
     decode_primary_record,
     decode_run_record,
     encode_consolidation_undo_record,
-    is_edge_type_kept_when_absorbed,
+    is_edge_type_left_on_absorbed_memory,
     move_absorbed_edges_to_primary,
 )
+from kgserve.memory.memory_models import MemoryMergeCluster
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_CONSOLIDATED
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH
@@ -46,7 +46,7 @@ from kgserve.storage.model.soft_delete import (
     REASON_MERGED,
     build_memory_restore_upsert,
     build_memory_soft_delete_upsert,
-    build_withdrawal_extras,
+    build_memory_withdrawal_extras,
 )
 from kgserve.storage.model.write_batch import (
     KIND_CONSOLIDATION,
@@ -56,8 +56,8 @@ from kgserve.storage.model.write_batch import (
     build_node_restore_upsert,
     copy_edge_row_as_upsert,
 )
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
-from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -72,7 +72,7 @@ _MAX_RECORDED_RESTORED = 2_000
 _MAX_QUOTED_IDS = 20
 
 
-class ConsolidationRunInProgress(NamedTuple):
+class RunningConsolidation(NamedTuple):
     """A run in progress: the id of its node, and its record so far."""
 
     id: str
@@ -89,7 +89,7 @@ class OutdatedConsolidationPlan(Conflict):
         self.ids = [*ids]
 
 
-class NestedClusterMembers(Exception):
+class MergeClusterContainsDescendant(Exception):
     """One memory of a cluster is an indirect descendant of another."""
 
 
@@ -99,7 +99,7 @@ def generate_consolidation_run_id(now: int) -> str:
 
 
 def merge_memory_clusters(
-    store: OpenStore, run: ConsolidationRunInProgress, clusters: Sequence[MemoryClusterMergePlan], pause: PauseFunction
+    store: OpenStore, run: RunningConsolidation, clusters: Sequence[MemoryClusterMergePlan], pause: PauseFunction
 ) -> tuple[list[MemoryMergeCluster], WriteReport]:
     """Merge clusters, record the run, and return the clusters not merged and the last report. Blocks.
 
@@ -115,9 +115,9 @@ def merge_memory_clusters(
                 return _build_merge(rows, run, cluster)
             except OutdatedConsolidationPlan:
                 left.append(build_rejected_memory_cluster(cluster.ids, cluster.similarity, "changed meanwhile"))
-            except NestedClusterMembers:
+            except MergeClusterContainsDescendant:
                 left.append(build_rejected_memory_cluster(cluster.ids, cluster.similarity, _NESTED_REASON))
-            except TooManyEdges:
+            except TooManyAbsorbedMemoryEdges:
                 left.append(build_rejected_memory_cluster(cluster.ids, cluster.similarity, _TOO_MANY_RELATIONS_REASON))
             return WriteBatch()
 
@@ -129,7 +129,7 @@ def merge_memory_clusters(
         store.runs.discard(run.id)
 
 
-def _as_done(run: ConsolidationRunInProgress, clusters: int, merged: int) -> ConsolidationRunInProgress:
+def _as_done(run: RunningConsolidation, clusters: int, merged: int) -> RunningConsolidation:
     now = format_time(time.time_ns() // 1000)
     done = {"status": "done", "ended_at": now, "clusters": clusters, "merged": merged, "deleted": merged}
     return run._replace(record=msgspec.structs.replace(run.record, **done))
@@ -141,7 +141,7 @@ def list_memories_changed_since_plan(store: OpenStore, clusters: Iterable[Memory
         return [each for cluster in clusters for each in _changed_members(rows, cluster)]
 
 
-def _write_run(store: OpenStore, run: ConsolidationRunInProgress) -> WriteReport:
+def _write_run(store: OpenStore, run: RunningConsolidation) -> WriteReport:
     extras = NodeExtrasUpsert(created_by=run.author)
     put = NodeUpsert(0, run.id, KIND_CONSOLIDATION, "", run.record.text, extras=extras)
     return store.submit(WriteBatch(nodes=[put], cost=len(put.attributes or ""))).result()
@@ -198,17 +198,20 @@ def _changed_members(rows: RowsSnapshot, cluster: MemoryClusterMergePlan) -> lis
     return [each for each in cluster.ids if each not in found or found[each].version != cluster.versions[each]]
 
 
-def _build_merge(rows: RowsSnapshot, run: ConsolidationRunInProgress, cluster: MemoryClusterMergePlan) -> WriteBatch:
-    """Return the write that merges a cluster. Raises OutdatedConsolidationPlan, NestedClusterMembers, TooManyEdges."""
+def _build_merge(rows: RowsSnapshot, run: RunningConsolidation, cluster: MemoryClusterMergePlan) -> WriteBatch:
+    """Return the write that merges a cluster.
+
+    Raises OutdatedConsolidationPlan, MergeClusterContainsDescendant, TooManyAbsorbedMemoryEdges.
+    """
     if changed := _changed_members(rows, cluster):
         raise OutdatedConsolidationPlan(changed)
     if _is_nested(rows, cluster.ids):
-        raise NestedClusterMembers
+        raise MergeClusterContainsDescendant
     found = rows.nodes(cluster.ids)
     cluster = _with_possible_layer(rows, cluster, found[cluster.primary])
     edges = {each: list(_edges(rows, each)) for each in cluster.absorbed}
     if sum(map(len, edges.values())) > _MAX_RECORDED_EDGES:
-        raise TooManyEdges
+        raise TooManyAbsorbedMemoryEdges
     primary, says_more = found[cluster.primary], cluster.changes_primary(found[cluster.primary])
     had, parented = _existing_edges(rows, cluster.primary, edges), _has_parent(rows, cluster.primary, but=cluster.ids)
     former = f"{run.id}-{primary.version}-{uuid.uuid4().hex[:8]}" if says_more else ""
@@ -253,11 +256,11 @@ def _primary_put(cluster: MemoryClusterMergePlan, author: str) -> NodeUpsert:
 def _former_state(row: NodeRow, node_id: str, author: str) -> NodeUpsert:
     """Return the previous state of a primary as a withdrawn node."""
     again = build_node_restore_upsert(row)
-    extras = build_withdrawal_extras(row, REASON_MERGED, row.id, author).over(again.extras)
+    extras = build_memory_withdrawal_extras(row, REASON_MERGED, row.id, author).over(again.extras)
     return msgspec.structs.replace(again, id=node_id, extras=extras, created_at=row.created_at, version=row.version)
 
 
-def _absorbed_mark(run: ConsolidationRunInProgress, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgeUpsert:
+def _absorbed_mark(run: RunningConsolidation, row: NodeRow, primary: str, edges: list[EdgeRow]) -> EdgeUpsert:
     note = encode_consolidation_undo_record(AbsorbedMemoryUndoRecord(run.id, _author(row), row.version + 1, edges))
     return _edge((row.id, primary, MERGED_INTO_RELATION), note, run.author)
 
@@ -274,7 +277,9 @@ def _edges(rows: RowsSnapshot, node_id: str) -> Iterator[EdgeRow]:
     """Return the edges of a memory that move with it."""
     into = (row for row in rows.incoming(node_id) if row.source != node_id)
     return (
-        row for row in chain(rows.outgoing(node_id), into) if not is_edge_type_kept_when_absorbed(row.relation_type)
+        row
+        for row in chain(rows.outgoing(node_id), into)
+        if not is_edge_type_left_on_absorbed_memory(row.relation_type)
     )
 
 
@@ -350,9 +355,7 @@ def mark_interrupted_consolidation_runs(store: OpenStore) -> None:
                 done = [edge.target for edge in rows.outgoing(row.id) if edge.relation_type == RELATION_CONSOLIDATED]
                 merged = sum(len(_absorbed(rows, row.id, each)) for each in done)
             found = {"status": "interrupted", "clusters": len(done), "merged": merged, "deleted": merged}
-            _write_run(
-                store, ConsolidationRunInProgress(row.id, msgspec.structs.replace(record_, **found), _author(row))
-            )
+            _write_run(store, RunningConsolidation(row.id, msgspec.structs.replace(record_, **found), _author(row)))
 
 
 def undo_consolidation_run(
@@ -507,4 +510,4 @@ def _close_run(
     undone = msgspec.structs.replace(
         run, status="undone", apart=[*restored][:_MAX_RECORDED_RESTORED], clusters=0, merged=0, deleted=0
     )
-    _write_run(store, ConsolidationRunInProgress(row.id, undone, author))
+    _write_run(store, RunningConsolidation(row.id, undone, author))

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.memory.api import MemoryMergeCluster, UnmergedMemoryPair
 from kgserve.memory.consolidation.plan import (
     MAX_CLUSTER_MEMORIES,
     MAX_SUGGESTIONS,
@@ -19,10 +18,11 @@ from kgserve.memory.consolidation.plan import (
     ConsolidationPlan,
     MemoryClusterMergePlan,
     MemoryWithEffectiveConfidence,
-    can_consolidate,
-    get_consolidation_criteria,
+    can_consolidate_memory_kinds,
+    get_memory_consolidation_criteria,
     plan_memory_cluster_merge,
 )
+from kgserve.memory.memory_models import MemoryMergeCluster, UnmergedMemoryPair
 from kgserve.platform.text.text_equality import (
     TextDifference,
     cluster_complete_linkage,
@@ -30,7 +30,7 @@ from kgserve.platform.text.text_equality import (
     fingerprint_wording,
 )
 from kgserve.projections.memory_index.confidence_decay import memory_half_lives_from_settings
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile, batched_rows
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile, iterate_row_batches
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.projections.vector.vector_index import VectorHit
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_entity_name
@@ -106,7 +106,7 @@ class _CandidateSet:
         fresh = self._wanted.fresh
         with self._store.reading() as rows:
             self.at = rows.at
-            for some in batched_rows(
+            for some in iterate_row_batches(
                 rows.all_nodes() if fresh is None else rows.nodes(fresh).values(), _CANDIDATE_BATCH_ROWS
             ):
                 started = time.perf_counter()
@@ -136,7 +136,7 @@ class _CandidateSet:
         return all(self._is_compatible(kind, other) for kind in self._kinds[one])
 
     def _is_compatible(self, kind: ConsolidationCompatibilityKey, first: str) -> bool:
-        return all(can_consolidate(kind, each) for each in self._kinds[first])
+        return all(can_consolidate_memory_kinds(kind, each) for each in self._kinds[first])
 
     def load_neighbours(self, ids: Iterable[str]) -> None:
         """Load memories that were found as neighbours."""
@@ -249,7 +249,7 @@ def _candidate_kind(
 ) -> ConsolidationCompatibilityKey | None:
     if not row.content or not is_memory_active_at(row, now) or row.id in wanted.apart:
         return None
-    return get_consolidation_criteria(row) if wanted.types is None or row.type in wanted.types else None
+    return get_memory_consolidation_criteria(row) if wanted.types is None or row.type in wanted.types else None
 
 
 def _find_near_pairs(
@@ -312,7 +312,7 @@ def _plan_clusters(
         with store.reading() as rows:
             found = rows.nodes(ids)
             same = [row for row in found.values() if row.sequence == survey.candidates[row.id].sequence]
-            parts = partition_mergeable_memories(rows, attach_effective_confidence(store, same, now).values())
+            parts = group_mergeable_memories(rows, attach_effective_confidence(store, same, now).values())
         for members in parts:
             cluster = (
                 plan_memory_cluster_merge(members[:MAX_CLUSTER_MEMORIES], _min_similarity(group, pairs))
@@ -331,7 +331,7 @@ def _min_similarity(group: Sequence[str], pairs: Mapping[tuple[str, str], float]
     return min((pairs[one, other] for one in group for other in group if one < other), default=1.0)
 
 
-def partition_mergeable_memories(
+def group_mergeable_memories(
     rows: RowsSnapshot, members: Iterable[MemoryWithEffectiveConfidence]
 ) -> list[list[MemoryWithEffectiveConfidence]]:
     """Return memories in groups that can merge: consistent kinds, and no two entities of one name.
@@ -340,11 +340,11 @@ def partition_mergeable_memories(
     """
     groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
-        about, kind = _about(rows, member.row.id), get_consolidation_criteria(member.row)
+        about, kind = _about(rows, member.row.id), get_memory_consolidation_criteria(member.row)
         kinds = set[ConsolidationCompatibilityKey]() if kind is None else {kind}
         for group in groups:
             if _is_consistent(group.names, about) and all(
-                can_consolidate(one, each) for one in kinds for each in group.kinds
+                can_consolidate_memory_kinds(one, each) for one in kinds for each in group.kinds
             ):
                 group.names.update(about)
                 group.kinds.update(kinds)

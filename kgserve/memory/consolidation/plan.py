@@ -12,14 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kgserve.memory.api import (
+from kgserve.memory.hierarchy_models import can_merge_memory_layers, can_merge_memory_types
+from kgserve.memory.memory_models import (
     EPISODE_LAYER,
     PINNED_IMPORTANCE,
     MemoryMergeCluster,
     MemoryMergeSuggestion,
     UnmergedMemoryPair,
 )
-from kgserve.memory.hierarchy_models import can_merge_memory_layers, can_merge_memory_types
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.text.text_equality import fingerprint_wording
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_CONSOLIDATED
@@ -94,7 +94,7 @@ class ConsolidationPlan(msgspec.Struct, frozen=True):
 
 
 class ConsolidationCompatibilityKey(NamedTuple):
-    """Properties that decide whether memories can be consolidated, by `can_consolidate`."""
+    """Properties that decide whether memories can be consolidated, by `can_consolidate_memory_kinds`."""
 
     type: str
     layer: int | None
@@ -103,7 +103,7 @@ class ConsolidationCompatibilityKey(NamedTuple):
     valid_to: int | None
 
 
-def can_consolidate(one: ConsolidationCompatibilityKey, other: ConsolidationCompatibilityKey) -> bool:
+def can_consolidate_memory_kinds(one: ConsolidationCompatibilityKey, other: ConsolidationCompatibilityKey) -> bool:
     """Return whether memories of two kinds can be consolidated. Not transitive: no layer fits facts and concepts."""
     if one == other:
         return True
@@ -111,7 +111,7 @@ def can_consolidate(one: ConsolidationCompatibilityKey, other: ConsolidationComp
     return share and one[2:] == other[2:]
 
 
-def get_consolidation_criteria(row: NodeRow) -> ConsolidationCompatibilityKey | None:
+def get_memory_consolidation_criteria(row: NodeRow) -> ConsolidationCompatibilityKey | None:
     """Return the properties by which a memory can be consolidated, or None if it never can be."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
@@ -261,7 +261,7 @@ class PrimaryMemoryUndoRecord(msgspec.Struct, frozen=True):
     had: list[EdgeRow]
 
 
-class TooManyEdges(Exception):
+class TooManyAbsorbedMemoryEdges(Exception):
     """An absorbed memory has too many edges to record."""
 
 
@@ -300,10 +300,10 @@ def _with_greater_weight(put: EdgeUpsert | None, row: EdgeRow, key: EdgeKey, had
 
 
 def encode_consolidation_undo_record(note: AbsorbedMemoryUndoRecord | PrimaryMemoryUndoRecord) -> str:
-    """Encode an undo record as the attributes of an edge. Raises TooManyEdges."""
+    """Encode an undo record as the attributes of an edge. Raises TooManyAbsorbedMemoryEdges."""
     text = _encode(note).decode()
     if len(text) > _MAX_RECORD_BYTES:
-        raise TooManyEdges
+        raise TooManyAbsorbedMemoryEdges
     return text
 
 
@@ -311,7 +311,7 @@ decode_absorbed_record = json_decoder(AbsorbedMemoryUndoRecord).decode
 decode_primary_record = json_decoder(PrimaryMemoryUndoRecord).decode
 
 
-def is_edge_type_kept_when_absorbed(relation_type: str) -> bool:
+def is_edge_type_left_on_absorbed_memory(relation_type: str) -> bool:
     """Return whether edges of a type stay with an absorbed memory."""
     return relation_type in {MERGED_INTO_RELATION, RELATION_CONSOLIDATED, VERSION_OF_RELATION}
 

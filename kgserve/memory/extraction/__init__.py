@@ -1,0 +1,1 @@
+"""Extraction of facts from memories by a language model: the queue, the validated writes, and marks."""

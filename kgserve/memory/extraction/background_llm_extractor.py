@@ -22,22 +22,22 @@ import structlog
 from typing_extensions import override
 
 from kgserve.errors import KgserveError, Unavailable
+from kgserve.memory.extraction.fact_marks import EXTRACT_KEY, can_extract_facts_from_node
 from kgserve.memory.extraction.llm.chat_completions_client import (
     MAX_LLM_ANSWER_TOKENS,
     ChatClient,
-    ChatInterrupted,
-    ChatQuestion,
     ChatReply,
-    NoUsableAnswer,
+    LlmChatCancelled,
+    LlmJsonPrompt,
+    NoUsableLlmAnswer,
 )
-from kgserve.memory.extraction.marks import EXTRACT_KEY, can_extract_facts
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.metrics.telemetry import LabeledCounter
+from kgserve.platform.metrics.app_metrics_and_request_context import LabeledCounter
 from kgserve.platform.sqlite_files import remove_path, vacuum_database
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_EXTRACTED_FROM
-from kgserve.projections.schedule import ProjectionClosing, ProjectionThread
+from kgserve.projections.update_scheduler import ProjectionStepAbandoned, ProjectionThread
 from kgserve.projections.workers import SingleThreadProjectionWorker
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, NodeRow
@@ -58,7 +58,7 @@ MAX_WAITING_CALLERS = 4
 _MAX_REPORTED_FAILURES = 20
 _BUDGET_POLL_SECONDS = 60.0
 
-AskFunction = Callable[[ChatQuestion], ChatReply]
+AskFunction = Callable[[LlmJsonPrompt], ChatReply]
 
 
 class ExtractionResult(NamedTuple):
@@ -71,7 +71,7 @@ class ExtractionResult(NamedTuple):
 ExtractFunction = Callable[[OpenStore, str, AskFunction], ExtractionResult | None]
 """Asks the model about a memory and writes the result; None if there was nothing to ask.
 
-Raises Unanswered, ChatInterrupted, and errors of kgserve.
+Raises Unanswered, LlmChatCancelled, and errors of kgserve.
 """
 
 
@@ -89,7 +89,7 @@ class _ServicePause:
     def lengthen(self, asked: float) -> None:
         """Extend the pause after a failure; `asked` is the minimum in seconds that the service requested."""
         self._failures += 1
-        self.until = time.time() + max(asked, retry_delay(self._failures))
+        self.until = time.time() + max(asked, compute_extraction_retry_delay(self._failures))
 
     def end(self) -> None:
         """End the pause, because the service has answered."""
@@ -116,7 +116,7 @@ class _SharedState(NamedTuple):
     room: threading.Semaphore
 
 
-def retry_delay(failures: int) -> float:
+def compute_extraction_retry_delay(failures: int) -> float:
     """Return the delay after consecutive failures: exponential backoff up to a minute, with 25 % jitter."""
     seconds = min(MIN_EXTRACTION_RETRY_SECONDS * 2 ** min(failures - 1, 16), MAX_EXTRACTION_RETRY_SECONDS)
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - jitter, not a secret
@@ -177,7 +177,7 @@ class StoreExtractionWorker(BackgroundProjection):
         self.wake()
         return count
 
-    def ask_now(self, question: ChatQuestion) -> ChatReply:
+    def ask_now(self, question: LlmJsonPrompt) -> ChatReply:
         """Ask for a waiting caller, within the same budget. Raises Unavailable."""
         if not self._shared.room.acquire(blocking=False):
             raise Unavailable("the language model is busy; try again shortly", retry_after=5)
@@ -185,10 +185,10 @@ class StoreExtractionWorker(BackgroundProjection):
             return self._ask(question)
         except TokenBudgetExceeded:
             raise Unavailable("the store has used its language-model tokens of this day (UTC)", 3600) from None
-        except NoUsableAnswer as trouble:
+        except NoUsableLlmAnswer as trouble:
             message = f"the language model returned no usable answer: {trouble.message}"
             raise Unavailable(message, max(5, int(trouble.pause))) from None
-        except ChatInterrupted:
+        except LlmChatCancelled:
             raise Unavailable("the server is stopping") from None
         finally:
             self._shared.room.release()
@@ -245,7 +245,7 @@ class StoreExtractionWorker(BackgroundProjection):
         edges = (*change.edges_created, *change.edges_updated)
         own = {edge.source for edge in edges if edge.relation_type == RELATION_EXTRACTED_FROM}
         for row in (*change.nodes_created, *change.nodes_updated):
-            if row.id not in own and can_extract_facts(row) and self._is_selected(row):
+            if row.id not in own and can_extract_facts_from_node(row) and self._is_selected(row):
                 yield row.id, change.sequence
 
     def _is_selected(self, row: NodeRow) -> bool:
@@ -270,19 +270,19 @@ class StoreExtractionWorker(BackgroundProjection):
         self._continue()
         try:
             found = self._shared.extract(self._open_store, waiting.id, self._ask)
-        except ChatInterrupted:
-            raise ProjectionClosing from None
+        except LlmChatCancelled:
+            raise ProjectionStepAbandoned from None
         except TokenBudgetExceeded:
             self._error = "the daily token budget is used; extraction continues tomorrow (UTC)"
             self._wake_at = self._resume_at = now + _BUDGET_POLL_SECONDS
-        except NoUsableAnswer as trouble:
+        except NoUsableLlmAnswer as trouble:
             self._record_failure(waiting, trouble)
         except KgserveError as error:
             # Not the model's fault, for example a full disk or a store that is reopening.
-            self._record_failure(waiting, NoUsableAnswer(error.message, of_service=True), pausing=False)
+            self._record_failure(waiting, NoUsableLlmAnswer(error.message, of_service=True), pausing=False)
         except Exception as error:
             log.exception("extraction_failed", store=self.store.name, error=type(error).__name__)
-            self._record_failure(waiting, NoUsableAnswer("internal error; see the log", of_service=False))
+            self._record_failure(waiting, NoUsableLlmAnswer("internal error; see the log", of_service=False))
         else:
             self._shared.pause.end()
             self._complete(waiting, found)
@@ -300,7 +300,7 @@ class StoreExtractionWorker(BackgroundProjection):
         self._shared.counted.items.add("written", count=found.items)
         self._shared.counted.items.add("dropped", count=found.dropped)
 
-    def _record_failure(self, waiting: QueuedMemory, trouble: NoUsableAnswer, *, pausing: bool = True) -> None:
+    def _record_failure(self, waiting: QueuedMemory, trouble: NoUsableLlmAnswer, *, pausing: bool = True) -> None:
         self._shared.counted.texts.add("failed")
         tries, faults = waiting.tries + 1, waiting.faults + (not trouble.of_service)
         aside = faults >= MAX_UNUSABLE_ANSWERS or tries >= MAX_EXTRACTION_ATTEMPTS
@@ -308,7 +308,7 @@ class StoreExtractionWorker(BackgroundProjection):
             self._shared.counted.texts.add("set_aside")
         if trouble.of_service and pausing:
             self._shared.pause.lengthen(trouble.pause)
-        due = time.time() + retry_delay(tries)
+        due = time.time() + compute_extraction_retry_delay(tries)
         with self._consistent:
             self._counts["failures"] += 1
             self._ledger.fail(QueuedMemory(waiting.id, waiting.place, tries, faults), due, trouble.reason, aside=aside)
@@ -316,7 +316,7 @@ class StoreExtractionWorker(BackgroundProjection):
         # The message of the service is not logged: it may repeat the text.
         log.warning("extraction_unanswered", store=self.store.name, tries=tries, set_aside=aside)
 
-    def _ask(self, question: ChatQuestion) -> ChatReply:
+    def _ask(self, question: LlmJsonPrompt) -> ChatReply:
         """Ask within the budget; the estimated cost is charged before the request, whatever its outcome."""
         day, estimate = _today(), question.tokens
         limit = self._shared.daily_tokens

@@ -16,13 +16,18 @@ from typing_extensions import override
 from kgserve.errors import Conflict, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length
 from kgserve.memory import former_memory_versions
-from kgserve.memory.api import CONCEPT_LAYER, FACT_LAYER, MemoryEntityInput, StoreMemoryRequest
 from kgserve.memory.consolidation.plan import is_pinned_memory
-from kgserve.memory.deduplication import Deduplicator, ValidatedMemoryInput
+from kgserve.memory.deduplication import MemoryDeduplicator, ValidatedMemoryInput
 from kgserve.memory.entity_models import RelationInput
 from kgserve.memory.entity_operations import put_relation, validate_relation
 from kgserve.memory.extraction.background_llm_extractor import AskFunction, ExtractionResult
-from kgserve.memory.extraction.llm.chat_completions_client import NoUsableAnswer
+from kgserve.memory.extraction.fact_marks import (
+    EXTRACTION_AUTHOR,
+    ExtractionMark,
+    can_extract_facts_from_node,
+    read_relation_extraction_mark,
+)
+from kgserve.memory.extraction.llm.chat_completions_client import NoUsableLlmAnswer
 from kgserve.memory.extraction.llm.prompts import (
     MAX_KNOWN_MEMORY_CHARS,
     MAX_SOURCE_CHARS,
@@ -32,18 +37,17 @@ from kgserve.memory.extraction.llm.prompts import (
     build_extraction_question,
     parse_llm_extraction_answer,
 )
-from kgserve.memory.extraction.marks import EXTRACTION_AUTHOR, ExtractionMark, can_extract_facts, read_extraction_mark
 from kgserve.memory.memory_crud import (
     NewMemoriesWithNeighbours,
     ValidatedMemory,
     find_near_existing_memories,
     validate_memory,
 )
+from kgserve.memory.memory_models import CONCEPT_LAYER, FACT_LAYER, MemoryEntityInput, StoreMemoryRequest
 from kgserve.memory.retain import find_entities_named_in_texts
 from kgserve.memory.serialization import now_in_microseconds
-from kgserve.platform.text.text_equality import text_hash
+from kgserve.platform.text.text_equality import hash_normalized_text
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.indexer import IndexWorker
 from kgserve.projections.memory_index.built_in_relation_types import (
     RELATION_CONSOLIDATED,
     RELATION_EXTRACTED_FROM,
@@ -52,15 +56,16 @@ from kgserve.projections.memory_index.built_in_relation_types import (
 )
 from kgserve.projections.memory_index.confidence_decay import confidence_stated_at
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
-from kgserve.projections.recent_vectors import RecentVectors
-from kgserve.storage.model.entity_names import list_entity_names
+from kgserve.projections.recent_vectors import RecentVectorBuffer
+from kgserve.projections.text_index_worker import TextIndexWorker
+from kgserve.storage.model.entity_names import list_entity_names_and_aliases
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, EdgeExtrasUpsert, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_memory_active_at
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch, WriteRules, find_node_upsert_fault
-from kgserve.storage.rows.node_edge_pages import incoming_edges_of_type
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
@@ -91,7 +96,7 @@ class _ExtractionContext(NamedTuple):
 
 
 def extract_facts(
-    indexer: IndexWorker | None, store: OpenStore, memory: str, ask: AskFunction
+    indexer: TextIndexWorker | None, store: OpenStore, memory: str, ask: AskFunction
 ) -> ExtractionResult | None:
     """Ask the model about a memory and write the result; None if there is nothing to ask. Blocks.
 
@@ -99,7 +104,7 @@ def extract_facts(
     """
     with store.reading() as rows:
         source = rows.node(memory)
-        if source is None or not can_extract_facts(source) or _is_processed(rows, source):
+        if source is None or not can_extract_facts_from_node(source) or _is_processed(rows, source):
             return None
         before = _previous_turns(rows, source)
     shown = _build_context(indexer, store, source)
@@ -110,12 +115,14 @@ def extract_facts(
 
 def _is_processed(rows: RowsSnapshot, source: NodeRow) -> bool:
     """Return whether a text was already processed, or was itself extracted from another one."""
-    digest = text_hash(source.content).hex()
-    marks = map(read_extraction_mark, incoming_edges_of_type(rows, source.id, RELATION_EXTRACTED_FROM))
+    digest = hash_normalized_text(source.content).hex()
+    marks = map(read_relation_extraction_mark, incoming_edges_of_type(rows, source.id, RELATION_EXTRACTED_FROM))
     if any(mark is not None and mark.text == digest for mark in marks):
         return True
     own = (
-        read_extraction_mark(edge) for edge in rows.outgoing(source.id) if edge.relation_type == RELATION_EXTRACTED_FROM
+        read_relation_extraction_mark(edge)
+        for edge in rows.outgoing(source.id)
+        if edge.relation_type == RELATION_EXTRACTED_FROM
     )
     return any(mark is not None and mark.fact == digest for mark in own)
 
@@ -137,7 +144,7 @@ def _previous_turns(rows: RowsSnapshot, source: NodeRow) -> list[str]:
     return found[::-1]
 
 
-def _build_context(indexer: IndexWorker | None, store: OpenStore, source: NodeRow) -> _ExtractionContext:
+def _build_context(indexer: TextIndexWorker | None, store: OpenStore, source: NodeRow) -> _ExtractionContext:
     near = _find_near(indexer, store, source)
     wanted = MemoryFilter(now=now_in_microseconds(), layer=CONCEPT_LAYER)
     concepts = store.memories.ask(
@@ -153,7 +160,7 @@ def _build_context(indexer: IndexWorker | None, store: OpenStore, source: NodeRo
     )
 
 
-def _find_near(indexer: IndexWorker | None, store: OpenStore, source: NodeRow) -> list[str]:
+def _find_near(indexer: TextIndexWorker | None, store: OpenStore, source: NodeRow) -> list[str]:
     """Return memories near a text, nearest first; none if the index cannot answer."""
     if indexer is None:
         return []
@@ -192,7 +199,7 @@ def _build_material(shown: _ExtractionContext, before: list[str], entities: Sequ
         said_before=before,
         known_memories=cut(shown.memories),
         known_concepts=cut(shown.concepts),
-        known_entities={(list_entity_names(row) or [row.id])[0]: row.type for row in entities},
+        known_entities={(list_entity_names_and_aliases(row) or [row.id])[0]: row.type for row in entities},
     )
 
 
@@ -204,7 +211,7 @@ _Item = Callable[["_ExtractionDeduplicator"], None]
 
 
 def _write(
-    indexer: IndexWorker | None, store: OpenStore, shown: _ExtractionContext, found: LlmExtractionAnswer
+    indexer: TextIndexWorker | None, store: OpenStore, shown: _ExtractionContext, found: LlmExtractionAnswer
 ) -> ExtractionResult:
     facts, dropped = _validate_facts(shown, found.facts)
     compared_facts, relations = (
@@ -227,7 +234,7 @@ def _write(
 
     def decide(ahead: PendingCommitGroupState) -> WriteBatch:
         source = ahead.node(shown.source.id)
-        if source is None or not can_extract_facts(source) or _was_written(ahead, shown.source):
+        if source is None or not can_extract_facts_from_node(source) or _was_written(ahead, shown.source):
             return WriteBatch()
         draft, held = _build_draft(ahead, compared_facts, store, shown, items)
         kept.extend(held)
@@ -238,17 +245,17 @@ def _write(
         store.submit_decided(decide, cost, EXTRACTION_WRITE_TIMEOUT_SECONDS).result()
     except (Conflict, InvalidInput, TooLarge) as error:
         reason = "the proposed items cannot be written"
-        raise NoUsableAnswer(f"{reason}: {error.message}", of_service=False, reason=reason) from None
+        raise NoUsableLlmAnswer(f"{reason}: {error.message}", of_service=False, reason=reason) from None
     return ExtractionResult(len(kept), invalid + len(items) - len(kept))
 
 
 def _was_written(ahead: PendingCommitGroupState, source: NodeRow) -> bool:
     """Return whether the text changed since it was sent, or its facts were written already."""
     now = ahead.node(source.id)
-    digest = text_hash(source.content).hex()
-    if now is None or text_hash(now.content).hex() != digest:
+    digest = hash_normalized_text(source.content).hex()
+    if now is None or hash_normalized_text(now.content).hex() != digest:
         return True
-    marks = map(read_extraction_mark, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
+    marks = map(read_relation_extraction_mark, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
     return any(mark is not None and mark.text == digest for mark in marks)
 
 
@@ -264,14 +271,14 @@ def _build_draft(
     left = [
         item
         for item in items
-        if _first_failing(_ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), [item]) is None
+        if _first_failing(_ExtractionDeduplicator(ahead, RecentVectorBuffer(), shown, rules), [item]) is None
     ]
     for _ in range(_MAX_ROUNDS):
         draft = _ExtractionDeduplicator(ahead, compared_facts.recent, shown, rules)
         if (fault := _first_failing(draft, left)) is None:
             return draft, left
         left = [item for item in left if item is not fault]
-    return _ExtractionDeduplicator(ahead, RecentVectors(), shown, rules), []
+    return _ExtractionDeduplicator(ahead, RecentVectorBuffer(), shown, rules), []
 
 
 def _first_failing(draft: _ExtractionDeduplicator, items: Sequence[_Item]) -> _Item | None:
@@ -335,11 +342,11 @@ def _validate_relations(found: LlmExtractionAnswer) -> list[EdgeUpsert]:
     return puts
 
 
-class _ExtractionDeduplicator(Deduplicator):
+class _ExtractionDeduplicator(MemoryDeduplicator):
     """Draft of the facts, entities and relations of one text."""
 
     def __init__(
-        self, ahead: PendingCommitGroupState, recent: RecentVectors, shown: _ExtractionContext, rules: WriteRules
+        self, ahead: PendingCommitGroupState, recent: RecentVectorBuffer, shown: _ExtractionContext, rules: WriteRules
     ) -> None:
         super().__init__(ahead, recent)
         self._context = shown
@@ -400,7 +407,7 @@ class _ExtractionDeduplicator(Deduplicator):
             created_by=EXTRACTION_AUTHOR, confidence=extras.confidence, confidence_at=confidence_stated_at(source)
         )
         change = NodeUpsert(0, head.id, content=put.content, extras=stated)
-        placed = former_memory_versions.insert_fact(
+        placed = former_memory_versions.insert_fact_as_memory_version(
             self, head, former_memory_versions.TimedFact(change, start, extras.valid_to)
         )
         self.associate(placed.id, self._about(put))

@@ -25,7 +25,7 @@ import structlog
 import xxhash
 
 from kgserve.platform.access.audit_api import AuditRecord
-from kgserve.platform.codecs import convert_to_type, json_decoder
+from kgserve.platform.codecs import convert_plain_value_to_type, json_decoder
 from kgserve.platform.file_permissions import rename_path_obstacle
 from kgserve.platform.network_addresses import network_counted_as_one_client
 from kgserve.platform.structured_log import mask_api_keys
@@ -180,7 +180,9 @@ def _decode_line(line: bytes) -> AuditRecord | None:
 def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -> AuditRecord:
     given = {"act": act, "outcome": outcome, **details}
     clean = {name: mask_api_keys(text)[:_MAX_AUDITED_TEXT_CHARS] for name, text in given.items() if text is not None}
-    return convert_to_type({"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord)
+    return convert_plain_value_to_type(
+        {"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord
+    )
 
 
 def _summary(source: _RefusalSource) -> list[AuditRecord]:

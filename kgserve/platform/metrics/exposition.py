@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from kgserve.platform.metrics.telemetry import HistogramSnapshot, MetricLabels
+from kgserve.platform.metrics.app_metrics_and_request_context import HistogramSnapshot, MetricLabels
 
 _STAT = Path("/proc/self/stat")
 
@@ -36,7 +36,9 @@ class MetricFamily(msgspec.Struct, frozen=True):
     values: Mapping[MetricLabels, float | HistogramSnapshot] = {}
 
 
-def counter_family(name: str, text: str, labels: Iterable[str], values: Mapping[MetricLabels, float]) -> MetricFamily:
+def create_counter_family(
+    name: str, text: str, labels: Iterable[str], values: Mapping[MetricLabels, float]
+) -> MetricFamily:
     """Create a counter, which only grows while the server or store is up."""
     return MetricFamily(name, text, "counter", tuple(labels), values)
 

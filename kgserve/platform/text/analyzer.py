@@ -26,9 +26,9 @@ from kgserve.platform.text.language_detection import (
 )
 from kgserve.platform.text.segmentation import (
     list_character_bigrams,
-    list_emoji_without_skin_tones,
     list_single_character_terms,
     normalize_characters,
+    split_emoji_and_drop_skin_tones,
 )
 from kgserve.platform.text.stemmer import fold_and_stem_unless_english, get_stemming_language, stem_prepared
 from kgserve.platform.text.word_normalization import get_accented_form, simplify_han_characters
@@ -171,7 +171,7 @@ def _terms_of_chunk(chunk: str, language: str) -> Iterator[str]:
                         further += set(list_character_bigrams(found.text)).difference(list_character_bigrams(run))
                     yield from (_EXTRA + each for each in further)
                 case Emoji():
-                    plain, *others = list_emoji_without_skin_tones(found.text)
+                    plain, *others = split_emoji_and_drop_skin_tones(found.text)
                     yield plain
                     yield from (_EXTRA + each for each in (*others, found.text) if each != plain)
                 case CompoundWord():

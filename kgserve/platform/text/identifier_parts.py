@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from kgserve.platform.text.segmentation import TextSegment, find_segments
+from kgserve.platform.text.segmentation import TextSegment, split_text_into_segments
 from kgserve.platform.text.word_normalization import fold_word
 
 MAX_TERM_CHARS = 10_000
@@ -73,7 +73,7 @@ def list_word_and_emoji_tokens(chunk: str) -> tuple[CompoundWord | UnspacedScrip
 def iterate_word_and_emoji_tokens(chunk: str) -> Iterator[CompoundWord | UnspacedScriptRun | Emoji]:
     """Yield the words, compounds, runs and emoji of a normalized text without blanks, in order."""
     group: list[TextSegment] = []
-    for segment in find_segments(chunk):
+    for segment in split_text_into_segments(chunk):
         if segment.kind != "word":
             if group:
                 yield _compound(chunk, group)

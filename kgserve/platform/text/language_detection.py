@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, get_args
 
-from kgserve.platform.text.query_words import FUNCTION_WORDS
+from kgserve.platform.text.function_and_content_words import FUNCTION_WORDS
 from kgserve.platform.text.wordlists import load_stop_words
 
 Language = Literal[

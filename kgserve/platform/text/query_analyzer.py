@@ -9,6 +9,13 @@ from functools import lru_cache
 import msgspec
 
 from kgserve.platform.text.analyzer import extract_index_terms
+from kgserve.platform.text.function_and_content_words import (
+    FORM_WEIGHT,
+    FUNCTION_WORD_WEIGHT,
+    MAX_WEIGHTED_WORDS,
+    find_contraction_parts,
+    is_function_word,
+)
 from kgserve.platform.text.identifier_parts import (
     CompoundWord,
     Emoji,
@@ -16,17 +23,10 @@ from kgserve.platform.text.identifier_parts import (
     list_word_and_emoji_tokens,
 )
 from kgserve.platform.text.language_detection import detect_language, list_stop_words
-from kgserve.platform.text.query_words import (
-    FORM_WEIGHT,
-    FUNCTION_WORD_WEIGHT,
-    MAX_WEIGHTED_WORDS,
-    find_contraction_parts,
-    is_function_word,
-)
 from kgserve.platform.text.segmentation import (
     list_character_bigrams,
-    list_emoji_without_skin_tones,
     normalize_characters,
+    split_emoji_and_drop_skin_tones,
 )
 from kgserve.platform.text.stemmer import stem_prepared, stem_word
 from kgserve.platform.text.word_normalization import fold_word, get_accented_form, simplify_han_characters
@@ -150,7 +150,7 @@ def _query_terms(query: str, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
                 case UnspacedScriptRun():
                     yield from _run_terms(found.text)
                 case Emoji():
-                    plain = list_emoji_without_skin_tones(found.text)
+                    plain = split_emoji_and_drop_skin_tones(found.text)
                     yield QueryTerm((plain[0],), word=plain[0])
                     yield from (
                         QueryTerm((each,), EXACT_WEIGHT) for each in (*plain[1:], found.text) if each != plain[0]

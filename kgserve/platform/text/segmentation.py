@@ -73,7 +73,7 @@ def normalize_characters(text: str) -> str:
     return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)
 
 
-def find_segments(text: str) -> Iterator[TextSegment]:
+def split_text_into_segments(text: str) -> Iterator[TextSegment]:
     """Yield the words, runs and emoji of a normalized text in order."""
     for match in _segment_pattern().finditer(text):
         kind: SegmentKind = "word" if match["word"] else "run" if match["run"] else "emoji"
@@ -105,7 +105,7 @@ def list_single_character_terms(run: str) -> list[str]:
     return singles
 
 
-def list_emoji_without_skin_tones(emoji: str) -> list[str]:
+def split_emoji_and_drop_skin_tones(emoji: str) -> list[str]:
     """Return the emoji of a sequence without skin tones; a flag as it is."""
     return [emoji] if re.match(_FLAG_LETTER, emoji) else re.findall(f"(?!{_SKIN_TONE})[{_EMOJI}]", emoji)
 

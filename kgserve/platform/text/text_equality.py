@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from kgserve.platform.text.query_words import FUNCTION_WORDS
+from kgserve.platform.text.function_and_content_words import FUNCTION_WORDS
 from kgserve.platform.text.wordlists import (
     load_opposites,
     load_synonyms,
@@ -83,7 +83,7 @@ def fold_text(text: str) -> str:
     return text.casefold()
 
 
-def normalize_text(text: str) -> str:
+def normalize_text_for_comparison(text: str) -> str:
     """Return a text with case folded, whitespace collapsed and final punctuation removed."""
     found = " ".join(fold_text(text).split())
     return found.rstrip(_FINAL) or found
@@ -600,7 +600,7 @@ MAX_CACHED_TEXT_CHARS = 1_000
 """Maximum length of a text whose hash is kept in the large cache."""
 
 
-def text_hash(text: str) -> bytes:
+def hash_normalized_text(text: str) -> bytes:
     """Return a 16-byte hash, equal for texts that differ only in case, whitespace and final punctuation.
 
     The case of `find_identifiers` counts.
@@ -611,17 +611,21 @@ def text_hash(text: str) -> bytes:
 def fingerprint_wording(text: str) -> bytes:
     """Return 16 bytes, equal for texts of the same wording; for long or wordless texts, the text hash."""
     if len(text) > MAX_COMPARED_CHARS:
-        return text_hash(text)
+        return hash_normalized_text(text)
     return _short_print(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _long_print(text)
 
 
 def _hash(text: str) -> bytes:
-    return _digest("text", "\0".join((normalize_text(text), *find_case_sensitive_tokens(text))))
+    return _digest("text", "\0".join((normalize_text_for_comparison(text), *find_case_sensitive_tokens(text))))
 
 
 def _print(text: str) -> bytes:
     found = extract_meaningful_words(text)
-    return _digest("words", "\x1f".join((*found, *find_case_sensitive_tokens(text)))) if found else text_hash(text)
+    return (
+        _digest("words", "\x1f".join((*found, *find_case_sensitive_tokens(text))))
+        if found
+        else hash_normalized_text(text)
+    )
 
 
 # Cached: storing a memory needs them five times, and the memory index once more, up to thousands of memories later.
@@ -631,10 +635,12 @@ _long_print = lru_cache(maxsize=512)(_print)
 
 def is_same_text(first: str, second: str) -> bool:
     """Return whether two texts say the same, word for word."""
-    return fingerprint_wording(first) == fingerprint_wording(second) or text_hash(first) == text_hash(second)
+    return fingerprint_wording(first) == fingerprint_wording(second) or hash_normalized_text(
+        first
+    ) == hash_normalized_text(second)
 
 
-def find_text_difference(first: str, second: str) -> TextDifference:
+def find_text_difference_kind(first: str, second: str) -> TextDifference:
     """Return what keeps two texts from being equal: the first of negation, numbers, names and other words."""
     if is_same_text(first, second):
         return ""
@@ -650,7 +656,7 @@ def find_text_difference(first: str, second: str) -> TextDifference:
 
 
 def find_consolidation_conflict(first: str, second: str) -> TextDifference:
-    """Return what keeps two similar texts from being consolidated. Unlike `find_text_difference`, accept synonyms."""
+    """Return what keeps similar texts from being consolidated. Unlike `find_text_difference_kind`, accept synonyms."""
     return (
         ""
         if is_same_text(first, second)

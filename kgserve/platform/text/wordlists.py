@@ -20,7 +20,7 @@ def read_word_list(name: str) -> list[str]:
 
 
 def read_word_pairs(name: str) -> list[tuple[str, str]]:
-    """Return a list with two words per line; a dash stands for an empty affix."""
+    """Return the pairs of a word list with two words or affixes per line; hyphens at their ends are removed."""
     return [(one.strip("-"), other.strip("-")) for one, other in read_word_groups(name)]
 
 
@@ -31,7 +31,7 @@ def read_word_groups(name: str) -> list[list[str]]:
 
 @lru_cache(maxsize=1)
 def load_stop_words() -> dict[str, frozenset[str]]:
-    """Return the function words of each language except English, by ISO 639-1 code.
+    """Return the stop words (function words) of each language except English, by ISO 639-1 code.
 
     The entry ``en ambiguous`` lists those that are also English words.
     """

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from kgserve.projections.catalog import node_catalog_sql as sql
-from kgserve.storage.model.attribute_filters import AttributeCondition, compute_attribute_digests
+from kgserve.storage.model.attribute_filters import AttributeCondition, compute_node_attribute_digests
 from kgserve.storage.model.change_set import NetChange
 from kgserve.storage.model.node_edge_rows import NodeRow
 
@@ -22,7 +22,7 @@ MAX_COUNTED_ATTRIBUTE_NODES = 100_000
 
 
 class EndedNodeState(NamedTuple):
-    """State of a node that held from commit ``first`` up to, but excluding, commit ``last``."""
+    """Former state of a node, which held from commit ``first`` up to, but excluding, commit ``last``."""
 
     id: str
     first: int
@@ -30,7 +30,7 @@ class EndedNodeState(NamedTuple):
     attributes: str
 
 
-class EndedStatesPosition(NamedTuple):
+class LastIndexedEndedState(NamedTuple):
     """Position in the history: the last indexed ended state, by its end and id.
 
     ``oldest``: the oldest commit that the history covers.
@@ -56,7 +56,7 @@ def build_attribute_index(transaction: sqlite3.Connection, rows: Iterable[NodeRo
     """Build the index from all rows."""
     drop_attribute_index(transaction)
     _run(transaction, sql.CREATE_ATTRIBUTE_TABLES)
-    found = ((digest, row.id) for row in rows for digest in compute_attribute_digests(row.attributes))
+    found = ((digest, row.id) for row in rows for digest in compute_node_attribute_digests(row.attributes))
     # Sorted rows are stored contiguously, and building the index afterwards takes half the time.
     while some := sorted(islice(found, ATTRIBUTE_SORT_BATCH_SIZE)):
         transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, some)
@@ -64,7 +64,7 @@ def build_attribute_index(transaction: sqlite3.Connection, rows: Iterable[NodeRo
 
 
 def drop_attribute_index(transaction: sqlite3.Connection) -> None:
-    """Drop the index."""
+    """Drop the tables of the attribute index."""
     _run(transaction, sql.DROP_ATTRIBUTE_TABLES)
 
 
@@ -72,7 +72,7 @@ def update_attribute_index(transaction: sqlite3.Connection, net: NetChange, sequ
     """Apply the changes of a group of writes to the index."""
     put = (*net.nodes_created.values(), *net.nodes_updated.values())
     before = {node_id: _values_of(transaction, node_id) for node_id in (*net.nodes_deleted, *net.nodes_updated)}
-    after = {row.id: compute_attribute_digests(row.attributes) for row in put}
+    after = {row.id: compute_node_attribute_digests(row.attributes) for row in put}
     transaction.executemany(sql.DELETE_ATTRIBUTE_VALUE, _difference(before, after))
     transaction.executemany(sql.INSERT_ATTRIBUTE_VALUE, _difference(after, before))
     transaction.execute(sql.UPDATE_ATTRIBUTE_CURSOR, (sequence,))
@@ -83,21 +83,21 @@ def count_nodes_with_attribute(reader: sqlite3.Connection, digest: bytes) -> int
     return reader.execute(sql.COUNT_NODES_WITH_ATTRIBUTE, (digest, MAX_COUNTED_ATTRIBUTE_NODES)).fetchone()[0]
 
 
-def read_ended_states_position(transaction: sqlite3.Connection) -> EndedStatesPosition:
+def read_ended_states_position(transaction: sqlite3.Connection) -> LastIndexedEndedState:
     """Return the history position up to which ended states are indexed."""
     _run(transaction, sql.CREATE_PAST_ATTRIBUTE_TABLES)
     found = transaction.execute(sql.SELECT_PAST_POSITION).fetchone()
-    return EndedStatesPosition(*found) if found else EndedStatesPosition(0, "", 0)
+    return LastIndexedEndedState(*found) if found else LastIndexedEndedState(0, "", 0)
 
 
-def index_ended_states(
-    transaction: sqlite3.Connection, states: Iterable[EndedNodeState], place: EndedStatesPosition
+def index_ended_node_state_attributes(
+    transaction: sqlite3.Connection, states: Iterable[EndedNodeState], place: LastIndexedEndedState
 ) -> None:
     """Index ended states, record the new position, and delete states that ended before the oldest commit."""
     found = (
         (digest, each.last, each.id, each.first)
         for each in states
-        for digest in compute_attribute_digests(each.attributes)
+        for digest in compute_node_attribute_digests(each.attributes)
     )
     transaction.executemany(sql.INSERT_PAST_ATTRIBUTE, found)
     if place.oldest > read_ended_states_position(transaction).oldest:

@@ -21,10 +21,15 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import ConcurrentDatabase, open_database, store_sqlite_checksum, vacuum_database
+from kgserve.platform.sqlite_files import (
+    ConcurrentSqliteDatabase,
+    open_sqlite_database,
+    store_sqlite_checksum,
+    vacuum_database,
+)
 from kgserve.projections.catalog import attribute_index
 from kgserve.projections.catalog import node_catalog_sql as sql
-from kgserve.projections.catalog.attribute_index import EndedNodeState, EndedStatesPosition
+from kgserve.projections.catalog.attribute_index import EndedNodeState, LastIndexedEndedState
 from kgserve.storage.model.attribute_filters import AttributeCondition
 from kgserve.storage.model.change_set import NetChange
 from kgserve.storage.model.node_and_memory_filters import (
@@ -241,7 +246,7 @@ def _counted(reader: sqlite3.Connection, wanted: NodeFilter, max_scanned: int) -
     if wanted.valid_at is None and not wanted.attributes and len(wanted.tags) + bool(wanted.types) <= 1:
         return MatchCount(_choose_access_path(reader, wanted)[2], exact=True)
     fitting, looked_at = 0, 0
-    for each in _scan_best_index(reader, wanted, sql.build_matching_node_count_query, {"limit": max_scanned + 1}):
+    for each in _scan_best_index(reader, wanted, sql.build_matching_node_count_sql, {"limit": max_scanned + 1}):
         fit, looked = each.fetchone()
         fitting, looked_at = fitting + fit, looked_at + looked
         if looked_at > max_scanned:
@@ -264,13 +269,13 @@ class NodeTypeAndTagCounts(msgspec.Struct, frozen=True):
     tags: list[TagFrequency]
 
 
-class NodeCatalog(ConcurrentDatabase):
-    """Open the SQLite catalog of one store's nodes: ids in order, and counts by type and tag."""
+class NodeCatalog(ConcurrentSqliteDatabase):
+    """SQLite catalog of one store's nodes: ids in order, and counts by type and tag."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. A damaged file or one of another format is replaced by an empty one."""
         self.path = path
-        super().__init__(open_database(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
+        super().__init__(open_sqlite_database(path, sql.CATALOG_PRAGMAS + sql.CATALOG_SCHEMA, sql.CATALOG_FORMAT), path)
         self._has_any_extras = True
         self.has_attributes = attribute_index.has_current_attribute_index(self._writer)
 
@@ -368,15 +373,15 @@ class NodeCatalog(ConcurrentDatabase):
             attribute_index.build_attribute_index(transaction, rows)
         self.has_attributes = True
 
-    def read_ended_position(self) -> EndedStatesPosition:
+    def read_ended_position(self) -> LastIndexedEndedState:
         """Return the history position up to which ended states are indexed."""
         with self._writing, self._writer as transaction:
             return attribute_index.read_ended_states_position(transaction)
 
-    def index_ended_states(self, states: Iterable[EndedNodeState], place: EndedStatesPosition) -> None:
+    def index_ended_states(self, states: Iterable[EndedNodeState], place: LastIndexedEndedState) -> None:
         """Index the attributes of ended states up to ``place``."""
         with self._writing, self._writer as transaction:
-            attribute_index.index_ended_states(transaction, states, place)
+            attribute_index.index_ended_node_state_attributes(transaction, states, place)
 
     def find_ended_nodes_with(self, wanted: Sequence[AttributeCondition], at: int) -> list[str]:
         """Return the nodes whose state as of commit ``at`` has ended and had all the given attributes.

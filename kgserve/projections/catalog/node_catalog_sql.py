@@ -126,7 +126,7 @@ def build_matching_node_ids_query(source: str, wanted: NodeFilter) -> str:
     return f"SELECT id FROM {table} AS here WHERE {first}{_conditions(wanted, source)} LIMIT :limit"
 
 
-def build_matching_node_count_query(source: str, wanted: NodeFilter) -> str:
+def build_matching_node_count_sql(source: str, wanted: NodeFilter) -> str:
     """Return a query for the numbers of matching and scanned nodes; ``source`` as in `build_node_id_page_query`."""
     table, first = _FILTER_TABLES[source]
     looked_at = f"SELECT {_conditions(wanted, source)} AS fits FROM {table} AS here WHERE {first}1 LIMIT :limit"

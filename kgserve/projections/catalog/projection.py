@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from kgserve.errors import Unavailable
 from kgserve.projections.base import ProjectionEraseRequest
-from kgserve.projections.catalog.attribute_index import EndedNodeState, EndedStatesPosition
+from kgserve.projections.catalog.attribute_index import EndedNodeState, LastIndexedEndedState
 from kgserve.projections.catalog.node_catalog import NodeCatalog
-from kgserve.projections.history.reader import EndedStateReadPosition, read_ended_states
+from kgserve.projections.history.reader import EndedStateReadPosition, read_ended_node_states
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
@@ -100,12 +100,12 @@ class NodeCatalogProjection(OnDemandProjection[NodeCatalog]):
         with self._lock:
             place = self.ask(lambda catalog, _: catalog.read_ended_position())
             # Outside `ask`, because damage to the history file is not damage to the catalog.
-            found = read_ended_states(
+            found = read_ended_node_states(
                 self._layout.history, EndedStateReadPosition(place.last, place.id), PAST_ATTRIBUTES_BATCH_STATES
             )
             if found is None:
                 return False
-            reached = EndedStatesPosition(found.place.last, found.place.id, found.oldest)
+            reached = LastIndexedEndedState(found.place.last, found.place.id, found.oldest)
             if reached != place:
                 self.ask(lambda catalog, _: catalog.index_ended_states(map(_ended, found.states), reached))
             return found.more

@@ -24,8 +24,8 @@ from kgserve.platform.durable_files import write_file_atomically
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections, StorePoolFollowedByProjections
 from kgserve.projections.connectors.sinks import ConfiguredSink
-from kgserve.projections.schedule import FOLLOWER_CLOSE_TIMEOUT_SECONDS, ProjectionThread
 from kgserve.projections.text_index_base import collapse_changes
+from kgserve.projections.update_scheduler import FOLLOWER_CLOSE_TIMEOUT_SECONDS, ProjectionThread
 from kgserve.projections.workers import StoreProjectionWorker
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, NodeRow

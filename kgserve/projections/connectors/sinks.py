@@ -16,10 +16,10 @@ import msgspec
 import structlog
 
 from kgserve.errors import InvalidInput, Unavailable
-from kgserve.platform.http_client import HttpClientConnection, HttpResponseHead
+from kgserve.platform.http_client import HttpResponseHead, OutboundHttpConnection
 from kgserve.platform.settings import Settings
 from kgserve.platform.version import __version__
-from kgserve.syncing import BatchSyncer, SyncBatch, VectorSyncer, VectorToBatchSyncerAdapter
+from kgserve.syncing import BatchSyncer, SyncBatch, VectorSyncer, VectorSyncerAsBatchSyncer
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class ConfiguredSink(NamedTuple):
 def load_configured_sinks(
     settings: Settings, given: Mapping[str, SinkImplementation] | None = None
 ) -> list[ConfiguredSink]:
-    """Return all configured sinks. Raises InvalidInput for an invalid name or configuration."""
+    """Return the sinks: webhook, named entry points, and ``given``. Raises InvalidInput for an invalid one."""
     named = dict.fromkeys(each.strip() for each in settings.syncers.split(",") if each.strip())
     for name in (*named, *(given or ())):
         if name == WEBHOOK_SINK_NAME or not _SINK_NAME_PATTERN.fullmatch(name):
@@ -98,7 +98,7 @@ def _as_batch_syncer(name: str, syncer: SinkImplementation) -> BatchSyncer:
     if isinstance(syncer, BatchSyncer):
         return syncer
     if isinstance(syncer, VectorSyncer):  # pyright: ignore[reportUnnecessaryIsInstance] - others give it
-        return VectorToBatchSyncerAdapter(syncer)
+        return VectorSyncerAsBatchSyncer(syncer)
     raise InvalidInput(f"the syncer {name!r} must have either `sync`, or `add_content` and `delete_content`")
 
 
@@ -133,7 +133,7 @@ class WebhookSink:
         self._origin, self._path, self.host = _parse_url(url)
         self._secret = secret
         self._seconds = seconds
-        self._connection: HttpClientConnection | None = None
+        self._connection: OutboundHttpConnection | None = None
 
     def sync(self, batch: SyncBatch, unwanted: Callable[[], bool]) -> None:
         """Post a batch.
@@ -186,12 +186,12 @@ class WebhookSink:
             if not whole:
                 self.close()
 
-    def _open(self) -> HttpClientConnection:
+    def _open(self) -> OutboundHttpConnection:
         if self._connection is not None and not self._connection.is_idle:
             self.close()
         if self._connection is None:
             timeout = min(WEBHOOK_CONNECT_TIMEOUT_SECONDS, self._seconds)
-            self._connection = HttpClientConnection(self._origin, timeout, ssl.create_default_context)
+            self._connection = OutboundHttpConnection(self._origin, timeout, ssl.create_default_context)
         return self._connection
 
 

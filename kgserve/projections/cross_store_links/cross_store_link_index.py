@@ -16,16 +16,16 @@ import msgspec
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.sqlite_files import (
-    open_database,
+    open_sqlite_database,
     select_rows_by_in_list,
     select_rows_by_values_join,
     store_sqlite_checksum,
     vacuum_database,
 )
 from kgserve.projections.cross_store_links import cross_store_link_sql as sql
-from kgserve.storage.model.change_set import CrossStoreLinksState
+from kgserve.storage.model.change_set import CrossStoreLinksCountAndDigest
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
-from kgserve.storage.model.store_rows_digest import checksum_63bit, update_links_state
+from kgserve.storage.model.store_rows_digest import checksum_63bit, update_digest_for_link_changes
 
 _LINK_PAGE_ROWS = 5_000
 NO_LINK_LIMIT = (1 << 63) - 1
@@ -33,7 +33,7 @@ NO_LINK_LIMIT = (1 << 63) - 1
 
 
 class OutboundLinkCount(NamedTuple):
-    """Store that links lead into, and their number."""
+    """Number of links from a store into one other store."""
 
     store: str
     links: int
@@ -46,10 +46,10 @@ class CrossStoreLinkReader:
         self._connection = connection
 
     @property
-    def state(self) -> CrossStoreLinksState:
+    def state(self) -> CrossStoreLinksCountAndDigest:
         """Count and digest of all links."""
         [found] = self._connection.execute("SELECT count, digest FROM cursor")
-        return CrossStoreLinksState(*found)
+        return CrossStoreLinksCountAndDigest(*found)
 
     @property
     def last_change_sequence(self) -> int:
@@ -79,7 +79,9 @@ class CrossStoreLinkReader:
     def iterate_links(self) -> Iterator[list[CrossStoreLinkRow]]:
         """Yield all links in key order, in batches."""
         after = CrossStoreLinkKey("", ("", "", ""))
-        while rows := [*self._rows(sql.SELECT_LINKS_AFTER, {**encode_link_key(after), "limit": _LINK_PAGE_ROWS})]:
+        while rows := [
+            *self._rows(sql.SELECT_LINKS_AFTER, {**convert_link_key_to_columns(after), "limit": _LINK_PAGE_ROWS})
+        ]:
             yield rows
             after = rows[-1].key
 
@@ -118,7 +120,7 @@ class CrossStoreLinkIndex(CrossStoreLinkReader):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(open_database(path, sql.LINKS_SCHEMA, sql.LINKS_FORMAT))
+        super().__init__(open_sqlite_database(path, sql.LINKS_SCHEMA, sql.LINKS_FORMAT))
 
     @property
     def sequence(self) -> int:
@@ -131,11 +133,11 @@ class CrossStoreLinkIndex(CrossStoreLinkReader):
         put: Iterable[CrossStoreLinkRow],
         deleted: Iterable[CrossStoreLinkKey],
         sequence: int,
-        state: CrossStoreLinksState,
+        state: CrossStoreLinksCountAndDigest,
     ) -> None:
         """Apply the link changes of a commit and store the resulting state; readers see it immediately."""
         with self._connection as transaction:
-            transaction.executemany(sql.DELETE_LINK, map(encode_link_key, deleted))
+            transaction.executemany(sql.DELETE_LINK, map(convert_link_key_to_columns, deleted))
             transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, put))
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
@@ -146,12 +148,12 @@ class CrossStoreLinkIndex(CrossStoreLinkReader):
 
     def rebuild(self, links: Iterable[Sequence[CrossStoreLinkRow]], sequence: int) -> None:
         """Replace all links."""
-        state = CrossStoreLinksState()
+        state = CrossStoreLinksCountAndDigest()
         with self._connection as transaction:
             transaction.execute("DELETE FROM link")
             for some in links:
                 transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, some))
-                state = update_links_state(state, some, ())
+                state = update_digest_for_link_changes(state, some, ())
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def erase(self) -> None:
@@ -176,7 +178,7 @@ class CrossStoreLinkIndex(CrossStoreLinkReader):
             store_sqlite_checksum(self.path)
 
 
-class CrossStoreLinksPosition(NamedTuple):
+class CrossStoreLinksVersion(NamedTuple):
     """Position in a store's links: creation time of the store, and its last commit that changed links."""
 
     born: int
@@ -188,31 +190,31 @@ class InboundLinkTable:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = open_database(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
+        self._connection = open_sqlite_database(path, sql.INBOUND_SCHEMA, sql.INBOUND_FORMAT)
 
-    def seen(self) -> dict[str, CrossStoreLinksPosition]:
+    def seen(self) -> dict[str, CrossStoreLinksVersion]:
         """Return the indexed stores with their positions."""
         found = self._connection.execute("SELECT origin, born, changed FROM seen")
-        return {origin: CrossStoreLinksPosition(born, changed) for origin, born, changed in found}
+        return {origin: CrossStoreLinksVersion(born, changed) for origin, born, changed in found}
 
     def follow(
         self,
         origin: str,
         put: Iterable[CrossStoreLinkRow],
         deleted: Iterable[CrossStoreLinkKey],
-        seen: CrossStoreLinksPosition,
+        seen: CrossStoreLinksVersion,
     ) -> None:
         """Apply link changes of a store."""
         with self._connection as transaction:
             transaction.executemany(
-                sql.DELETE_INBOUND_LINK, ({"origin": origin, **encode_link_key(key)} for key in deleted)
+                sql.DELETE_INBOUND_LINK, ({"origin": origin, **convert_link_key_to_columns(key)} for key in deleted)
             )
             transaction.executemany(
                 sql.UPSERT_INBOUND_LINK, ({"origin": origin, **encode_link_row(row)} for row in put)
             )
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
-    def replace(self, origin: str, links: Iterable[Iterable[CrossStoreLinkRow]], seen: CrossStoreLinksPosition) -> None:
+    def replace(self, origin: str, links: Iterable[Iterable[CrossStoreLinkRow]], seen: CrossStoreLinksVersion) -> None:
         """Replace the links of a store."""
         with self._connection as transaction:
             transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
@@ -255,7 +257,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(CrossStoreLinkRow).decode
 
 
-def encode_link_key(key: CrossStoreLinkKey) -> dict[str, Any]:
+def convert_link_key_to_columns(key: CrossStoreLinkKey) -> dict[str, Any]:
     """Return a key as column values by name."""
     source, target, relation_type = key.edge
     return {"source": source, "relation_type": relation_type, "store": key.store, "target": target}
@@ -264,7 +266,7 @@ def encode_link_key(key: CrossStoreLinkKey) -> dict[str, Any]:
 def encode_link_row(row: CrossStoreLinkRow) -> dict[str, Any]:
     """Return a link row as column values by name, with its checksum."""
     content = _encode(row)
-    return {**encode_link_key(row.key), "row": content, "hash": checksum_63bit(content)}
+    return {**convert_link_key_to_columns(row.key), "row": content, "hash": checksum_63bit(content)}
 
 
 def decode_link_row(content: bytes, expected: int) -> CrossStoreLinkRow:

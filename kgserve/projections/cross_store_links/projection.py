@@ -18,9 +18,9 @@ from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_changes
 from kgserve.storage.journal.replay import read_store_links_as_of
-from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
-from kgserve.storage.model.store_rows_digest import update_links_state
+from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -92,15 +92,17 @@ class CrossStoreLinkProjection(OnDemandProjection[CrossStoreLinkIndex]):
         cut, state = self._find_links((), change.nodes_deleted)
         if not cut:
             return change
-        links = update_links_state(state, (), cut)
+        links = update_digest_for_link_changes(state, (), cut)
         return msgspec.structs.replace(change, links_deleted=sorted(row.key for row in cut), links=links)
 
     def _find_links(
         self, keys: Collection[CrossStoreLinkKey], sources: Collection[str]
-    ) -> tuple[list[CrossStoreLinkRow], CrossStoreLinksState]:
+    ) -> tuple[list[CrossStoreLinkRow], CrossStoreLinksCountAndDigest]:
         """Return the links with the given keys or sources, and the state of all links."""
 
-        def ask(links: CrossStoreLinkReader, _: RowsSnapshot) -> tuple[list[CrossStoreLinkRow], CrossStoreLinksState]:
+        def ask(
+            links: CrossStoreLinkReader, _: RowsSnapshot
+        ) -> tuple[list[CrossStoreLinkRow], CrossStoreLinksCountAndDigest]:
             state = links.state
             found = [*links.of(keys), *links.find_by_sources(sources)] if state.count else []
             return found, state
@@ -113,9 +115,9 @@ class CrossStoreLinkProjection(OnDemandProjection[CrossStoreLinkIndex]):
             if links is None:
                 return None
             try:
-                found, stated = CrossStoreLinksState(), links.state
+                found, stated = CrossStoreLinksCountAndDigest(), links.state
                 for some in links.iterate_links():
-                    found = update_links_state(found, some, ())
+                    found = update_digest_for_link_changes(found, some, ())
             except sqlite3.Error as error:
                 return str(error)
         return None if found == stated else str(stated)

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from kgserve.errors import EngineFailed, KgserveError, StorageFull, Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
-from kgserve.platform.metrics.telemetry import SlowOperationLog
+from kgserve.platform.metrics.app_metrics_and_request_context import SlowOperationLog
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
 from kgserve.platform.sqlite_files import remove_path
@@ -36,7 +36,7 @@ from kgserve.projections.cypher_engine.rebuild import rebuild_engine_file
 from kgserve.storage import store_folder_layout
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import EngineCleanCloseMarker, StoreLayout, require_disk_space_for_rebuild
@@ -195,22 +195,22 @@ class EngineFileProjection(Projection):
         return engine.private_memory_bytes if (engine := self._engine) is not None else 0
 
     @property
-    def width(self) -> ColumnSet:
+    def width(self) -> NodeEdgeColumnSet:
         """Column set of the engine in service."""
-        return ColumnSet.PLAIN if (engine := self._engine) is None else engine.width
+        return NodeEdgeColumnSet.PLAIN if (engine := self._engine) is None else engine.width
 
     def bytes(self) -> tuple[int, int]:
         """Return the sizes of the engine's file and log in bytes."""
         engine = self._engine
         path = engine.path if engine is not None else self.layout.engine
-        return files.file_size(path), files.file_size(store_folder_layout.wal_path(path))
+        return files.file_size(path), files.file_size(store_folder_layout.engine_wal_path(path))
 
     @contextmanager
     def reading(
         self,
         timeout: float | None = None,
         *,
-        width: ColumnSet = ColumnSet.PLAIN,
+        width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
         asked: bool = True,
         block: bool = True,
     ) -> Generator[EngineProcessSession]:
@@ -236,7 +236,9 @@ class EngineFileProjection(Projection):
                     break
             yield session
 
-    def _wait_until_caught_up(self, sequence: int, patience: float, width: ColumnSet, *, asked: bool) -> EngineHandle:
+    def _wait_until_caught_up(
+        self, sequence: int, patience: float, width: NodeEdgeColumnSet, *, asked: bool
+    ) -> EngineHandle:
         """Return the engine once it includes commit ``sequence``; another thread may be applying it."""
         if not self.commits.acquire(timeout=patience):
             raise Unavailable("the engine is still applying recent writes; try again shortly", retry_after=2)
@@ -367,23 +369,23 @@ class EngineFileProjection(Projection):
         """Rebuild the engine from the journal and put it in service; statements wait for it."""
         self.failed = reason
         self._retire()
-        self._rebuild_and_replace(reason, ColumnSet.PLAIN)
+        self._rebuild_and_replace(reason, NodeEdgeColumnSet.PLAIN)
         self.rebuilds += 1
         self.failed = None
 
-    def _widen(self, reason: str, width: ColumnSet) -> EngineHandle:
+    def _widen(self, reason: str, width: NodeEdgeColumnSet) -> EngineHandle:
         """Rebuild the engine with the columns of ``width``. Raises StorageFull if the disk has no room for it."""
         require_disk_space_for_rebuild(self.layout.root, sum(self.bytes()))
         log.info("columns_for_extras", store=self.layout.name, width=width.name.lower())
         return self._rebuild_and_replace(reason, width)
 
-    def _rebuild_and_replace(self, reason: str, width: ColumnSet) -> EngineHandle:
+    def _rebuild_and_replace(self, reason: str, width: NodeEdgeColumnSet) -> EngineHandle:
         engine = self.build_from_journal(self.next_path(), reason, width)
         self.replace(engine)
         self.state = engine.state
         return engine
 
-    def build_from_journal(self, path: Path, reason: str, width: ColumnSet) -> EngineHandle:
+    def build_from_journal(self, path: Path, reason: str, width: NodeEdgeColumnSet) -> EngineHandle:
         """Build a file from the journal, and return it open.
 
         Raises StorageFull, Unavailable, JournalDamaged or EngineFailed.
@@ -491,8 +493,8 @@ class EngineFileProjection(Projection):
         home = self.layout.engine
         if engine.path != home:
             files.delete_engine_file(home)
-            if (engine_log := store_folder_layout.wal_path(engine.path)).exists():
-                engine_log.rename(store_folder_layout.wal_path(home))
+            if (engine_log := store_folder_layout.engine_wal_path(engine.path)).exists():
+                engine_log.rename(store_folder_layout.engine_wal_path(home))
             engine.path.rename(home)
         self.layout.mark_engine(self.state, engine_name_and_version(self.options.engine))
 
@@ -547,7 +549,7 @@ class EngineFileProjection(Projection):
             remove_path(path)
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.build_from_journal(self.layout.engine, reason, ColumnSet.PLAIN)
+        engine = self.build_from_journal(self.layout.engine, reason, NodeEdgeColumnSet.PLAIN)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._put_in_service(engine, "rebuilt" if reason else "a new file")

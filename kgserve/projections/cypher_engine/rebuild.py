@@ -14,7 +14,7 @@ import structlog
 from kgserve.errors import EngineFailed
 from kgserve.projections.cypher_engine.engine.engine_handle import EngineHandle, EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
-from kgserve.projections.cypher_engine.engine.protocol import ApplyChangeRequest
+from kgserve.projections.cypher_engine.engine.protocol import ApplyNetChangeRequest
 from kgserve.storage.current_rows_rebuild import (
     MAX_KEPT_SNAPSHOTS,
     complete_and_publish_snapshot,
@@ -27,7 +27,7 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_store_links_as_of
 from kgserve.storage.model.change_set import NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.store_rows_digest import digest_and_count_rows
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
@@ -35,7 +35,7 @@ from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
-InlineRows: TypeAlias = tuple[ApplyChangeRequest, StoreState]
+InlineRows: TypeAlias = tuple[ApplyNetChangeRequest, StoreState]
 MAX_INLINE_REBUILD_ROWS = 2_000
 MAX_INLINE_REBUILD_BYTES = 4 << 20
 """Limits up to which an engine file is built from rows in memory, without Parquet files."""
@@ -51,7 +51,7 @@ def rebuild_engine_file(
     path: Path,
     reason: str,
     *,
-    width: ColumnSet = ColumnSet.PLAIN,
+    width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
 ) -> EngineHandle:
     """Build and open an engine file at ``path`` from the current rows.
 
@@ -75,7 +75,7 @@ def rebuild_engine_file(
         engine = build_engine_file(path, *few, options, width)
     else:
         engine = _rebuild_from_files(layout, journal, current_rows, options, path, width)
-    if width is ColumnSet.LINKS and current_rows.rows().linked:
+    if width is NodeEdgeColumnSet.LINKS and current_rows.rows().linked:
         _add_links(engine, layout, journal)
     log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=seconds_since(started))
     return engine
@@ -99,7 +99,7 @@ def _rebuild_from_files(
     current_rows: CurrentRowsProjection,
     options: EngineOptions,
     path: Path,
-    width: ColumnSet,
+    width: NodeEdgeColumnSet,
 ) -> EngineHandle:
     rows = layout.scratch / f"of-{path.name}"
     folded = link_current_snapshot_rows(layout, current_rows.state, rows) or write_current_rows(
@@ -136,4 +136,4 @@ def read_current_rows_if_few(current_rows: CurrentRowsProjection) -> InlineRows 
         return None
     if digest_and_count_rows(nodes, edges) != (state.digest, state.nodes, state.edges):
         return None
-    return ApplyChangeRequest(None, nodes, [], [], [], edges, [], []), state
+    return ApplyNetChangeRequest(None, nodes, [], [], [], edges, [], []), state

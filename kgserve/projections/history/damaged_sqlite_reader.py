@@ -33,14 +33,14 @@ class SqlitePageCell(NamedTuple):
 
 
 class SqlitePageRow(NamedTuple):
-    """Row of a table or entry of an index, and the page that it is on."""
+    """Row of a table or entry of an index, read from a page of a possibly damaged file."""
 
     page: int
     rowid: int
     values: RecordValues
 
 
-class UnreadablePage(NamedTuple):
+class UnreadableSqlitePage(NamedTuple):
     """Unreadable or damaged page of a tree; rows after ``after`` may have been on it or below it."""
 
     page: int
@@ -68,7 +68,7 @@ class DatabasePages:
         rows = self.iterate_tree(1, lambda _: None)
         return {str(row.values[1]): row.values[3] for row in rows if len(row.values) == 5 and row.values[3]}  # noqa: PLR2004
 
-    def iterate_tree(self, root: int, unread: Callable[[UnreadablePage], object]) -> Iterator[SqlitePageRow]:
+    def iterate_tree(self, root: int, unread: Callable[[UnreadableSqlitePage], object]) -> Iterator[SqlitePageRow]:
         """Yield all rows of a table or entries of an index in order. Damaged pages are reported, and read."""
         yield from self._walk(root, 0, set(), unread)
 
@@ -98,7 +98,7 @@ class DatabasePages:
                 yield cell
 
     def _walk(
-        self, number: int, after: int, path: set[int], unread: Callable[[UnreadablePage], object]
+        self, number: int, after: int, path: set[int], unread: Callable[[UnreadableSqlitePage], object]
     ) -> Iterator[SqlitePageRow]:
         page, start = self.page(number), _header_offset(number)
         whole = len(page) == HISTORY_PAGE_BYTES and page[start] in {
@@ -108,7 +108,7 @@ class DatabasePages:
             INDEX_INTERIOR,
         }
         if not whole or number in self.damaged:
-            unread(UnreadablePage(number, after))
+            unread(UnreadableSqlitePage(number, after))
         if not whole or number in path or len(path) > _MAX_BTREE_DEPTH:
             return
         for cell in self.cells(number):

@@ -35,7 +35,7 @@ _READ_BATCH_PAGES = 1024
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
-class PageChecksumHeader(msgspec.Struct, frozen=True):
+class PageChecksumFileHeader(msgspec.Struct, frozen=True):
     """Header of a page checksum file: last applied and oldest commit, number of pages, and root pages."""
 
     sequence: int
@@ -86,7 +86,7 @@ class PageChecksumFile:
         """Current number of pages in the file, rounded up."""
         return -(-os.fstat(self._file).st_size // HISTORY_PAGE_BYTES)
 
-    def sealed(self) -> PageChecksumHeader | None:
+    def sealed(self) -> PageChecksumFileHeader | None:
         """Return the description in the seal; None if the seal is missing or damaged."""
         return read_page_checksum_header(self._target)
 
@@ -94,7 +94,7 @@ class PageChecksumFile:
         """Delete the seal."""
         self.path.unlink(missing_ok=True)
 
-    def seal(self, sealed: PageChecksumHeader, changed: Iterable[int] | None) -> None:
+    def seal(self, sealed: PageChecksumFileHeader, changed: Iterable[int] | None) -> None:
         """Record the checksums of the changed pages, of all if None. Durable when it returns. Raises OSError."""
         known = range(1, sealed.pages + 1)
         pages = known if changed is None else sorted(page for page in changed if page in known)
@@ -107,12 +107,12 @@ class PageChecksumFile:
         finally:
             os.close(seal)
 
-    def faults(self, sealed: PageChecksumHeader, first: int, last: int) -> list[int]:
+    def faults(self, sealed: PageChecksumFileHeader, first: int, last: int) -> list[int]:
         """Return the pages in a range that do not match their checksums, without those in the log."""
         found = list(self._mismatches(first, min(last, sealed.pages)))
         return found and sorted({*found} - self.pages_in_log())
 
-    def pages_with_damaged_checksum(self, sealed: PageChecksumHeader) -> list[int]:
+    def pages_with_damaged_checksum(self, sealed: PageChecksumFileHeader) -> list[int]:
         """Return the pages whose checksums are damaged."""
         with _open_seal(self.path) as seal:
             blocks = range(-(-sealed.pages // _HASHES_PER_BLOCK))
@@ -177,12 +177,12 @@ def page_checksum_path(path: Path) -> Path:
     return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
-def read_page_checksum_header(path: Path) -> PageChecksumHeader | None:
+def read_page_checksum_header(path: Path) -> PageChecksumFileHeader | None:
     """Return the header of a history file's page checksums; None if they are missing or damaged."""
     try:
         with _open_seal(page_checksum_path(path)) as seal:
             content = None if seal is None else _content(seal, 0)
-        return None if content is None else decode_json(content.rstrip(b"\0"), PageChecksumHeader)
+        return None if content is None else decode_json(content.rstrip(b"\0"), PageChecksumFileHeader)
     except (IsADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -209,7 +209,7 @@ def find_unused_damaged_file_path(path: Path) -> Path:
 
 
 def read_wal_frames(log: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the valid frames of a log: page, pages of the file if the frame ends a commit (else 0), and header."""
+    """Yield the valid frames of a SQLite WAL: page number, file size in pages if a commit ends (else 0), header."""
     with suppress(FileNotFoundError), log.open("rb") as file:
         header = file.read(_WAL_HEADER)
         while len(frame := file.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[16:24]:

@@ -25,7 +25,7 @@ from kgserve.projections.history.history_sql import (
     SELECT_ENDED_NODES,
     SELECT_EXTENT,
 )
-from kgserve.projections.history.row_state_history import RowStateInterval, parse_row_state
+from kgserve.projections.history.row_state_history import RowStateInterval, decode_history_row_state
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
 
 _SELECT_HISTORY_CURSOR = "SELECT sequence, time FROM cursor JOIN moment USING (sequence)"
@@ -105,12 +105,12 @@ class HistoryCurrentRows:
         return (row for state in states if (row := self._link(*state)) is not None)
 
     def _node(self, content: bytes | None, checksum: int, *key: Any) -> NodeRow | None:
-        if (row := row_format.unpack_node(content, checksum, *key)) is None:
+        if (row := row_format.unpack_history_node(content, checksum, *key)) is None:
             self.lost_nodes.add(key[0])
         return row
 
     def _edge(self, content: bytes | None, checksum: int, *key: Any) -> EdgeRow | None:
-        if (row := row_format.unpack_edge(content, checksum, *key)) is None:
+        if (row := row_format.unpack_history_edge(content, checksum, *key)) is None:
             self.lost_edges.add((key[0], key[1], key[2]))
         return row
 
@@ -140,7 +140,7 @@ class EndedStateReadPosition(msgspec.Struct, frozen=True, order=True):
     id: str = ""
 
 
-class EndedStateBatch(msgspec.Struct, frozen=True):
+class EndedNodeStateBatch(msgspec.Struct, frozen=True):
     """Batch of ended states, up to a position.
 
     ``sequence`` is the last commit whose ended states have all been read, and ``seen`` the last commit in the history.
@@ -155,7 +155,7 @@ class EndedStateBatch(msgspec.Struct, frozen=True):
     more: bool
 
 
-def read_ended_states(path: Path, place: EndedStateReadPosition, limit: int) -> EndedStateBatch | None:
+def read_ended_node_states(path: Path, place: EndedStateReadPosition, limit: int) -> EndedNodeStateBatch | None:
     """Return the next ended states, at most ``limit`` and about 16 MiB; None if there is no history to read.
 
     Raises sqlite3.DatabaseError if the file is damaged, or locked by its owner for too long.
@@ -172,10 +172,10 @@ def read_ended_states(path: Path, place: EndedStateReadPosition, limit: int) -> 
         states, more = _read_batch(connection.execute(SELECT_ENDED_NODES, values), limit)
     if not more:
         place = max(place, EndedStateReadPosition(seen + 1))
-        return EndedStateBatch(states, place, place.last - 1, seen, oldest, more)
+        return EndedNodeStateBatch(states, place, place.last - 1, seen, oldest, more)
     # The commit of the last state may have ended more states.
     place = EndedStateReadPosition(states[-1].last or 0, states[-1].row.id)
-    return EndedStateBatch(states, place, place.last - 1, seen, oldest, more)
+    return EndedNodeStateBatch(states, place, place.last - 1, seen, oldest, more)
 
 
 def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowStateInterval[NodeRow]], bool]:
@@ -183,7 +183,7 @@ def _read_batch(rows: Iterable[tuple[Any, ...]], limit: int) -> tuple[list[RowSt
     states: list[RowStateInterval[NodeRow]] = []
     size = 0
     for row in rows:
-        states.append(parse_row_state(row_format.unpack_node, *row))
+        states.append(decode_history_row_state(row_format.unpack_history_node, *row))
         size += len(states[-1].row.content)
         if size >= ENDED_STATES_BATCH_BYTES:
             return states, True

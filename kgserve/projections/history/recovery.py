@@ -18,17 +18,17 @@ from kgserve.projections.history import row_format
 from kgserve.projections.history.page_checksums import (
     PAGE_HASHES_SUFFIX,
     PageChecksumFile,
-    PageChecksumHeader,
+    PageChecksumFileHeader,
     find_unused_damaged_file_path,
     page_checksum_path,
     read_page_checksum_header,
 )
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history.salvage import (
-    MissingCommitRange,
+    MissingHistoryCommitRange,
     SalvagedHistory,
     merge_history_gaps,
-    read_intact_content,
+    salvage_intact_history_content,
 )
 
 log = structlog.get_logger()
@@ -36,8 +36,8 @@ log = structlog.get_logger()
 _LOG_SUFFIXES = ("-wal", "-shm")
 _REPLACEMENT_SUFFIX = ".new"
 _KEYS_BY_TABLE = {
-    "node": (row_format.unpack_node, sql.NODE_KEY_COLUMNS),
-    "edge": (row_format.unpack_edge, sql.EDGE_KEY_COLUMNS),
+    "node": (row_format.unpack_history_node, sql.NODE_KEY_COLUMNS),
+    "edge": (row_format.unpack_history_edge, sql.EDGE_KEY_COLUMNS),
     "link": (row_format.unpack_link, sql.LINK_KEY_COLUMNS),
 }
 
@@ -46,7 +46,7 @@ class HistoryFault(msgspec.Struct, frozen=True):
     """Damage of a history file: a description, and the file's last seal."""
 
     reason: str
-    sealed: PageChecksumHeader | None
+    sealed: PageChecksumFileHeader | None
     is_older_copy: bool = False
     """True if all rows are intact and only the last commits are missing."""
 
@@ -58,7 +58,7 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
     sqlite3.DatabaseError and OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fault = find_history_fault(path)
+    fault = find_history_file_damage(path)
     if fault is None:
         history = HistoryFile(path)
         if not page_checksum_path(path).exists():
@@ -89,7 +89,7 @@ def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[
     return HistoryFile(path), f"{fault.reason}; " + (f"missing: {', '.join(gaps)}" if gaps else "nothing is missing")
 
 
-def find_history_fault(path: Path) -> HistoryFault | None:
+def find_history_file_damage(path: Path) -> HistoryFault | None:
     """Return the damage of a file that is not open; None if it is intact, or if no history was ever created.
 
     Every page is compared with its checksum. Where checksums are missing or belong to another state of the file, as
@@ -114,7 +114,7 @@ def find_history_fault(path: Path) -> HistoryFault | None:
     return _fault_of_pages(path, sealed, faults)
 
 
-def _fault_of_pages(path: Path, sealed: PageChecksumHeader, faults: list[int]) -> HistoryFault | None:
+def _fault_of_pages(path: Path, sealed: PageChecksumFileHeader, faults: list[int]) -> HistoryFault | None:
     """Return the damage of a file with mismatching pages or a damaged seal; None if all rows are intact."""
     reason = find_history_row_fault(path)
     seen = _last_sequence(path)
@@ -135,7 +135,7 @@ def _open_resealed(path: Path) -> HistoryFile:
     return history
 
 
-def _describe_older_copy(path: Path, seen: int, sealed: PageChecksumHeader) -> str:
+def _describe_older_copy(path: Path, seen: int, sealed: PageChecksumFileHeader) -> str:
     return f"{path.name} is an older copy: it ends at sequence {seen}, its checksums at sequence {sealed.sequence}"
 
 
@@ -160,7 +160,7 @@ def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     if not path.exists():
         path.touch(0o600)
     with closing(PageChecksumFile(path)) as seal:
-        found = read_intact_content(path, seal, seal.sealed())
+        found = salvage_intact_history_content(path, seal, seal.sealed())
     new = path.with_name(path.name + _REPLACEMENT_SUFFIX)
     for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))):
         each.unlink(missing_ok=True)
@@ -199,12 +199,12 @@ def remove_history(path: Path) -> None:
         each.unlink(missing_ok=True)
 
 
-def read_history_gaps(path: Path) -> list[MissingCommitRange]:
-    """Return the gaps of an otherwise intact file, which may be open. Raises sqlite3.Error."""
+def read_history_gaps(path: Path) -> list[MissingHistoryCommitRange]:
+    """Return the gaps recorded in an intact history file, which may be open. Raises sqlite3.Error."""
     with _reading(path) as connection:
         if not connection.execute(sql.SELECT_HAS_GAP_TABLE).fetchone()[0]:
             return []
-        return merge_history_gaps(MissingCommitRange(*found) for found in connection.execute(sql.SELECT_GAPS))
+        return merge_history_gaps(MissingHistoryCommitRange(*found) for found in connection.execute(sql.SELECT_GAPS))
 
 
 def read_commit_times_after(path: Path, time: int) -> list[int]:
@@ -217,7 +217,7 @@ def _reading(path: Path) -> closing[sqlite3.Connection]:
     return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
 
 
-def describe_history_gap(gap: MissingCommitRange) -> str:
+def describe_history_gap(gap: MissingHistoryCommitRange) -> str:
     """Return a readable description of a gap."""
     until = "now" if gap.last is None else str(gap.last)
     return f"{gap.table}s from sequence {gap.first} to {until}"

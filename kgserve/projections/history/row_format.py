@@ -78,7 +78,7 @@ _decode_plain_edge = msgpack_decoder(EdgeRow).decode
 _decode_plain_link = msgpack_decoder(CrossStoreLinkRow).decode
 
 
-def pack_node(row: NodeRow) -> PackedRow:
+def pack_history_node(row: NodeRow) -> PackedRow:
     """Return a node in storage format, without its id, type and version."""
     # As a tuple: making the Struct takes as long as encoding it.
     lasted = row.updated_at - row.created_at
@@ -86,8 +86,8 @@ def pack_node(row: NodeRow) -> PackedRow:
     return _with_checksum(_compressed(packed), (row.id, row.type, row.version))
 
 
-def pack_edge(row: EdgeRow) -> PackedRow:
-    """Return an edge in storage format, without its key and version."""
+def pack_history_edge(row: EdgeRow) -> PackedRow:
+    """Return an edge as stored in a history file, without its key and version."""
     key = (row.source, row.target, row.relation_type, row.version)
     attributes = row.attributes
     # Zero is left out, because the cache would not distinguish it from its negative.
@@ -99,13 +99,13 @@ def pack_edge(row: EdgeRow) -> PackedRow:
 
 
 def pack_link(row: CrossStoreLinkRow) -> PackedRow:
-    """Return a link in storage format, without its store and the key and version of its edge."""
+    """Return a link as stored in a history file, without its store and the key and version of its edge."""
     edge = row.edge
     content = _edge_content(edge.weight, edge.attributes, edge.sequence, edge.extras)
     return _plain(row) if content is None else _with_checksum(content, (*edge.key, edge.version, row.store))
 
 
-def unpack_node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
+def unpack_history_node(content: bytes | None, expected: int, *key: Any) -> NodeRow | None:
     """Return the node in storage format whose ``key`` columns are id, type and version; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
@@ -119,7 +119,7 @@ def unpack_node(content: bytes | None, expected: int, *key: Any) -> NodeRow | No
     return NodeRow(node_id, type_, *texts, version, found.sequence, created, updated, found.extras)
 
 
-def unpack_edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | None:
+def unpack_history_edge(content: bytes | None, expected: int, *key: Any) -> EdgeRow | None:
     """Return the edge whose ``key`` columns are source, target, relation type and version; None on a mismatch."""
     if not _is_intact(content, expected, key):
         return None

@@ -23,21 +23,21 @@ from typing_extensions import override
 
 from kgserve.errors import Gone, Unavailable
 from kgserve.platform.gil_yield import iterate_yielding_gil
-from kgserve.platform.sqlite_files import ConcurrentDatabase, select_rows_by_in_list, vacuum_database
+from kgserve.platform.sqlite_files import ConcurrentSqliteDatabase, select_rows_by_in_list, vacuum_database
 from kgserve.projections.history import history_sql as sql
 from kgserve.projections.history import row_format
-from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader, read_wal_frames
+from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumFileHeader, read_wal_frames
 from kgserve.projections.history.salvage import (
-    MissingCommitRange,
+    MissingHistoryCommitRange,
     SalvagedHistory,
     insert_history_gaps,
     merge_history_gaps,
-    write_salvaged_content,
+    write_salvaged_history,
 )
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.store_rows_digest import checksum_63bit
-from kgserve.storage.model.write_batch import get_conflicting_head_versions
+from kgserve.storage.model.write_batch import get_conflicting_node_head_versions
 
 NO_SEQUENCE_LIMIT = (1 << 63) - 1
 HISTORY_LOCK_TIMEOUT_SECONDS = 5.0
@@ -62,7 +62,7 @@ class RowStateInterval(msgspec.Struct, Generic[Row], frozen=True):
     ended: int | None
 
 
-class CoAuthorEntry(msgspec.Struct, frozen=True):
+class ContentCoAuthorEntry(msgspec.Struct, frozen=True):
     """Additional author of the content of a ``version``, with the first commit and its time in microseconds."""
 
     version: int
@@ -71,7 +71,7 @@ class CoAuthorEntry(msgspec.Struct, frozen=True):
     time: int
 
 
-class HistoryFile(ConcurrentDatabase):
+class HistoryFile(ConcurrentSqliteDatabase):
     """SQLite file with the history of one store: every state that its rows have had."""
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class HistoryFile(ConcurrentDatabase):
         self._heads_changed, self._has_heads = 0, False
         self._refresh_heads()
         self._settled, self._oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
-        self._gaps: list[MissingCommitRange] = []
+        self._gaps: list[MissingHistoryCommitRange] = []
         self._load_gaps()
         if next(read_wal_frames(self._log), None) is not None:
             self._settled = 0
@@ -128,7 +128,7 @@ class HistoryFile(ConcurrentDatabase):
         return self._settled
 
     @property
-    def gaps(self) -> list[MissingCommitRange]:
+    def gaps(self) -> list[MissingHistoryCommitRange]:
         """Ranges of commits with missing states, lost with damaged pages; merged by table, without ids."""
         return self._gaps
 
@@ -138,7 +138,9 @@ class HistoryFile(ConcurrentDatabase):
         return any(gap.last is None for gap in self._gaps)
 
     def _load_gaps(self) -> None:
-        self._gaps = merge_history_gaps(MissingCommitRange(*found) for found in self._writer.execute(sql.SELECT_GAPS))
+        self._gaps = merge_history_gaps(
+            MissingHistoryCommitRange(*found) for found in self._writer.execute(sql.SELECT_GAPS)
+        )
 
     def _refresh_heads(self) -> None:
         self._heads_changed += 1
@@ -216,7 +218,7 @@ class HistoryFile(ConcurrentDatabase):
     def load_salvaged_content(self, salvaged: SalvagedHistory) -> None:
         """Write the intact content of a damaged file into this empty one."""
         with self._writing:
-            write_salvaged_content(salvaged, self._writer)
+            write_salvaged_history(salvaged, self._writer)
             _find_heads(self._writer)
             self._oldest = salvaged.oldest
             self._refresh_heads()
@@ -240,7 +242,7 @@ class HistoryFile(ConcurrentDatabase):
             if seen < sequence:
                 if seen + 1 < sequence:
                     insert_history_gaps(
-                        transaction, [MissingCommitRange(seen + 1, None, table) for table in sql.HISTORY_TABLES]
+                        transaction, [MissingHistoryCommitRange(seen + 1, None, table) for table in sql.HISTORY_TABLES]
                     )
                 transaction.execute("INSERT OR REPLACE INTO moment VALUES (?, ?)", (sequence, time))
                 transaction.execute("UPDATE cursor SET sequence = ?", (sequence,))
@@ -370,7 +372,7 @@ class HistoryFile(ConcurrentDatabase):
                 return False
             sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
             roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
-            self._seal.seal(PageChecksumHeader(sequence, oldest, self._seal.pages, roots), changed)
+            self._seal.seal(PageChecksumFileHeader(sequence, oldest, self._seal.pages, roots), changed)
             self._seal.record_checkpoint()
             self._settled = sequence
             self._truncate_log()
@@ -421,7 +423,7 @@ class HistoryFile(ConcurrentDatabase):
         """Return the known versions that nodes list as conflicting heads, by id and version."""
         return self._nodes(sql.SELECT_HEADS, {"limit": limit})
 
-    def co_authors_of(self, node_id: str, versions: range, limit: int) -> list[CoAuthorEntry]:
+    def co_authors_of(self, node_id: str, versions: range, limit: int) -> list[ContentCoAuthorEntry]:
         """Return the additional authors of some versions of a node, in the order of commits."""
         values = {"id": node_id, "least": versions.start, "most": versions.stop - 1, "limit": limit}
         return [_parse_co_author(node_id, *found) for found in self._read(sql.SELECT_CO_AUTHORS, values)]
@@ -509,11 +511,11 @@ class HistoryFile(ConcurrentDatabase):
     def edges_by_number_at(self, numbers: Sequence[int], at: int) -> list[RowStateInterval[EdgeRow]]:
         """Return the edge states with the given row numbers that were current as of a commit."""
         found = self._read_some(sql.SELECT_EDGES_BY_NUMBER_AT, numbers, at, at)
-        return self._require_kept(at, _as_states(row_format.unpack_edge, found))
+        return self._require_kept(at, _as_states(row_format.unpack_history_edge, found))
 
     def edges_by_number(self, numbers: Sequence[int]) -> list[RowStateInterval[EdgeRow]]:
         """Return the edge states with the given row numbers."""
-        return _as_states(row_format.unpack_edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
+        return _as_states(row_format.unpack_history_edge, self._read_some(sql.SELECT_EDGES_BY_NUMBER, numbers))
 
     def edge_lifetimes(self, numbers: Sequence[int]) -> Iterator[tuple[int, EdgeKey, int, int | None]]:
         """Yield row number, edge key, first and last commit of the edge states with the given row numbers."""
@@ -596,10 +598,10 @@ class HistoryFile(ConcurrentDatabase):
                 raise history_gap_error(f"the history of node {node_id!r}", first, None if last == before else last)
 
     def _nodes(self, query: str, values: dict[str, Any]) -> list[RowStateInterval[NodeRow]]:
-        return self._states(row_format.unpack_node, query, values)
+        return self._states(row_format.unpack_history_node, query, values)
 
     def _edges(self, query: str, values: dict[str, Any]) -> list[RowStateInterval[EdgeRow]]:
-        return self._states(row_format.unpack_edge, query, values)
+        return self._states(row_format.unpack_history_edge, query, values)
 
     def _links(self, query: str, values: dict[str, Any]) -> list[RowStateInterval[CrossStoreLinkRow]]:
         return self._states(row_format.unpack_link, query, values)
@@ -625,10 +627,10 @@ def has_complete_version_history(states: Sequence[RowStateInterval[NodeRow]], li
 
 
 def _as_states(unpack: Callable[..., Row | None], found: Iterable[tuple[Any, ...]]) -> list[RowStateInterval[Row]]:
-    return [parse_row_state(unpack, *each) for each in found]
+    return [decode_history_row_state(unpack, *each) for each in found]
 
 
-def parse_row_state(
+def decode_history_row_state(
     unpack: Callable[..., Row | None], content: bytes | None, expected: int, *rest: Any
 ) -> RowStateInterval[Row]:
     """Return the state in a result row. Raises sqlite3.DatabaseError if it does not match its checksum."""
@@ -642,7 +644,7 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
     """Apply a change set. Return whether the conflicting versions of any node changed."""
     at, time = change.sequence, change.time
     if change.said:
-        said = ((each.id, CoAuthorEntry(each.version, each.created_by, at, time)) for each in change.said)
+        said = ((each.id, ContentCoAuthorEntry(each.version, each.created_by, at, time)) for each in change.said)
         transaction.executemany(sql.INSERT_CO_AUTHOR, (_co_author_values(*each) for each in said))
     if not change.size:  # no state changed
         return False
@@ -657,7 +659,7 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
     transaction.executemany(sql.INSERT_EDGE_STATE, (_edge_values(row, at, time) for row in iterate_yielding_gil(edges)))
     transaction.executemany(
         sql.UPDATE_EDGE_ROW,
-        [_row_update_values(_key(row.key), row_format.pack_edge(row)) for row in change.edges_touched],
+        [_row_update_values(_key(row.key), row_format.pack_history_edge(row)) for row in change.edges_touched],
     )
     if change.links is not None:
         _apply_links(transaction, change)
@@ -666,7 +668,7 @@ def _apply_change_set(transaction: sqlite3.Connection, change: ChangeSet) -> boo
 
 
 def _update_heads(transaction: sqlite3.Connection, over: Iterable[str], rows: Iterable[NodeRow]) -> bool:
-    named = [(row.id, version) for row in rows for version in get_conflicting_head_versions(row)]
+    named = [(row.id, version) for row in rows for version in get_conflicting_node_head_versions(row)]
     if not named and not transaction.execute("SELECT EXISTS (SELECT * FROM head)").fetchone()[0]:
         return False
     gone = transaction.executemany(sql.DELETE_HEADS, ((node_id,) for node_id in over)).rowcount
@@ -699,11 +701,11 @@ def _key(key: EdgeKey) -> dict[str, Any]:
 
 
 def _node_values(row: NodeRow, at: int, time: int) -> tuple[Any, ...]:
-    return row.id, at, row.version, row.type, time, *row_format.pack_node(row)
+    return row.id, at, row.version, row.type, time, *row_format.pack_history_node(row)
 
 
 def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
-    return row.source, row.target, row.relation_type, at, row.version, time, *row_format.pack_edge(row)
+    return row.source, row.target, row.relation_type, at, row.version, time, *row_format.pack_history_edge(row)
 
 
 def _link_values(row: CrossStoreLinkRow, at: int, time: int) -> tuple[Any, ...]:
@@ -711,13 +713,13 @@ def _link_values(row: CrossStoreLinkRow, at: int, time: int) -> tuple[Any, ...]:
     return source, row.store, target, relation_type, at, row.edge.version, time, *row_format.pack_link(row)
 
 
-def _co_author_values(node_id: str, said: CoAuthorEntry) -> tuple[Any, ...]:
+def _co_author_values(node_id: str, said: ContentCoAuthorEntry) -> tuple[Any, ...]:
     values = (node_id, *msgspec.structs.astuple(said))
     return *values, checksum_63bit(_encode(values))
 
 
-def _parse_co_author(node_id: str, *found: Any) -> CoAuthorEntry:
-    said = CoAuthorEntry(*found[:-1])
+def _parse_co_author(node_id: str, *found: Any) -> ContentCoAuthorEntry:
+    said = ContentCoAuthorEntry(*found[:-1])
     if _co_author_values(node_id, said)[-1] != found[-1]:
         raise sqlite3.DatabaseError("an author entry does not match its checksum")
     return said
@@ -809,8 +811,8 @@ class _CurrentStateRestorer:
 
 _ADD = {"node": sql.INSERT_NODE_STATE, "edge": sql.INSERT_EDGE_STATE, "link": sql.INSERT_LINK_STATE}
 _UNPACK: dict[str, Callable[..., NodeRow | EdgeRow | CrossStoreLinkRow | None]] = {
-    "node": row_format.unpack_node,
-    "edge": row_format.unpack_edge,
+    "node": row_format.unpack_history_node,
+    "edge": row_format.unpack_history_edge,
     "link": row_format.unpack_link,
 }
 
@@ -823,13 +825,15 @@ def _key_of(row: NodeRow | EdgeRow | CrossStoreLinkRow) -> tuple[Any, ...]:
 
 def _packed(row: NodeRow | EdgeRow | CrossStoreLinkRow) -> row_format.PackedRow:
     if isinstance(row, NodeRow):
-        return row_format.pack_node(row)
-    return row_format.pack_edge(row) if isinstance(row, EdgeRow) else row_format.pack_link(row)
+        return row_format.pack_history_node(row)
+    return row_format.pack_history_edge(row) if isinstance(row, EdgeRow) else row_format.pack_link(row)
 
 
 def _find_heads(connection: sqlite3.Connection) -> None:
     found = connection.execute(sql.SELECT_POSSIBLE_HEADS)
-    rows = (row_format.unpack_node(*each) for each in found)
-    named = [(row.id, version) for row in rows if row is not None for version in get_conflicting_head_versions(row)]
+    rows = (row_format.unpack_history_node(*each) for each in found)
+    named = [
+        (row.id, version) for row in rows if row is not None for version in get_conflicting_node_head_versions(row)
+    ]
     with connection as transaction:
         transaction.executemany(sql.INSERT_HEAD, named)

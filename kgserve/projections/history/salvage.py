@@ -18,8 +18,13 @@ import msgspec
 
 from kgserve.projections.history import history_sql as sql
 from kgserve.projections.history import row_format
-from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, RecordValues, SqlitePageRow, UnreadablePage
-from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumHeader
+from kgserve.projections.history.damaged_sqlite_reader import (
+    DatabasePages,
+    RecordValues,
+    SqlitePageRow,
+    UnreadableSqlitePage,
+)
+from kgserve.projections.history.page_checksums import PageChecksumFile, PageChecksumFileHeader
 from kgserve.storage.model.store_rows_digest import checksum_63bit
 
 MAX_GAPS_WITH_ID = 10_000
@@ -27,7 +32,7 @@ MAX_GAPS_WITH_ID = 10_000
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class MissingCommitRange(msgspec.Struct, frozen=True, order=True):
+class MissingHistoryCommitRange(msgspec.Struct, frozen=True, order=True):
     """Range of commits with missing states, from ``first`` up to but excluding ``last``; None: up to the current state.
 
     ``table`` is the table that lacks a row, and ``id`` the node it belongs to; None for any.
@@ -40,14 +45,14 @@ class MissingCommitRange(msgspec.Struct, frozen=True, order=True):
 
 
 class SalvagedHistory(msgspec.Struct):
-    """Intact content of a file, as values of its tables."""
+    """Intact content of a damaged history file, as values of its tables."""
 
     sequence: int = 0
     oldest: int = 0
     rows: dict[str, list[RecordValues]] = {}
     moments: dict[int, int] = {}
     said: list[RecordValues] = []
-    gaps: list[MissingCommitRange] = []
+    gaps: list[MissingHistoryCommitRange] = []
     damaged_pages: int = 0
     missing: int = 0
 
@@ -70,9 +75,9 @@ class _Table(NamedTuple):
 
 
 _TABLES = {
-    "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), row_format.unpack_node, (("sqlite_autoindex_node_1", 1),)),
+    "node": _Table(9, 1, 2, 5, 6, (0, 4, 3), row_format.unpack_history_node, (("sqlite_autoindex_node_1", 1),)),
     "edge": _Table(
-        10, 3, 4, 6, 7, (0, 1, 2, 5), row_format.unpack_edge,
+        10, 3, 4, 6, 7, (0, 1, 2, 5), row_format.unpack_history_edge,
         (("sqlite_autoindex_edge_1", 3), ("edge_by_source", 2), ("edge_by_target", 1)),
     ),
     "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), row_format.unpack_link, (("sqlite_autoindex_link_1", 4),)),
@@ -80,14 +85,16 @@ _TABLES = {
 _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 
 
-def read_intact_content(path: Path, seal: PageChecksumFile, sealed: PageChecksumHeader | None) -> SalvagedHistory:
+def salvage_intact_history_content(
+    path: Path, seal: PageChecksumFile, sealed: PageChecksumFileHeader | None
+) -> SalvagedHistory:
     """Return all intact content of a file. Raises OSError."""
     damaged = frozenset(seal.faults(sealed, 1, sealed.pages)) if sealed else frozenset[int]()
     suspect = damaged | frozenset(seal.pages_with_damaged_checksum(sealed) if sealed else ())
     return _SalvageReader(DatabasePages(path, damaged), damaged, suspect, sealed).all()
 
 
-def write_salvaged_content(salvaged: SalvagedHistory, connection: sqlite3.Connection) -> None:
+def write_salvaged_history(salvaged: SalvagedHistory, connection: sqlite3.Connection) -> None:
     """Insert salvaged content into an empty history."""
     with connection as transaction:
         for name, rows in salvaged.rows.items():
@@ -99,7 +106,7 @@ def write_salvaged_content(salvaged: SalvagedHistory, connection: sqlite3.Connec
         transaction.execute("UPDATE cursor SET sequence = ?, oldest = ?", (salvaged.sequence, salvaged.oldest))
 
 
-def insert_history_gaps(transaction: sqlite3.Connection, gaps: Iterable[MissingCommitRange]) -> None:
+def insert_history_gaps(transaction: sqlite3.Connection, gaps: Iterable[MissingHistoryCommitRange]) -> None:
     """Record gaps, ranges of commits with missing states, in a history."""
     transaction.executemany(sql.INSERT_GAP, ((gap.first, gap.last, gap.table, gap.id) for gap in gaps))
 
@@ -108,7 +115,11 @@ class _SalvageReader:
     """Reader that salvages one file."""
 
     def __init__(
-        self, pages: DatabasePages, damaged: frozenset[int], suspect: frozenset[int], sealed: PageChecksumHeader | None
+        self,
+        pages: DatabasePages,
+        damaged: frozenset[int],
+        suspect: frozenset[int],
+        sealed: PageChecksumFileHeader | None,
     ) -> None:
         self._pages = pages
         self._damaged = damaged
@@ -231,9 +242,9 @@ class _SalvageReader:
             return moments.get(first) == started
         return first >= 0 and started <= self._earliest
 
-    def _gaps(self, name: str, table: _Table, kept: dict[int, SqlitePageRow]) -> list[MissingCommitRange]:
+    def _gaps(self, name: str, table: _Table, kept: dict[int, SqlitePageRow]) -> list[MissingHistoryCommitRange]:
         """Return the gaps of a table: by an intact index, or else from the first lost page on."""
-        unread = list[UnreadablePage]()
+        unread = list[UnreadableSqlitePage]()
         is_whole = name in self._roots and self._is_read(self._roots[name], kept, unread)
         if is_whole and self._sealed is not None:
             return []
@@ -241,16 +252,20 @@ class _SalvageReader:
             entries = self._entries(index)
             if entries is not None:
                 return self._gaps_from_index(name, table, place, entries, kept)
-        return [] if is_whole else [MissingCommitRange(self._first_incomplete_commit(table, kept, unread), None, name)]
+        return (
+            []
+            if is_whole
+            else [MissingHistoryCommitRange(self._first_incomplete_commit(table, kept, unread), None, name)]
+        )
 
-    def _is_read(self, root: int, kept: dict[int, SqlitePageRow], unread: list[UnreadablePage]) -> bool:
+    def _is_read(self, root: int, kept: dict[int, SqlitePageRow], unread: list[UnreadableSqlitePage]) -> bool:
         """Return whether all rows of a table were read and kept."""
         rows = {row.rowid for row in self._pages.iterate_tree(root, unread.append)}
         return not unread and rows <= kept.keys()
 
     def _entries(self, index: str) -> list[SqlitePageRow] | None:
         """Return the entries of an index, None unless it is completely readable."""
-        root, unread = self._roots.get(index), list[UnreadablePage]()
+        root, unread = self._roots.get(index), list[UnreadableSqlitePage]()
         if root is None:
             return None
         entries = [*self._pages.iterate_tree(root, unread.append)]
@@ -258,7 +273,7 @@ class _SalvageReader:
 
     def _gaps_from_index(
         self, name: str, table: _Table, place: int, entries: list[SqlitePageRow], kept: dict[int, SqlitePageRow]
-    ) -> list[MissingCommitRange]:
+    ) -> list[MissingHistoryCommitRange]:
         ends = self._ends(name, entries)
         keys = {row.values[: table.first + 1] for row in kept.values()}
 
@@ -269,7 +284,7 @@ class _SalvageReader:
             return row is not None and row.values[table.first] == entry.values[place]
 
         return [
-            MissingCommitRange(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
+            MissingHistoryCommitRange(entry.values[place], ends.get(entry.values[-1]), name, entry.values[0])
             for entry in entries
             if not is_kept(entry)
         ]
@@ -283,19 +298,19 @@ class _SalvageReader:
         return ends | {entry.values[2]: entry.values[0] for entry in known}
 
     def _first_incomplete_commit(
-        self, table: _Table, kept: dict[int, SqlitePageRow], unread: list[UnreadablePage]
+        self, table: _Table, kept: dict[int, SqlitePageRow], unread: list[UnreadableSqlitePage]
     ) -> int:
         """Return the first commit as of which a row may be missing: that of the last row before the lost pages."""
         after = min((each.after for each in unread), default=0)
         before = (row.values[table.first] for rowid, row in kept.items() if rowid <= after)
         return max(max(before, default=0), self._found.oldest)
 
-    def _earlier_gaps(self) -> Iterator[MissingCommitRange]:
+    def _earlier_gaps(self) -> Iterator[MissingHistoryCommitRange]:
         """Yield the gaps that the file already records, which an earlier salvage has left."""
         root = self._roots.get("gap")
         for row in self._pages.iterate_tree(root, lambda _: None) if root else ():
             if len(row.values) == 4:  # noqa: PLR2004
-                yield MissingCommitRange(*row.values)
+                yield MissingHistoryCommitRange(*row.values)
 
     def _co_authors(self) -> Iterator[RecordValues]:
         root = self._roots.get("said")
@@ -306,17 +321,17 @@ class _SalvageReader:
                 yield values
 
 
-def merge_history_gaps(gaps: Iterable[MissingCommitRange]) -> list[MissingCommitRange]:
+def merge_history_gaps(gaps: Iterable[MissingHistoryCommitRange]) -> list[MissingHistoryCommitRange]:
     """Return the fewest gaps that cover the same commits, by table, without ids."""
-    by_table: dict[str, list[MissingCommitRange]] = defaultdict(list)
+    by_table: dict[str, list[MissingHistoryCommitRange]] = defaultdict(list)
     for gap in sorted(gaps, key=lambda each: each.first):
         found = by_table[gap.table]
         before = found[-1] if found else None
         if before is not None and (before.last is None or gap.first <= before.last):
             last = None if before.last is None or gap.last is None else max(before.last, gap.last)
-            found[-1] = MissingCommitRange(before.first, last, gap.table)
+            found[-1] = MissingHistoryCommitRange(before.first, last, gap.table)
         else:
-            found.append(MissingCommitRange(gap.first, gap.last, gap.table))
+            found.append(MissingHistoryCommitRange(gap.first, gap.last, gap.table))
     return [gap for found in by_table.values() for gap in found]
 
 

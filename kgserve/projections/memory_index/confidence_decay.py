@@ -33,7 +33,7 @@ class ConfidenceAtTime(NamedTuple):
     since: int
 
 
-def latest_confidence(stored: ConfidenceAtTime, accessed: ConfidenceAtTime | None) -> ConfidenceAtTime:
+def get_later_confidence(stored: ConfidenceAtTime, accessed: ConfidenceAtTime | None) -> ConfidenceAtTime:
     """Return the stored confidence, or that of a later access."""
     return accessed if accessed is not None and accessed.since > stored.since else stored
 
@@ -116,7 +116,7 @@ def get_last_memory_confidence(row: NodeRow, access: MemoryAccessRecord | None) 
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is not a memory")
     stored = ConfidenceAtTime(extras.confidence, confidence_stated_at(row))
-    return latest_confidence(stored, None if access is None else ConfidenceAtTime(access.confidence, access.last))
+    return get_later_confidence(stored, None if access is None else ConfidenceAtTime(access.confidence, access.last))
 
 
 def confidence_stated_at(row: NodeRow) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
+from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
 from kgserve.projections.memory_index.confidence_decay import (
     MIN_DECAY_KEY,
@@ -16,12 +16,12 @@ from kgserve.projections.memory_index.confidence_decay import (
     compute_decay_sort_key,
     confidence_stated_at,
     decayed_confidence,
-    latest_confidence,
+    get_later_confidence,
 )
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 
 TALLY_MEMORY_TYPE, TALLY_MEMORY_TAG, TALLY_SOURCE, TALLY_LAYER, TALLY_DAY = "type", "tag", "source", "layer", "day"
 TALLY_TOTAL, TALLY_BOUNDED, TALLY_ENDED, TALLY_ENTITY_TYPE, TALLY_RELATION = (
@@ -62,7 +62,10 @@ class MemoryIndexRow(NamedTuple):
     def with_access(self, access: MemoryAccessRecord | None, half_lives: MemoryHalfLives) -> MemoryIndexRow:
         """Return the entry after an access, with the half-lives of a store."""
         used = ConfidenceAtTime(access.confidence, access.last) if access else None
-        worth, half = latest_confidence(ConfidenceAtTime(self.stated, self.stated_at), used), half_lives.of(self.type)
+        worth, half = (
+            get_later_confidence(ConfidenceAtTime(self.stated, self.stated_at), used),
+            half_lives.of(self.type),
+        )
         return self._replace(
             confidence=worth.confidence,
             since=worth.since,
@@ -109,7 +112,7 @@ class MemoryMetadata(NamedTuple):
         """Return the memory after an access that is not in the index yet."""
         if access is None:
             return self
-        worth = latest_confidence(
+        worth = get_later_confidence(
             ConfidenceAtTime(self.confidence, self.since), ConfidenceAtTime(access.confidence, access.last)
         )
         return self._replace(
@@ -137,7 +140,7 @@ def memory_metadata_from_row(row: NodeRow) -> MemoryMetadata:
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(is_live_memory(row)),
+        int(is_current_unwithdrawn_memory(row)),
         extras.valid_from,
         extras.valid_to,
     )
@@ -151,21 +154,21 @@ def build_memory_index_row(
     stated, since = extras.confidence or 0.0, confidence_stated_at(row)
     entry = MemoryIndexRow(
         *(row.id, row.type, row.created_at, row.updated_at, stated, since, stated, since, 0, 0, 0),
-        text_hash(row.content),
+        hash_normalized_text(row.content),
         fingerprint_wording(row.content),
         extras.layer,
         extras.source,
         extras.importance,
         extras.ended,
         extras.belongs_to,
-        int(is_live_memory(row)),
+        int(is_current_unwithdrawn_memory(row)),
         extras.valid_from,
         extras.valid_to,
     )
     return entry.with_access(access, half_lives)
 
 
-class AggregateChanges:
+class MemoryAggregateChanges:
     """Pending changes of the memory index's aggregates: counts, and sums of confidences."""
 
     def __init__(self) -> None:
@@ -201,12 +204,12 @@ def compute_confidence_epoch_term(half: int, key_: int, confidence: float) -> tu
 
 
 def get_decay_epoch_length(half: int) -> int:
-    """Return the number of keys that an epoch covers: one half-life, or 1/64 of the confidence range without decay."""
+    """Return the length of a decay epoch in keys: one half-life, or 1/64 of the confidence range without decay."""
     return half or _LASTING_EPOCH
 
 
-def sum_epoch_confidence_at(epoch: int, sum_: float, half: int, now: int) -> float:
-    """Return the sum of the confidences of an epoch at a moment."""
+def compute_decay_epoch_confidence_sum(epoch: int, sum_: float, half: int, now: int) -> float:
+    """Return the sum of an epoch's confidences, decayed to a moment."""
     return sum_ * 2.0 ** ((epoch * half - now) / half) if half else sum_
 
 

@@ -16,7 +16,12 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.sqlite_files import open_database, select_rows_by_in_list, store_sqlite_checksum, vacuum_database
+from kgserve.platform.sqlite_files import (
+    open_sqlite_database,
+    select_rows_by_in_list,
+    store_sqlite_checksum,
+    vacuum_database,
+)
 from kgserve.projections.memory_index import confidence_decay, hierarchy, query_planner
 from kgserve.projections.memory_index import memory_index_sql as sql
 from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
@@ -29,13 +34,13 @@ from kgserve.projections.memory_index.confidence_decay import (
 from kgserve.projections.memory_index.entries import (
     TALLY_ENTITY_TYPE,
     TALLY_TOTAL,
-    AggregateChanges,
+    MemoryAggregateChanges,
     MemoryIndexRow,
     MemoryMetadata,
     build_memory_index_row,
     compute_confidence_epoch_term,
+    compute_decay_epoch_confidence_sum,
     get_decay_epoch_length,
-    sum_epoch_confidence_at,
 )
 from kgserve.projections.memory_index.hierarchy import MemoryHierarchyWriter
 from kgserve.projections.memory_index.memory_index_reader import MemoryIndexReader
@@ -80,7 +85,7 @@ class MemoryIndexUpdate:
         self._run_many = transaction.executemany
         self._half_lives = half_lives
         self._edges_of = edges_of
-        self._aggregates = AggregateChanges()
+        self._aggregates = MemoryAggregateChanges()
         self._hierarchy = MemoryHierarchyWriter(transaction)
         self._roles: dict[str, _Role] = {}
 
@@ -295,7 +300,7 @@ class MemoryIndexUpdate:
 
     def _write_aggregates(self) -> None:
         """Write the pending aggregates."""
-        books, self._aggregates = self._aggregates, AggregateChanges()
+        books, self._aggregates = self._aggregates, MemoryAggregateChanges()
         counts = [(kind, name, count) for (kind, name), count in books.counts.items() if count]
         self._run_many(sql.UPSERT_MEMORY_TALLY, counts)
         self._run_many(sql.DELETE_EMPTY_MEMORY_TALLY, [(kind, name) for kind, name, count in counts if count < 0])
@@ -396,7 +401,7 @@ class DecayOrderPosition(NamedTuple):
 
 
 class MemoryIndexFile(MemoryIndexReader):
-    """Memory index of one store. For one thread at a time.
+    """SQLite file of the memory index of one store. For one thread at a time.
 
     A file that cannot be read or has another format is replaced by an empty one.
     """
@@ -410,7 +415,9 @@ class MemoryIndexFile(MemoryIndexReader):
             + sql.MEMORY_INDEX_SCHEMA
             + "".join(f"{each};" for each in sql.CREATE_MEMORY_INDEXES)
         )
-        super().__init__(open_database(path, script, sql.MEMORY_INDEX_FORMAT, cached_statements=_CACHED_STATEMENTS))
+        super().__init__(
+            open_sqlite_database(path, script, sql.MEMORY_INDEX_FORMAT, cached_statements=_CACHED_STATEMENTS)
+        )
 
     @property
     def sequence(self) -> int:
@@ -468,9 +475,9 @@ class MemoryIndexFile(MemoryIndexReader):
             for some in accesses:
                 transaction.executemany(sql.INSERT_ACCESS, [(a.id, a.count, a.last, a.confidence) for a in some])
             follower = MemoryIndexUpdate(transaction, self.half_lives, lambda _: ())
-            for rows in batched_rows(nodes):
+            for rows in iterate_row_batches(nodes):
                 follower.add_missing_rows(rows)
-            for rows in batched_rows(edges):
+            for rows in iterate_row_batches(edges):
                 follower.put_edges(rows)
             for statement in sql.CREATE_MEMORY_INDEXES:
                 transaction.execute(statement)
@@ -567,7 +574,7 @@ class MemoryIndexFile(MemoryIndexReader):
 
     def total(self) -> int:
         """Return the number of memories that have not ended."""
-        return query_planner.read_aggregate_count(self._connection, TALLY_TOTAL, "")
+        return query_planner.read_memory_tally(self._connection, TALLY_TOTAL, "")
 
     def tallies(self, kind: str, limit: int) -> list[tuple[str, int]]:
         """Return the counts of one kind, highest first."""
@@ -582,9 +589,9 @@ class MemoryIndexFile(MemoryIndexReader):
 
         These are relations older than another one of the child, and relations that close a cycle.
         """
-        return query_planner.read_aggregate_count(
+        return query_planner.read_memory_tally(
             self._connection, hierarchy.TALLY_SECOND_PARENT, ""
-        ), query_planner.read_aggregate_count(self._connection, hierarchy.TALLY_CYCLE, "")
+        ), query_planner.read_memory_tally(self._connection, hierarchy.TALLY_CYCLE, "")
 
     def by_name(self, kind: str) -> list[tuple[str, int]]:
         """Return the counts of one kind, by name."""
@@ -602,7 +609,7 @@ class MemoryIndexFile(MemoryIndexReader):
         for half, key, confidence in self._future_memories(now):
             epoch, term = compute_confidence_epoch_term(half, key, confidence)
             found += confidence - (
-                sum_epoch_confidence_at(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0
+                compute_decay_epoch_confidence_sum(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0
             )
         return max(found, 0.0)
 
@@ -634,7 +641,7 @@ class MemoryIndexFile(MemoryIndexReader):
         last = _epoch(half, now)
         # Memories set a hundred half-lives ago contribute nothing measurable.
         parts = self._run(sql.SELECT_FADING_SUMS, (half, last - 100 if half else 0, last))
-        return sum(sum_epoch_confidence_at(epoch, part, half, now) for epoch, part in parts)
+        return sum(compute_decay_epoch_confidence_sum(epoch, part, half, now) for epoch, part in parts)
 
     def _future_memories(self, now: int) -> Iterator[tuple[int, int, float]]:
         """Return half-life, key and confidence of the memories set later than now."""
@@ -652,7 +659,7 @@ def _text(half_lives: MemoryHalfLives) -> str:
     return msgspec.json.encode([half_lives.days, dict(sorted(half_lives.by_type.items()))]).decode()
 
 
-def batched_rows(rows: Iterable[_Row], size: int = _DEFAULT_SLICE_ROWS) -> Iterator[list[_Row]]:
+def iterate_row_batches(rows: Iterable[_Row], size: int = _DEFAULT_SLICE_ROWS) -> Iterator[list[_Row]]:
     """Yield rows in lists of a fixed size; the last may be shorter."""
     source = iter(rows)
     while some := list(islice(source, size)):

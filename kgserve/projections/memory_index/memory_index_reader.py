@@ -26,7 +26,7 @@ MAX_ENTITIES_PER_NAME = 1_000
 NameMatchKind = Literal["exact", "folded", "alias"]
 
 
-class NameMatch(NamedTuple):
+class NodeNameMatch(NamedTuple):
     """Node with a requested name, and how the name matched."""
 
     id: str
@@ -50,7 +50,7 @@ class EntityIdPage(NamedTuple):
     next: EntityPageStart | None
 
 
-class RelationFilter(NamedTuple):
+class EntityRelationFilter(NamedTuple):
     """Filter of relations between entities valid at ``now``; empty fields do not restrict."""
 
     now: int
@@ -123,10 +123,10 @@ class MemoryIndexReader(MemoryHierarchyQueries):
         """Return those of some folded names that any node has."""
         return {fold for (fold,) in select_rows_by_in_list(self._run, sql.SELECT_KNOWN_NAMES, [*folds])}
 
-    def nodes_named(self, name: str) -> list[NameMatch]:
+    def nodes_named(self, name: str) -> list[NodeNameMatch]:
         """Return the nodes with a name: exact matches first, then matches after folding, then aliases."""
         rows = self._run(sql.SELECT_ENTITIES_NAMED, (normalize_entity_name(name), MAX_ENTITIES_PER_NAME)).fetchall()
-        found = [NameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
+        found = [NodeNameMatch(row[0], row[1], row[2], _match(name, row[3], row[4]), bool(row[5])) for row in rows]
         found.sort(key=lambda each: _MATCHES.index(each.match))
         return list({each.id: each for each in reversed(found)}.values())[::-1]
 
@@ -166,7 +166,7 @@ class MemoryIndexReader(MemoryHierarchyQueries):
         names = {other[:_MAX_COMPARED_CHARS]: shown for other, shown in found}
         return [names[each] for each in get_close_matches(fold, names, 3)]
 
-    def relations(self, wanted: RelationFilter, after: EdgeKey | None, limit: int) -> RelationIdPage:
+    def relations(self, wanted: EntityRelationFilter, after: EdgeKey | None, limit: int) -> RelationIdPage:
         """Return relations between entities, in the order of an index that suits the filter.
 
         At most 20,000 relations are examined.
@@ -191,7 +191,7 @@ def _match(wanted: str, alias: int, name: str) -> NameMatchKind:
 
 
 def _ordered_queries(
-    reader: sqlite3.Connection, wanted: RelationFilter, after: EdgeKey | None
+    reader: sqlite3.Connection, wanted: EntityRelationFilter, after: EdgeKey | None
 ) -> Iterator[Iterable[_RelationRow]]:
     """Yield queries whose concatenated results are in order."""
     fits, values = _conditions(wanted)
@@ -213,7 +213,7 @@ def _ordered_queries(
         yield reader.execute(f"{what} WHERE {order} LIMIT :limit", values)
 
 
-def _conditions(wanted: RelationFilter) -> tuple[str, dict[str, Any]]:
+def _conditions(wanted: EntityRelationFilter) -> tuple[str, dict[str, Any]]:
     """Return the condition for a requested relation, and its values."""
     fits = ["weight >= :least", "(start IS NULL OR start <= :now)", "(stop IS NULL OR stop > :now)"]
     types = {f"type{at}": each for at, each in enumerate(wanted.types)}

@@ -18,7 +18,7 @@ import structlog
 from typing_extensions import override
 
 from kgserve.platform.nonblocking_reads import WouldBlock
-from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
+from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
 from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
@@ -31,8 +31,8 @@ from kgserve.projections.on_demand_projection import Found, OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import read_node_accesses_as_of
 from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, NetChange
-from kgserve.storage.model.entity_names import list_entity_names, normalize_entity_name
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.entity_names import list_entity_names_and_aliases, normalize_entity_name
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -148,10 +148,10 @@ class RecentCommits:
         self._bytes += by * commit.bytes
 
 
-def get_node_lookup_keys(node: NodeRow) -> set[_Key]:
+def get_text_hash_and_name_keys(node: NodeRow) -> set[_Key]:
     """Return the lookup keys of a node: hash and fingerprint of a memory's text, and its folded names."""
-    keys: set[_Key] = {normalize_entity_name(name) for name in list_entity_names(node)}
-    return keys | {text_hash(node.content), fingerprint_wording(node.content)} if node.is_memory else keys
+    keys: set[_Key] = {normalize_entity_name(name) for name in list_entity_names_and_aliases(node)}
+    return keys | {hash_normalized_text(node.content), fingerprint_wording(node.content)} if node.is_memory else keys
 
 
 def _ids_with_reset_accesses(change: ChangeSet) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _ids_with_reset_accesses(change: ChangeSet) -> Iterator[str]:
 
 def _keys(change: ChangeSet) -> Iterator[tuple[_Key, str]]:
     for node in (*change.nodes_created, *change.nodes_updated):
-        yield from ((key, node.id) for key in get_node_lookup_keys(node))
+        yield from ((key, node.id) for key in get_text_hash_and_name_keys(node))
 
 
 log = structlog.get_logger()
@@ -265,7 +265,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
     @override
     def erase(self, erasure: ProjectionEraseRequest) -> None:
         with self._lock:
-            if self._rows.rows().width is ColumnSet.MEMORY:
+            if self._rows.rows().width is NodeEdgeColumnSet.MEMORY:
                 super().erase(erasure)
             else:
                 self._discard()
@@ -293,7 +293,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
 
     @override
     def _caught_up(self, rows: RowsSnapshot) -> MemoryIndexFile:
-        if rows.width is not ColumnSet.MEMORY:
+        if rows.width is not NodeEdgeColumnSet.MEMORY:
             return self._empty()
         memories = super()._caught_up(rows)
         memories.set_half_lives(self._half_lives())

@@ -117,7 +117,7 @@ def select_memory_page(
     return MemoryIdPage(chosen, None)
 
 
-def log2_confidence(half: int, key: int, now: int) -> float:
+def compute_log2_confidence_from_decay_key(half: int, key: int, now: int) -> float:
     """Return the logarithm to base 2 of the effective confidence that a key represents."""
     if key <= MIN_DECAY_KEY:
         return _LOG2_OF_ZERO
@@ -131,7 +131,7 @@ def log2_confidence(half: int, key: int, now: int) -> float:
 
 
 def _key_of(log2: float, half: int, now: int) -> int:
-    """Return the approximate inverse of `log2_confidence`."""
+    """Return the approximate inverse of `compute_log2_confidence_from_decay_key`."""
     if log2 <= _LOG2_OF_ZERO:
         return MIN_DECAY_KEY
     found = now + log2 * half if half else MIN_UNDECAYING_KEY + 2.0 ** (52 + min(log2, 0.0))
@@ -209,10 +209,10 @@ def _active_values(wanted: MemoryFilter) -> tuple[int, ...]:
 
 
 def _has_bounded_memories(reader: sqlite3.Connection) -> bool:
-    return read_aggregate_count(reader, TALLY_BOUNDED, "") > 0
+    return read_memory_tally(reader, TALLY_BOUNDED, "") > 0
 
 
-def read_aggregate_count(reader: sqlite3.Connection, kind: str, name: str) -> int:
+def read_memory_tally(reader: sqlite3.Connection, kind: str, name: str) -> int:
     """Return the stored count of an aggregate, given its kind (such as "type" or "tag") and name."""
     found = reader.execute(sql.SELECT_MEMORY_TALLY, (kind, name)).fetchone()
     return found[0] if found else 0
@@ -234,7 +234,7 @@ def _choose_access_path(
 ) -> _AccessPath:
     """Return the access path with the fewest entries. Ended memories have no tallies, so index entries are counted."""
     paths = [
-        _AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", read_aggregate_count(reader, TALLY_TOTAL, ""))
+        _AccessPath("FROM memory AS m INDEXED BY memory_created WHERE", read_memory_tally(reader, TALLY_TOTAL, ""))
     ]
     if wanted.ended or wanted.includes_former_versions:
         paths = [_AccessPath(paths[0].source, _MAX_SORT_VALUE)]
@@ -246,13 +246,13 @@ def _choose_access_path(
             paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     else:
         paths += [
-            _AccessPath(_by_tag(at), read_aggregate_count(reader, TALLY_MEMORY_TAG, tag))
+            _AccessPath(_by_tag(at), read_memory_tally(reader, TALLY_MEMORY_TAG, tag))
             for at, tag in enumerate(wanted.tags)
         ]
         if wanted.source:
-            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, read_aggregate_count(reader, TALLY_SOURCE, wanted.source)))
+            paths.append(_AccessPath(_FROM_MEMORY_BY_SOURCE, read_memory_tally(reader, TALLY_SOURCE, wanted.source)))
         if wanted.types:
-            size = sum(read_aggregate_count(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
+            size = sum(read_memory_tally(reader, TALLY_MEMORY_TYPE, each) for each in set(wanted.types))
             paths.append(_AccessPath(_FROM_MEMORY_BY_TYPE, size))
     if wanted.among is not None:
         paths.append(_AccessPath(_FROM_MEMORY_BY_ID, len(wanted.among)))
@@ -375,9 +375,15 @@ class MemoryListOrder:
         place = self.place
         if self.column != "key" or place.is_start or half == place.half:
             return {"value": place.value, "id": place.id}
-        return {"value": _key_of(log2_confidence(place.half, place.value, self._now), half, self._now) + 4, "id": ""}
+        return {
+            "value": _key_of(
+                compute_log2_confidence_from_decay_key(place.half, place.value, self._now), half, self._now
+            )
+            + 4,
+            "id": "",
+        }
 
     def _rank(self, value: int, half: int, id_: str) -> tuple[float, str]:
         if self.column != "key":
             return value, id_
-        return (log2_confidence(half, value, self._now) if half >= 0 else 0.0), id_
+        return (compute_log2_confidence_from_decay_key(half, value, self._now) if half >= 0 else 0.0), id_

@@ -20,8 +20,8 @@ from kgserve.projections.token_vectors.token_vector_table import TokenRows, Toke
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.conversation_turns import NEXT_TURN_RELATION
 from kgserve.storage.model.store_settings import LateInteraction
+from kgserve.storage.rows.conversation_turn_lookup import find_conversation_turns_among, iterate_conversation_turn_ids
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.storage.rows.turns import find_conversation_turns_among, iterate_conversation_turn_ids
 
 NodeTexts = Callable[[RowsSnapshot, Sequence[str]], dict[str, str]]
 """Function that returns the texts of those of some nodes that have one."""

@@ -16,7 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.embedding.token_embeddings import FloatMatrix, TokenCodes, TokenProjection, TokenVectors, WordPieces
+from kgserve.embedding.token_embeddings import (
+    FloatMatrix,
+    TokenCodes,
+    TokenEmbeddingProjection,
+    TokenVectors,
+    WordPieces,
+)
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections import folder_manifest
 
@@ -51,7 +57,7 @@ class EncodedTokenVectors(NamedTuple):
 class TokenVectorTable:
     """Token vectors by node id. Any thread may read; one thread writes."""
 
-    def __init__(self, folder: Path, projection: TokenProjection) -> None:
+    def __init__(self, folder: Path, projection: TokenEmbeddingProjection) -> None:
         """Load the table saved for the same projection, or start empty; ``sequence`` is the commit it was saved at."""
         self.folder = folder
         self._projection = projection

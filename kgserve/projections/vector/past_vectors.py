@@ -24,9 +24,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.sqlite_files import ConcurrentDatabase, remove_path, select_rows_by_in_list, vacuum_database
-from kgserve.projections.filter_columns import FilterColumns, GrowableColumn
-from kgserve.projections.indexed_text import EntityFacets, EntitySearchFilter, IndexedText
+from kgserve.platform.sqlite_files import ConcurrentSqliteDatabase, remove_path, select_rows_by_in_list, vacuum_database
+from kgserve.projections.filter_columns import EntityFilterColumns, GrowableColumn
+from kgserve.projections.indexed_text import EntityFilterableFields, EntitySearchFilter, IndexedEntityText
 from kgserve.projections.vector.vector_index import VectorHit
 from kgserve.projections.vector.vector_rows import FloatMatrix, VectorFile, dot_products
 
@@ -63,10 +63,10 @@ _DELETE_UNUSED_VECTORS = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run
 Numbers = NDArray[np.int64]
 
 _encode = msgspec.msgpack.Encoder().encode
-_facets = msgpack_decoder(EntityFacets).decode
+_facets = msgpack_decoder(EntityFilterableFields).decode
 
 
-class PastTextVectorIndex(ConcurrentDatabase):
+class PastTextVectorIndex(ConcurrentSqliteDatabase):
     """Vectors of past texts. Any thread may search; one thread writes."""
 
     def __init__(self, folder: Path, dimensions: int, model: str) -> None:
@@ -83,7 +83,7 @@ class PastTextVectorIndex(ConcurrentDatabase):
     def __len__(self) -> int:
         return len(self._current[0])
 
-    def known(self, texts: Sequence[IndexedText]) -> set[str]:
+    def known(self, texts: Sequence[IndexedEntityText]) -> set[str]:
         """Return the meanings of the given texts that have a vector."""
         return {
             meaning
@@ -91,7 +91,9 @@ class PastTextVectorIndex(ConcurrentDatabase):
             if self._read("SELECT 1 FROM vector WHERE text = ?", (_text_key(meaning),))
         }
 
-    def write(self, texts: Sequence[IndexedText], vectors: dict[str, FloatMatrix], sequence: int, ended: int) -> None:
+    def write(
+        self, texts: Sequence[IndexedEntityText], vectors: dict[str, FloatMatrix], sequence: int, ended: int
+    ) -> None:
         """Add past texts with the vectors of their meanings, and delete those that ended by commit ``ended``.
 
         Atomic and idempotent. Raises OSError if the disk is full.
@@ -273,7 +275,7 @@ class PastTextRow(msgspec.Struct, frozen=True):
     last: int
     type: str
     vector: int
-    facets: EntityFacets | None
+    facets: EntityFilterableFields | None
 
 
 class PastTextColumns:
@@ -284,7 +286,7 @@ class PastTextColumns:
 
     def __init__(self, texts: Iterable[PastTextRow] = ()) -> None:
         self._lock = threading.Lock()
-        self._columns = FilterColumns()
+        self._columns = EntityFilterColumns()
         self._number, self._until, self._vector = (
             GrowableColumn(np.int64),
             GrowableColumn(np.int64),
@@ -380,7 +382,7 @@ def _values(past: PastTextRow) -> tuple[Any, ...]:
     return *values, _text_checksum(values)
 
 
-def _put_text(transaction: sqlite3.Connection, text: IndexedText) -> PastTextRow | None:
+def _put_text(transaction: sqlite3.Connection, text: IndexedEntityText) -> PastTextRow | None:
     """Add a past text, or extend the preceding identical one; return None if it is already stored."""
     key = _text_key(text.meaning)
     place = int(transaction.execute("SELECT place FROM vector WHERE text = ?", (key,)).fetchone()[0])
@@ -417,7 +419,7 @@ def _is_same_content(one: PastTextRow, other: PastTextRow) -> bool:
     return content(one) == content(other)
 
 
-def _packed(facets: EntityFacets | None) -> bytes | None:
+def _packed(facets: EntityFilterableFields | None) -> bytes | None:
     return None if facets is None else _encode(facets.packed)
 
 
@@ -436,6 +438,6 @@ def _vector_checksum(key: bytes, row: FloatMatrix) -> int:
     return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
 
 
-def delete_past_vectors(folder: Path) -> None:
+def delete_past_vectors_folder(folder: Path) -> None:
     """Delete a folder of past vectors."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.readers_writer_lock import ReadersWriterLock
 from kgserve.projections import folder_manifest
-from kgserve.projections.filter_columns import FilterColumns, Mask, build_label_mask
-from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntityFacets, EntitySearchFilter
+from kgserve.projections.filter_columns import EntityFilterColumns, Mask, build_mask_from_index_labels
+from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntityFilterableFields, EntitySearchFilter
 from kgserve.projections.vector.binary_vector_codes import BinaryVectorCodes
 from kgserve.projections.vector.vector_rows import SCATTERED_READ_COST, FloatMatrix, VectorRows, dot_products
 
@@ -81,7 +81,7 @@ class _EntityTable(msgspec.Struct):
     ids: list[str]
     types: list[str]
     since: list[int]
-    facets: dict[int, EntityFacets] = msgspec.field(name="marks")
+    facets: dict[int, EntityFilterableFields] = msgspec.field(name="marks")
 
 
 class VectorIndex:
@@ -109,7 +109,7 @@ class VectorIndex:
         self._lock = ReadersWriterLock()
         self._ids: list[str] = []
         self._labels: dict[str, int] = {}
-        self._columns = FilterColumns()
+        self._columns = EntityFilterColumns()
         self._rows = VectorRows(folder.parent, dimensions)
         self._graph: Any = None
         # Codes of all rows while there is a graph.
@@ -137,7 +137,7 @@ class VectorIndex:
         types: Sequence[str],
         vectors: FloatMatrix,
         since: Sequence[int] | None = None,
-        facets: Sequence[EntityFacets | None] = (),
+        facets: Sequence[EntityFilterableFields | None] = (),
     ) -> None:
         """Add entities or replace their vectors, which are rows of unit length.
 
@@ -167,7 +167,7 @@ class VectorIndex:
         self._model = self._model if model is None else model
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock.write():
-            self._ids, self._labels, self._columns = [], {}, FilterColumns()
+            self._ids, self._labels, self._columns = [], {}, EntityFilterColumns()
             self._rows = VectorRows(self._folder.parent, self._dimensions)
             self._graph, self._codes = None, BinaryVectorCodes(self._dimensions)
         self.sequence, self.fresh = 0, True
@@ -261,7 +261,7 @@ class VectorIndex:
         types: Sequence[str],
         vectors: FloatMatrix,
         since: Sequence[int],
-        facets: Sequence[EntityFacets | None],
+        facets: Sequence[EntityFilterableFields | None],
     ) -> None:
         first = len(self._ids)
         self._rows.append(vectors)
@@ -325,13 +325,15 @@ class VectorIndex:
                 return self._hits(labels[found], similarities[found])
             wanted *= _OVERFETCH_GROWTH
         candidates = self._codes.nearest(query, max(_CODE_OVERFETCH * limit, _MIN_CODE_CANDIDATES), passing)
-        return self._exact(query, limit, build_label_mask(candidates, len(passing)))
+        return self._exact(query, limit, build_mask_from_index_labels(candidates, len(passing)))
 
     def _passing(self, only: EntitySearchFilter) -> Mask:
         passing = self._columns.passing(only, self._ids)
         if only.ids is not None:
             known = self._labels
-            passing &= build_label_mask([known[node_id] for node_id in only.ids if node_id in known], len(passing))
+            passing &= build_mask_from_index_labels(
+                [known[node_id] for node_id in only.ids if node_id in known], len(passing)
+            )
         return passing
 
     def _approximate(self, query: NDArray[np.float32], limit: int) -> list[VectorHit]:
@@ -363,7 +365,7 @@ class VectorIndex:
             return
         labels = np.array(sorted(self._labels.values()), np.intp)
         ids, types = [self._ids[label] for label in labels], self._columns.types
-        columns, facets = FilterColumns(), self._columns.facets()
+        columns, facets = EntityFilterColumns(), self._columns.facets()
         columns.add(
             [types[label] for label in labels],
             self._columns.changed_since[labels],

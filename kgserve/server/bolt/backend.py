@@ -111,7 +111,7 @@ class StatementRequest(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanRequest = ""
 
 
-class TransactionRequest(msgspec.Struct, frozen=True, kw_only=True):
+class BeginTransactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Explicit transaction to begin; the fields are those of `StatementRequest`.
 
     ``timeout`` limits the whole transaction.
@@ -164,7 +164,7 @@ class StatementSummary(msgspec.Struct, frozen=True, kw_only=True):
     profile: ExecutionPlanOperator | None = None
 
 
-class ExplainedStatement(msgspec.Struct, frozen=True, kw_only=True):
+class StatementExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to EXPLAIN: the columns that a statement would have, its type, and its plan."""
 
     columns: tuple[str, ...]
@@ -262,9 +262,9 @@ class BoltBackend(ABC):
         """Check and start an auto-commit statement. It may be executed here or by the iterator of the rows."""
 
     @abstractmethod
-    def explain(self, request: StatementRequest) -> ExplainedStatement:
+    def explain(self, request: StatementRequest) -> StatementExplanation:
         """Describe how a statement would run. Raises InvalidInput."""
 
     @abstractmethod
-    def begin(self, request: TransactionRequest) -> BoltTransaction:
+    def begin(self, request: BeginTransactionRequest) -> BoltTransaction:
         """Begin an explicit transaction."""

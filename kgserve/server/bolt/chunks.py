@@ -17,7 +17,7 @@ _SMALL_CHUNKS = 64
 _MEAN_CHUNK_BYTES = 64
 
 
-class ByteReader(Protocol):
+class ConnectionByteReader(Protocol):
     """Receiving half of a connection."""
 
     async def readexactly(self, n: int) -> bytes:
@@ -25,7 +25,7 @@ class ByteReader(Protocol):
         ...
 
 
-class ByteWriter(Protocol):
+class ConnectionByteWriter(Protocol):
     """Sending half of a connection."""
 
     def write(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ def frame_bolt_message(message: bytes | bytearray) -> bytes:
     return b"".join(len(chunk).to_bytes(2) + chunk for chunk in chunks) + _END
 
 
-async def read_bolt_message(reader: ByteReader, max_bytes: int) -> bytes:
+async def read_bolt_message(reader: ConnectionByteReader, max_bytes: int) -> bytes:
     """Return the next message. Raises ProtocolViolation, and asyncio.IncompleteReadError at the end of the stream."""
     for _ in range(MAX_KEEP_ALIVES):
         size = int.from_bytes(await reader.readexactly(2))
@@ -59,7 +59,7 @@ async def read_bolt_message(reader: ByteReader, max_bytes: int) -> bytes:
     raise ProtocolViolation(f"more than {MAX_KEEP_ALIVES} empty chunks came without a message")
 
 
-async def _read_chunks(reader: ByteReader, size: int, max_bytes: int) -> bytes:
+async def _read_chunks(reader: ConnectionByteReader, size: int, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     total = 0
     while size:

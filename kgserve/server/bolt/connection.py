@@ -18,15 +18,15 @@ import structlog
 
 from kgserve.errors import KgserveError
 from kgserve.server.bolt.backend import BoltBackend
-from kgserve.server.bolt.chunks import ByteReader, ByteWriter, read_bolt_message
+from kgserve.server.bolt.chunks import ConnectionByteReader, ConnectionByteWriter, read_bolt_message
 from kgserve.server.bolt.handshake import HTTP_GET, MAGIC, ProtocolVersion, negotiate_version
 from kgserve.server.bolt.messages import BoltRequestType, decode_bolt_request, peek_request_type
 from kgserve.server.bolt.packstream import ProtocolViolation
 from kgserve.server.bolt.session import (
     BoltConnectionAddresses,
     BoltSession,
-    CloseAfterFailureResponse,
     ConnectionCloseRequired,
+    ConnectionCloseRequiredAfterFailure,
     ConnectionLost,
 )
 from kgserve.server.bolt.websocket import WebSocketFrameWriter, accept_websocket
@@ -64,7 +64,7 @@ class BoltLimits(msgspec.Struct, frozen=True, kw_only=True):
     websocket_origins: frozenset[str] = frozenset()
 
 
-class MessageInbox:
+class BoltMessageInbox:
     """Messages that were read and not yet carried out. Writers wait while it is full."""
 
     def __init__(self, max_bytes: int, max_messages: int) -> None:
@@ -133,10 +133,10 @@ class BoltConnection:
         self._executor = executor
         self._streams = streams
         self._transport = streams[1].transport
-        self._reader: ByteReader = streams[0]
-        self._writer: ByteWriter = streams[1]
+        self._reader: ConnectionByteReader = streams[0]
+        self._writer: ConnectionByteWriter = streams[1]
         self._origin = origin
-        self._inbox = MessageInbox(limits.pending_bytes, limits.pending_messages)
+        self._inbox = BoltMessageInbox(limits.pending_bytes, limits.pending_messages)
         self._session: BoltSession | None = None
         self._call: asyncio.Future[object] | None = None
         self._is_processing = False
@@ -146,7 +146,7 @@ class BoltConnection:
         """Serve the client until the connection ends. Raises nothing."""
         try:
             await self._serve()
-        except CloseAfterFailureResponse:
+        except ConnectionCloseRequiredAfterFailure:
             await self._linger()
         except (ConnectionCloseRequired, ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             pass

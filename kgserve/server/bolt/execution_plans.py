@@ -12,7 +12,7 @@ from kgserve.cypher.interpreter.statement_plan import StatementPlanStep
 from kgserve.server.bolt.backend import (
     BoltResult,
     ExecutionPlanOperator,
-    ExplainedStatement,
+    StatementExplanation,
     StatementSummary,
     StatementType,
 )
@@ -23,7 +23,7 @@ _NANOSECONDS = 1_000_000_000
 class ExplainResult(BoltResult):
     """Result of EXPLAIN: no rows, and a plan."""
 
-    def __init__(self, explained: ExplainedStatement) -> None:
+    def __init__(self, explained: StatementExplanation) -> None:
         self.columns = explained.columns
         self._summary = StatementSummary(type=explained.type, plan=explained.plan)
 

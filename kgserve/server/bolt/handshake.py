@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from kgserve.server.bolt.chunks import ByteReader, ByteWriter
+from kgserve.server.bolt.chunks import ConnectionByteReader, ConnectionByteWriter
 from kgserve.server.bolt.packstream import ProtocolViolation
 
 ProtocolVersion: TypeAlias = tuple[int, int]
@@ -34,7 +34,9 @@ _HTTP_RESPONSE = (
 )
 
 
-async def negotiate_version(magic: bytes, reader: ByteReader, writer: ByteWriter) -> ProtocolVersion:
+async def negotiate_version(
+    magic: bytes, reader: ConnectionByteReader, writer: ConnectionByteWriter
+) -> ProtocolVersion:
     """Agree on a version with the client, whose first four bytes are ``magic``.
 
     Raises ProtocolViolation if the client speaks another protocol or has no version that is supported; HTTP clients
@@ -48,7 +50,7 @@ async def negotiate_version(magic: bytes, reader: ByteReader, writer: ByteWriter
     for proposal in proposals:
         if proposal == MANIFEST:
             return await _offer_manifest(reader, writer)
-        version = choose_version(proposal)
+        version = choose_bolt_version(proposal)
         if version is not None:
             writer.write(bytes((0, 0, version[1], version[0])))
             return version
@@ -56,7 +58,7 @@ async def negotiate_version(magic: bytes, reader: ByteReader, writer: ByteWriter
     raise ProtocolViolation("the client and the server have no version of Bolt in common")
 
 
-def choose_version(proposal: bytes) -> ProtocolVersion | None:
+def choose_bolt_version(proposal: bytes) -> ProtocolVersion | None:
     """Return the highest version that a proposal covers and the server supports, or None."""
     _, span, minor, major = proposal
     for known, highest, below in SUPPORTED_RANGES:
@@ -66,7 +68,7 @@ def choose_version(proposal: bytes) -> ProtocolVersion | None:
     return None
 
 
-async def _offer_manifest(reader: ByteReader, writer: ByteWriter) -> ProtocolVersion:
+async def _offer_manifest(reader: ConnectionByteReader, writer: ConnectionByteWriter) -> ProtocolVersion:
     offers = b"".join(bytes((0, below, highest, major)) for major, highest, below in SUPPORTED_RANGES)
     writer.write(MANIFEST + _encode_varint(len(SUPPORTED_RANGES)) + offers + _encode_varint(0))
     await writer.drain()
@@ -76,7 +78,7 @@ async def _offer_manifest(reader: ByteReader, writer: ByteWriter) -> ProtocolVer
             break
     else:
         raise ProtocolViolation("the capabilities of the handshake are too long")
-    if choice[:2] != b"\x00\x00" or choose_version(choice) is None:
+    if choice[:2] != b"\x00\x00" or choose_bolt_version(choice) is None:
         raise ProtocolViolation("the client chose a version of Bolt that was not offered")
     return choice[3], choice[2]
 

@@ -22,7 +22,7 @@ _FIELDS_MASK = 0x0F
 
 
 class BoltRequestType(IntEnum):
-    """Request of a client, by tag."""
+    """Type of a Bolt request message, by its tag."""
 
     HELLO = 0x01
     GOODBYE = 0x02
@@ -96,7 +96,7 @@ def decode_bolt_request(data: bytes, build_structure: StructureBuilder = return_
 _KIND_NAMES = {dict: "map", list: "list", str: "string", int: "number"}
 
 
-class RequestOptions:
+class BoltMessageOptions:
     """Options in a map of a message; each method raises InvalidInput for a value of the wrong type."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class EncodedRecordBatch(msgspec.Struct, frozen=True):
     is_last: bool
 
 
-class ResultStream:
+class BoltResultStream:
     """Result of one statement with a read-ahead of one row, so that the end is known with the last row."""
 
     def __init__(

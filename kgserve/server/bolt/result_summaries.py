@@ -9,7 +9,7 @@ import msgspec
 from kgserve.errors import InvalidInput
 from kgserve.server.bolt.backend import ExecutionPlanOperator, StatementNotification, StatementSummary
 from kgserve.server.bolt.handshake import ProtocolVersion
-from kgserve.server.bolt.messages import RequestOptions
+from kgserve.server.bolt.messages import BoltMessageOptions
 
 STATUSES_SINCE: ProtocolVersion = (5, 5)
 FILTERS_SINCE: ProtocolVersion = (5, 2)
@@ -29,7 +29,7 @@ class BoltNotificationFilter(msgspec.Struct, frozen=True):
     minimum_severity: str = "INFORMATION"
     disabled: frozenset[str] = frozenset()
 
-    def updated(self, options: RequestOptions, version: ProtocolVersion) -> BoltNotificationFilter:
+    def updated(self, options: BoltMessageOptions, version: ProtocolVersion) -> BoltNotificationFilter:
         """Return the filter with the settings of a message. Raises InvalidInput."""
         if version < FILTERS_SINCE:
             return self

@@ -23,13 +23,13 @@ from kgserve.server.bolt.admin_statements import (
 from kgserve.server.bolt.backend import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
+    BeginTransactionRequest,
     BoltBackend,
     BoltResult,
     BoltRoutingTable,
     BoltTransaction,
     InterruptionSignal,
     StatementRequest,
-    TransactionRequest,
 )
 from kgserve.server.bolt.chunks import frame_bolt_message
 from kgserve.server.bolt.execution_plans import ExplainResult
@@ -39,14 +39,14 @@ from kgserve.server.bolt.messages import (
     FAILURE_TAG,
     IGNORED_TAG,
     SUCCESS_TAG,
+    BoltMessageOptions,
     BoltRequestType,
     ClientMessage,
-    RequestOptions,
 )
 from kgserve.server.bolt.packstream import PackStreamStructure, ProtocolViolation
-from kgserve.server.bolt.result_stream import EncodedRecordBatch, ResultStream
+from kgserve.server.bolt.result_stream import BoltResultStream, EncodedRecordBatch
 from kgserve.server.bolt.result_summaries import BoltNotificationFilter, build_result_summary_metadata
-from kgserve.server.bolt.session_state import BoltMessageAdmission, SessionStateMachine
+from kgserve.server.bolt.session_state import BoltMessageDisposition, SessionStateMachine
 from kgserve.server.bolt.value_codec import UTC_SINCE, BoltValueCodec
 
 log = structlog.get_logger()
@@ -66,7 +66,7 @@ class ConnectionCloseRequired(Exception):
     """Signal that the connection must be closed."""
 
 
-class CloseAfterFailureResponse(ConnectionCloseRequired):
+class ConnectionCloseRequiredAfterFailure(ConnectionCloseRequired):
     """The connection must be closed after a failure that the client has yet to read."""
 
 
@@ -116,7 +116,7 @@ class BoltSession:
         self._transaction: BoltTransaction | None = None
         self._database = ""
         self._limits: dict[str, Any] = {}
-        self._streams: dict[int, ResultStream] = {}
+        self._streams: dict[int, BoltResultStream] = {}
         self._last_query = -1
         self._interruption = InterruptionSignal()
         self._unsent = b""
@@ -165,19 +165,19 @@ class BoltSession:
     async def handle(self, message: ClientMessage) -> None:
         """Carry out a message and answer it. Raises ConnectionCloseRequired."""
         match self._states.admit(message.type):
-            case BoltMessageAdmission.IGNORE:
+            case BoltMessageDisposition.IGNORE:
                 await self._send(IGNORED_TAG)
-            case BoltMessageAdmission.REFUSE:
+            case BoltMessageDisposition.REFUSE:
                 state = self._states.state.value
                 await self.refuse(ProtocolViolation(f"{message.type.name} is not allowed in the state {state}"))
-            case BoltMessageAdmission.PROCESS:
+            case BoltMessageDisposition.PROCESS:
                 await self._process(message)
 
     async def refuse(self, error: KgserveError) -> None:
-        """Answer a violation of the protocol. Always raises CloseAfterFailureResponse."""
+        """Answer a violation of the protocol. Always raises ConnectionCloseRequiredAfterFailure."""
         self._states.end()
         await self._send(FAILURE_TAG, build_failure_message_fields(error, self._version))
-        raise CloseAfterFailureResponse
+        raise ConnectionCloseRequiredAfterFailure
 
     async def expire(self, seconds: float) -> None:
         """Roll back what is open after ``seconds`` without a message; the next message fails."""
@@ -218,7 +218,7 @@ class BoltSession:
         is_executing = type_ in (BoltRequestType.PULL, BoltRequestType.DISCARD, BoltRequestType.COMMIT)
         await self._send(FAILURE_TAG, build_failure_message_fields(error, self._version, is_executing=is_executing))
         if has_ended:
-            raise CloseAfterFailureResponse
+            raise ConnectionCloseRequiredAfterFailure
 
     async def _send(self, tag: int, metadata: dict[str, Any] | None = None) -> None:
         structure = PackStreamStructure(tag, () if metadata is None else (metadata,))
@@ -228,7 +228,7 @@ class BoltSession:
     # Connection
 
     async def _hello(self, fields: dict[str, Any]) -> dict[str, Any]:
-        options = RequestOptions(fields)
+        options = BoltMessageOptions(fields)
         self._user_agent = options.text("user_agent")
         self._filter = self._filter.updated(options, self._version)
         answer: dict[str, Any] = {"server": SERVER_AGENT, "connection_id": self._origin.connection_id, "hints": {}}
@@ -240,10 +240,10 @@ class BoltSession:
         return answer
 
     async def _logon(self, fields: dict[str, Any]) -> dict[str, Any]:
-        await self._authenticate(RequestOptions(fields))
+        await self._authenticate(BoltMessageOptions(fields))
         return {}
 
-    async def _authenticate(self, options: RequestOptions) -> None:
+    async def _authenticate(self, options: BoltMessageOptions) -> None:
         request = AuthenticationRequest(
             scheme=options.text("scheme") or "none",
             principal=options.text("principal"),
@@ -266,10 +266,10 @@ class BoltSession:
         return {}
 
     async def _route(self, routing: dict[str, Any], _bookmarks: list[Any], extra: dict[str, Any]) -> dict[str, Any]:
-        options = RequestOptions(extra)
+        options = BoltMessageOptions(extra)
         _refuse_impersonation(options)
         caller = self._known_caller()
-        address = RequestOptions(routing).text("address") or self._origin.local
+        address = BoltMessageOptions(routing).text("address") or self._origin.local
 
         def route() -> tuple[str, BoltRoutingTable]:
             database = options.text("db") or self._backend.home_database(caller)
@@ -287,7 +287,7 @@ class BoltSession:
 
     async def _run(self, statement: str, parameters: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
-        options = RequestOptions(extra)
+        options = BoltMessageOptions(extra)
         limits: dict[str, Any] = {**self._limits, "timeout": None}
         if self._transaction is None:
             self._open(options)
@@ -314,7 +314,9 @@ class BoltSession:
 
         result = await self._channel.call(start)
         self._last_query += 1
-        self._streams[self._last_query] = ResultStream(result, self._codec.encoder, self._interruption, self._database)
+        self._streams[self._last_query] = BoltResultStream(
+            result, self._codec.encoder, self._interruption, self._database
+        )
         metadata: dict[str, Any] = {"fields": list(result.columns), "t_first": _milliseconds_since(started)}
         if self._transaction is not None:
             metadata["qid"] = self._last_query
@@ -334,7 +336,7 @@ class BoltSession:
         return self._backend.run(request) if self._transaction is None else self._transaction.run(request)
 
     async def _pull(self, fields: dict[str, Any]) -> dict[str, Any]:
-        query, stream, remaining = self._find_stream(RequestOptions(fields))
+        query, stream, remaining = self._find_stream(BoltMessageOptions(fields))
         started = time.monotonic()
         while True:
             batch, metadata = await self._channel.call(partial(self._pull_batch, stream, remaining))
@@ -346,13 +348,15 @@ class BoltSession:
             await self._channel.send(batch.data)
             self._interruption.check()
 
-    def _pull_batch(self, stream: ResultStream, limit: int | None) -> tuple[EncodedRecordBatch, dict[str, Any] | None]:
+    def _pull_batch(
+        self, stream: BoltResultStream, limit: int | None
+    ) -> tuple[EncodedRecordBatch, dict[str, Any] | None]:
         """Return the next records, and the metadata of the end if they are the last. Runs in a thread."""
         batch = stream.pull(limit)
         return batch, self._describe_end(stream) if batch.is_last else None
 
     async def _discard(self, fields: dict[str, Any]) -> dict[str, Any]:
-        query, stream, limit = self._find_stream(RequestOptions(fields))
+        query, stream, limit = self._find_stream(BoltMessageOptions(fields))
         started = time.monotonic()
 
         def discard() -> dict[str, Any] | None:
@@ -361,7 +365,7 @@ class BoltSession:
         metadata = await self._channel.call(discard)
         return {"has_more": True} if metadata is None else self._finish(query, metadata, started)
 
-    def _find_stream(self, options: RequestOptions) -> tuple[int, ResultStream, int | None]:
+    def _find_stream(self, options: BoltMessageOptions) -> tuple[int, BoltResultStream, int | None]:
         """Return the id of a result, the result, and the number of rows; None means all."""
         count = options.integer("n")
         if count is None or count < -1 or count == 0:
@@ -373,7 +377,7 @@ class BoltSession:
             raise RequestInvalidInState(f"there is no open result with the id {query}")
         return query, self._streams[query], None if count == -1 else count
 
-    def _describe_end(self, stream: ResultStream) -> dict[str, Any]:
+    def _describe_end(self, stream: BoltResultStream) -> dict[str, Any]:
         """Close a result that has ended and return its metadata. Runs in a thread."""
         summary = stream.summary()
         stream.close()
@@ -392,7 +396,7 @@ class BoltSession:
     # Transactions
 
     async def _begin(self, fields: dict[str, Any]) -> dict[str, Any]:
-        options = RequestOptions(fields)
+        options = BoltMessageOptions(fields)
         self._open(options)
         self._limits = limits = _read_limits(options)
         caller = self._known_caller()
@@ -402,7 +406,9 @@ class BoltSession:
             if self._database == SYSTEM_DATABASE:
                 return SystemDatabaseTransaction(self._backend)
             return self._backend.begin(
-                TransactionRequest(caller=caller, database=self._database, interruption=self._interruption, **limits)
+                BeginTransactionRequest(
+                    caller=caller, database=self._database, interruption=self._interruption, **limits
+                )
             )
 
         self._transaction = await self._channel.call(begin)
@@ -422,7 +428,7 @@ class BoltSession:
             raise RequestInvalidInState("no transaction is open")
         return transaction
 
-    def _open(self, options: RequestOptions) -> None:
+    def _open(self, options: BoltMessageOptions) -> None:
         """Prepare for a transaction, explicit or of one statement."""
         _refuse_impersonation(options)
         self._statement_filter = self._filter.updated(options, self._version)
@@ -451,12 +457,12 @@ class BoltSession:
                 log.error("bolt_release_failed", connection=self._origin.connection_id, exc_info=error)
 
 
-def _refuse_impersonation(options: RequestOptions) -> None:
+def _refuse_impersonation(options: BoltMessageOptions) -> None:
     if options.has("imp_user"):
         raise RequestInvalidInState("impersonation is not supported; log on as the other user")
 
 
-def _read_limits(options: RequestOptions) -> dict[str, Any]:
+def _read_limits(options: BoltMessageOptions) -> dict[str, Any]:
     """Return the fields that BEGIN and an auto-commit RUN have in common."""
     mode = options.text("mode") or "w"
     if mode not in ("r", "w"):

@@ -27,7 +27,7 @@ class BoltState(Enum):
     DEFUNCT = "DEFUNCT"
 
 
-class BoltMessageAdmission(Enum):
+class BoltMessageDisposition(Enum):
     """Decision whether a Bolt message is processed, ignored or refused in the current state."""
 
     PROCESS = "process"
@@ -81,15 +81,15 @@ class SessionStateMachine:
         """Tell whether a RESET is in the queue."""
         return self._interrupts > 0
 
-    def admit(self, message: BoltRequestType) -> BoltMessageAdmission:
+    def admit(self, message: BoltRequestType) -> BoltMessageDisposition:
         """Return what to do with a message."""
         if not self._has_message(message):
-            return BoltMessageAdmission.REFUSE
+            return BoltMessageDisposition.REFUSE
         if message is BoltRequestType.RESET:
-            return BoltMessageAdmission.PROCESS if self.is_authenticated else BoltMessageAdmission.REFUSE
+            return BoltMessageDisposition.PROCESS if self.is_authenticated else BoltMessageDisposition.REFUSE
         if self.state in (BoltState.FAILED, BoltState.INTERRUPTED):
-            return BoltMessageAdmission.IGNORE
-        return BoltMessageAdmission.PROCESS if (self.state, message) in TRANSITIONS else BoltMessageAdmission.REFUSE
+            return BoltMessageDisposition.IGNORE
+        return BoltMessageDisposition.PROCESS if (self.state, message) in TRANSITIONS else BoltMessageDisposition.REFUSE
 
     def succeed(self, message: BoltRequestType, *, is_streaming: bool = False) -> None:
         """Change the state after a message; ``is_streaming`` tells whether a result is still open."""

@@ -21,14 +21,14 @@ from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.interpreted_statements import (
     InterpretedStatement,
     InterpretedWrite,
+    convert_graph_changes_to_row_changes,
     describe_plan,
     prepare_interpreted_statement,
     start_interpreted_statement,
     statement_limits,
-    to_row_changes,
 )
 from kgserve.graph.cypher.optimistic_write import WriteConflict, has_write_overlap, read_commits_after
-from kgserve.graph.cypher.row_changes import to_write_batch
+from kgserve.graph.cypher.row_changes import convert_row_changes_to_write_batch
 from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, open_snapshot_graph_view
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.access.audit import AuditLog
@@ -38,17 +38,17 @@ from kgserve.server.admission import ActiveCallers
 from kgserve.server.bolt.backend import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
+    BeginTransactionRequest,
     BoltBackend,
     BoltResult,
     BoltRoutingTable,
     BoltTransaction,
     ExecutionPlanOperator,
-    ExplainedStatement,
     InterruptionSignal,
     ShowDatabasesRow,
+    StatementExplanation,
     StatementRequest,
     StatementSummary,
-    TransactionRequest,
 )
 from kgserve.server.bolt.execution_plans import build_bolt_plan_tree, classify_statement_access
 from kgserve.server.bolt.failures import InvalidBookmark
@@ -148,7 +148,7 @@ class BoltStoreBackend(BoltBackend):
         return _ReadResult(graph, statement, request, seconds)
 
     @override
-    def explain(self, request: StatementRequest) -> ExplainedStatement:
+    def explain(self, request: StatementRequest) -> StatementExplanation:
         handle = self._open_graph(request)
         statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
         control = cancellation_from_client_signal(request.interruption)
@@ -160,15 +160,15 @@ class BoltStoreBackend(BoltBackend):
                 store = held.enter_context(handle.lease())
                 graph = open_snapshot_graph_view(store, held.enter_context(store.reading()))
             plan = build_bolt_plan_tree(describe_plan(statement, graph, limits))
-        return ExplainedStatement(
+        return StatementExplanation(
             columns=statement.info.columns, type=classify_statement_access(statement.info), plan=plan
         )
 
     @override
-    def begin(self, request: TransactionRequest) -> BoltTransaction:
+    def begin(self, request: BeginTransactionRequest) -> BoltTransaction:
         return BoltExplicitTransaction(self._open_graph(request), request)
 
-    def _open_graph(self, request: StatementRequest | TransactionRequest) -> StoreHandle:
+    def _open_graph(self, request: StatementRequest | BeginTransactionRequest) -> StoreHandle:
         caller, address = get_bolt_caller_identity(request.caller)
         if not self._authenticator.still_valid(caller):
             raise Unauthenticated("the key of this connection is no longer valid; connect again with another one")
@@ -375,7 +375,7 @@ class BoltExplicitTransaction(BoltTransaction):
     It conflicts if another commit has changed anything that its statements have read or written.
     """
 
-    def __init__(self, graph: StoreHandle, request: TransactionRequest) -> None:
+    def __init__(self, graph: StoreHandle, request: BeginTransactionRequest) -> None:
         """Begin with the first statement, which creates a missing store only if it writes."""
         self._handle = graph
         self._request = request
@@ -410,7 +410,7 @@ class BoltExplicitTransaction(BoltTransaction):
             changes = edits.changes()
             if changes.is_empty:
                 return format_commit_bookmark(store.name, rows.at)
-            batch = to_write_batch(to_row_changes(changes, graph))
+            batch = convert_row_changes_to_write_batch(convert_graph_changes_to_row_changes(changes, graph))
             report = store.submit_prepared(lambda: self._revalidate(batch)).result()
             return format_commit_bookmark(store.name, report.sequence)
         finally:

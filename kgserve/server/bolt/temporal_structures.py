@@ -1,4 +1,4 @@
-"""Structures of dates, times and durations.
+"""PackStream structures of dates, times and durations.
 
 Times with a zone are instants in UTC from Bolt 5.0 on (tags ``I`` and ``i``); before, they are local times (``F`` and
 ``f``) unless the client asked for the newer form.

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from typing_extensions import override
 
-from kgserve.server.bolt.chunks import ByteReader, ByteWriter
+from kgserve.server.bolt.chunks import ConnectionByteReader, ConnectionByteWriter
 from kgserve.server.bolt.packstream import ProtocolViolation
 
 MAX_HEAD_BYTES = 8192
@@ -28,7 +28,7 @@ _KEY_BYTES = 16
 _CONTINUATION, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 
 
-class WebSocketFrameWriter(ByteWriter):
+class WebSocketFrameWriter(ConnectionByteWriter):
     """Writer that puts bytes into binary frames."""
 
     def __init__(self, writer: StreamWriter) -> None:
@@ -70,7 +70,7 @@ class WebSocketFrameWriter(ByteWriter):
         await self._writer.wait_closed()
 
 
-class WebSocketFrameReader(ByteReader):
+class WebSocketFrameReader(ConnectionByteReader):
     """Reader of the content of binary frames, which answers pings."""
 
     def __init__(self, reader: StreamReader, writer: WebSocketFrameWriter) -> None:

@@ -29,9 +29,9 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from kgserve.errors import InvalidInput, KgserveError, RateLimited, TimedOut, Unavailable
-from kgserve.platform.file_descriptors import limit_connections
-from kgserve.platform.metrics.telemetry import LabeledCounter
-from kgserve.server.http.error_responses import Header, HeadersTooLarge, UrlTooLong, error_code_of, render_error
+from kgserve.platform.file_descriptors import compute_max_connections
+from kgserve.platform.metrics.app_metrics_and_request_context import LabeledCounter
+from kgserve.server.http.error_responses import Header, HeadersTooLarge, UrlTooLong, build_error_response, error_code_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Sequence
@@ -106,7 +106,7 @@ class HttpConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     def from_settings(cls, settings: Settings) -> HttpConnectionLimits:
         """Return the limits that the settings configure."""
         return cls(
-            connections=limit_connections(settings),
+            connections=compute_max_connections(settings),
             connections_per_address=settings.max_connections_per_address,
             head=settings.max_header_kb * KILOBYTE,
             url=settings.max_url_kb * KILOBYTE,
@@ -153,8 +153,8 @@ class ConnectionRegistry:
     def __init__(self, limits: HttpConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self.limits = limits
         self._is_proxy = is_proxy
-        self._open: dict[HttpConnection, str] = {}
-        self._refused: set[HttpConnection] = set()
+        self._open: dict[HttpServerConnection, str] = {}
+        self._refused: set[HttpServerConnection] = set()
         self._per_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self.refused = LabeledCounter()
@@ -162,7 +162,7 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, connection: HttpConnection, address: str) -> Unavailable | None:
+    def add(self, connection: HttpServerConnection, address: str) -> Unavailable | None:
         """Register a connection. Return the error for its response if a limit is reached, otherwise None."""
         reason = self._refusal(address)
         if reason is None:
@@ -179,7 +179,7 @@ class ConnectionRegistry:
         """True if too many connections are being refused to answer each; the rest are closed without a response."""
         return len(self._refused) > MAX_REFUSED_CONNECTIONS
 
-    def remove(self, connection: HttpConnection) -> None:
+    def remove(self, connection: HttpServerConnection) -> None:
         """Unregister a closed connection."""
         self._refused.discard(connection)
         address = self._open.pop(connection, None)
@@ -210,7 +210,7 @@ class ConnectionRegistry:
             connection.check_deadlines(now)
 
 
-class HttpConnection(HttpToolsProtocol):
+class HttpServerConnection(HttpToolsProtocol):
     """One HTTP connection. Answers malformed or oversized requests with a problem document and closes."""
 
     def __init__(self, *args: Any, open_connections: ConnectionRegistry, **kwargs: Any) -> None:
@@ -447,7 +447,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _send_refusal(self, error: KgserveError) -> None:
         request_id = secrets.token_hex(8)
-        status, headers, body = render_error(error, request_id)
+        status, headers, body = build_error_response(error, request_id)
         self._open_connections.refused.add(error_code_of(error))
         client = self.client[0] if self.client else None
         log.info("connection_refused", request_id=request_id, client=client, status=status, reason=str(error))
@@ -465,12 +465,12 @@ class LingeringCloseTransport:
     also disconnects clients that do not read their responses, for which uvicorn waits forever.
     """
 
-    def __init__(self, transport: asyncio.Transport, protocol: HttpConnection) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: HttpServerConnection) -> None:
         self.abort = transport.abort
         self.get_extra_info = transport.get_extra_info
         self.pause_reading = transport.pause_reading
         self._transport = transport
-        self._protocol: HttpConnection | None = protocol
+        self._protocol: HttpServerConnection | None = protocol
         self._loop = asyncio.get_running_loop()
         self._until: float | None = None
         self._written = 0

@@ -20,17 +20,17 @@ from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.result_streams import (
     MAX_RESULT_MEMORY_BYTES,
+    CypherResultTextStream,
     ResultTextFormat,
-    ResultTextStream,
-    StartedStatement,
+    StartedEngineReadStatement,
     stream_statement_result,
     try_answer_known_point_lookup,
 )
-from kgserve.graph.cypher.statement_execution import get_known_route, run_cypher_request
+from kgserve.graph.cypher.statement_execution import get_remembered_statement_route, run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.media_types import CSV_MEDIA_TYPE, JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from kgserve.platform.nonblocking_reads import WouldBlock
-from kgserve.projections.cypher_engine.engine.process import ProcessDied
+from kgserve.projections.cypher_engine.engine.process import EngineProcessDied
 from kgserve.server.http.connection import ensure_running_in_task
 from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.import_export_endpoints import ChunkStreamResponse
@@ -92,7 +92,7 @@ class CypherEndpoint:
             cast("RequestContext", scope["state"]["request_context"]).caller.require("write")
         graph, media = get_request_store(scope, service), _media(_accept(scope))
         known = None
-        if media is None and (route := get_known_route(asked)) is not None:
+        if media is None and (route := get_remembered_statement_route(asked)) is not None:
             known = (
                 try_answer_known_point_lookup(graph, asked)
                 if route == "lookup"
@@ -120,7 +120,7 @@ class CypherEndpoint:
 
 
 def _answer_with_rows(
-    service: RequestHandlerDependencies, rows: ResultTextStream, media: str | None
+    service: RequestHandlerDependencies, rows: CypherResultTextStream, media: str | None
 ) -> bytes | ASGIResponse:
     if media is None and rows.size <= MAX_RESULT_MEMORY_BYTES:
         with closing(rows):
@@ -138,7 +138,7 @@ async def _try_answer_by_engine(
     control = StatementCancellation()
     with service.admission.statement_slot():
         try:
-            started = StartedStatement(graph, asked, control)
+            started = StartedEngineReadStatement(graph, asked, control)
             try:
                 await _wait_until_readable(started.descriptor, CYPHER_INTERRUPT_SECONDS)
             except asyncio.CancelledError:
@@ -151,7 +151,7 @@ async def _try_answer_by_engine(
             return _answer_with_rows(service, await _while_present(receive, control, finishing), None)
         except (WouldBlock, InvalidInput):  # refused by the engine: the interpreter may accept it
             return None
-        except ProcessDied as error:
+        except EngineProcessDied as error:
             if error.alone:
                 raise
             return None
@@ -230,14 +230,14 @@ async def _stop(control: StatementCancellation, working: asyncio.Future[Any]) ->
     while not working.done():
         control.interrupt()
         await asyncio.wait({working}, timeout=CYPHER_INTERRUPT_SECONDS)
-    if not working.cancelled() and working.exception() is None and isinstance(working.result(), ResultTextStream):
+    if not working.cancelled() and working.exception() is None and isinstance(working.result(), CypherResultTextStream):
         working.result().close()
 
 
 class CypherRowStreamResponse(ChunkStreamResponse):
     """Streams the rows of a statement, and closes it in any case."""
 
-    _stream: ResultTextStream
+    _stream: CypherResultTextStream
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
 """Error responses: the table from error codes to statuses and titles, and RFC 9457 problem documents.
 
-`render_error` accepts any exception. Unexpected exceptions and `Internal` produce "internal error" and the request id
-only; the traceback is logged under that id.
+`build_error_response` accepts any exception. Unexpected exceptions and `Internal` produce "internal error" and the
+request id only; the traceback is logged under that id.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ClientDisconnected(Exception):
     """The client disconnected before the response."""
 
 
-class HttpResponse(NamedTuple):
+class ServerHttpResponse(NamedTuple):
     """Complete response: status, headers and body."""
 
     status: int
@@ -134,7 +134,7 @@ class HttpResponse(NamedTuple):
         return cls(status, [*given, *own], body)
 
 
-def render_error(error: Exception, request_id: str, target: str = "") -> HttpResponse:
+def build_error_response(error: Exception, request_id: str, target: str = "") -> ServerHttpResponse:
     """Return the response for ``error`` to a request for ``target`` (path and query). Logs internal errors."""
     known = _translated(error)
     kind = ERROR_RESPONSE_KINDS[known.code]
@@ -152,11 +152,11 @@ def render_error(error: Exception, request_id: str, target: str = "") -> HttpRes
         oldest=known.oldest if isinstance(known, Gone) else msgspec.UNSET,
         node=known.node if isinstance(known, ConflictManual) else msgspec.UNSET,
     )
-    return HttpResponse.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
+    return ServerHttpResponse.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
 
 
 def reraise_litestar_exception(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Re-raise an error, as Litestar's exception handler: the gateway renders all errors."""
+    """Re-raise any error as Litestar's exception handler, so that the gateway renders it."""
     raise error
 
 

@@ -25,12 +25,12 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.handlers import HTTPRouteHandler
 
-from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, ApiOperation, UseCase, build_litestar_opt
+from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, ApiOperation, ApiUseCase, build_litestar_opt
 from kgserve.errors import ConflictManual, NotFound, Unauthenticated, Unavailable
 from kgserve.graph.compat.versioned_nodes_field_names import rename_json_to_versioned_fields
 from kgserve.platform.access.authentication import ANONYMOUS_CALLER, HiddenStore, InvalidCredentials, RequestContext
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE, JSON_MEDIA_TYPE
-from kgserve.platform.metrics.telemetry import (
+from kgserve.platform.metrics.app_metrics_and_request_context import (
     UNMATCHED_ROUTE,
     OriginatingRequest,
     reset_originating_request,
@@ -56,10 +56,10 @@ from kgserve.server.http.error_responses import (
     PROBLEM_JSON,
     VERSIONED_NAMES_STATE_KEY,
     ClientDisconnected,
-    HttpResponse,
+    ServerHttpResponse,
+    build_error_response,
     error_code_of,
     must_forward_not_redirect,
-    render_error,
     request_target,
 )
 from kgserve.server.http.gzip_and_etags import (
@@ -72,7 +72,7 @@ from kgserve.server.http.gzip_and_etags import (
     is_compressible_response,
     matches_etag,
 )
-from kgserve.server.http.idempotent_requests import IdempotentRequests, RequestCycle, has_idempotency_key
+from kgserve.server.http.idempotent_requests import HttpRequestExchange, IdempotentRequests, has_idempotency_key
 from kgserve.server.http.operation_endpoints import ENDPOINT_OPT_KEY, DirectAsgiEndpoint, OperationEndpoint
 from kgserve.server.http.rate_limits import RateLimiter, is_local
 from kgserve.server.http.request_decoding import (
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from kgserve.api.operation import Method
     from kgserve.platform.access.audit import AuditLog
     from kgserve.platform.access.authentication import Authenticator
-    from kgserve.platform.metrics.telemetry import Telemetry
+    from kgserve.platform.metrics.app_metrics_and_request_context import Telemetry
     from kgserve.platform.settings import Settings
     from kgserve.server.http.error_responses import Header
 
@@ -140,7 +140,7 @@ _HEALTH, _PROBES = frozenset({"/health", "/ready"}), frozenset({"/health", "/rea
 _LISTEN_METHOD = b"subscriptions/listen"
 
 
-class HttpGateway:
+class HttpGatewayMiddleware:
     """ASGI middleware around ``app`` that every HTTP request and response passes through."""
 
     def __init__(
@@ -223,7 +223,7 @@ class HttpGateway:
             checked = tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS])
             self._check_browser(checked, is_page=is_page_path(scope["path"]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
-                await cycle.send_complete(HttpResponse(_NO_CONTENT, list(preflight), b""))
+                await cycle.send_complete(ServerHttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
             self._authenticate(scope, context)
             self._check_path(scope["path"])
@@ -246,7 +246,7 @@ class HttpGateway:
         finally:
             cycle.log()
 
-    async def _route(self, scope: HTTPScope, cycle: RequestCycle) -> None:
+    async def _route(self, scope: HTTPScope, cycle: HttpRequestExchange) -> None:
         is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)
         is_short = not is_passed and FIELD_NAMES_PARAMETER_BYTES not in scope["query_string"]
         if is_short and (found := self.routes.find(scope["method"], scope["path"])):
@@ -256,7 +256,9 @@ class HttpGateway:
             await ensure_running_in_task()
             await self._app(scope, cycle.receive, cycle.send)
 
-    async def _answer_directly(self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: RequestCycle) -> None:
+    async def _answer_directly(
+        self, endpoint: DirectAsgiEndpoint, scope: HTTPScope, cycle: HttpRequestExchange
+    ) -> None:
         scope["path_template"] = endpoint.path
         service = authorize_request(scope, endpoint.operation, self._service)
         answer = await endpoint.answer(scope, cycle.receive, service)
@@ -264,7 +266,7 @@ class HttpGateway:
             await answer(scope, cycle.receive, cycle.send)
         elif not cycle.send_plain_json(answer):
             headers: list[Header] = [_JSON_TYPE, (b"content-length", b"%d" % len(answer))]
-            await cycle.send_complete(HttpResponse(_OK, headers, answer))
+            await cycle.send_complete(ServerHttpResponse(_OK, headers, answer))
 
     def _check_path(self, path: str) -> None:
         if "//" in path or (path.endswith("/") and path != "/"):
@@ -423,7 +425,7 @@ class HttpRequestResponseCycle:
         elif message["type"] == "http.response.body":
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
 
-    async def send_complete(self, answer: HttpResponse) -> None:
+    async def send_complete(self, answer: ServerHttpResponse) -> None:
         """Send a complete response: compressed if the client accepts gzip, 304 if its ETag matches."""
         status, headers, body = answer
         if status == _OK and self._scope["path"] != "/mcp":
@@ -457,9 +459,9 @@ class HttpRequestResponseCycle:
     async def refuse(self, error: Exception) -> None:
         """Answer with ``error`` as a problem document."""
         self._scope["state"][ERROR_CODE_STATE_KEY] = error_code_of(error)
-        answer = render_error(error, self.request_id, request_target(self._scope))
+        answer = build_error_response(error, self.request_id, request_target(self._scope))
         if isinstance(error, ConflictManual) and VERSIONED_NAMES_STATE_KEY in self._scope["state"]:
-            answer = HttpResponse.of(answer.status, rename_json_to_versioned_fields(answer.body), PROBLEM_JSON)
+            answer = ServerHttpResponse.of(answer.status, rename_json_to_versioned_fields(answer.body), PROBLEM_JSON)
         await self.send_complete(answer)
         self.refused = True
 
@@ -468,7 +470,7 @@ class HttpRequestResponseCycle:
             headers, self._held = self._held, None
             status = self.status or _OK
             if not more:
-                await self.send_complete(HttpResponse(status, headers, body))
+                await self.send_complete(ServerHttpResponse(status, headers, body))
                 return
             await self._send_head(
                 status, [*headers, VARY_ENCODING_HEADER] if is_compressible_response(headers) else headers
@@ -484,15 +486,15 @@ class HttpRequestResponseCycle:
             raise ClientDisconnected
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _compress(self, answer: HttpResponse) -> HttpResponse:
+    async def _compress(self, answer: ServerHttpResponse) -> ServerHttpResponse:
         if self._known is not None and matches_etag(self._known, answer.headers):
-            return HttpResponse(_NOT_MODIFIED, build_not_modified_headers(answer.headers), b"")
+            return ServerHttpResponse(_NOT_MODIFIED, build_not_modified_headers(answer.headers), b"")
         if len(answer.body) < MIN_GZIP_BYTES or not is_compressible_response(answer.headers):
             return answer
         if not accepts_gzip(self._coding):
-            return HttpResponse(answer.status, [*answer.headers, VARY_ENCODING_HEADER], answer.body)
+            return ServerHttpResponse(answer.status, [*answer.headers, VARY_ENCODING_HEADER], answer.body)
         body = await compress_body(answer.body)
-        return HttpResponse(answer.status, build_gzip_response_headers(answer.headers, len(body)), body)
+        return ServerHttpResponse(answer.status, build_gzip_response_headers(answer.headers, len(body)), body)
 
     async def _send_head(self, status: int, headers: list[Header]) -> None:
         self.begun = True
@@ -595,7 +597,7 @@ _METHODS_KEY = "/"
 class RouteTable:
     """All routes: endpoints of the operation table, and handlers of streams and multi-format responses."""
 
-    def __init__(self, cases: Iterable[UseCase] = (), handlers: Iterable[HTTPRouteHandler] = ()) -> None:
+    def __init__(self, cases: Iterable[ApiUseCase] = (), handlers: Iterable[HTTPRouteHandler] = ()) -> None:
         endpoints = [OperationEndpoint(case) for case in cases]
         own = [_handler(each, method) for each in endpoints for method in (each.case.method, *each.case.also)]
         self.handlers: tuple[HTTPRouteHandler, ...] = (*own, *handlers)

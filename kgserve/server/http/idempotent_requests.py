@@ -19,8 +19,8 @@ from kgserve.errors import InvalidInput, TooLarge
 from kgserve.platform.idempotency import IdempotencyKey
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.http.connection import ensure_running_in_task
-from kgserve.server.http.error_responses import Header, HttpResponse, request_target
-from kgserve.server.http.request_decoding import iter_chunks, select_request_store
+from kgserve.server.http.error_responses import Header, ServerHttpResponse, request_target
+from kgserve.server.http.request_decoding import iterate_request_body_chunks, select_request_store
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope, Message
@@ -41,7 +41,7 @@ _STORE_IN_PATH = re.compile(r"/api/memory/([^/]+)")
 _MIN_REDIRECT = 300
 
 
-class RequestCycle(Protocol):
+class HttpRequestExchange(Protocol):
     """Receives one request, and sends its response."""
 
     @property
@@ -61,12 +61,12 @@ class RequestCycle(Protocol):
         """Send the answer 200 with a JSON body; False if it has to be sent by `send_complete`."""
         ...
 
-    async def send_complete(self, answer: HttpResponse) -> None:
+    async def send_complete(self, answer: ServerHttpResponse) -> None:
         """Send a complete response."""
         ...
 
 
-class RecordedCycle:
+class RecordedHttpExchange:
     """Cycle of a request whose body was read; it records the response. The client never seems to disconnect."""
 
     def __init__(self, headers: dict[bytes, bytes], body: bytes) -> None:
@@ -94,26 +94,26 @@ class RecordedCycle:
         """Return False: `send_complete` records the answer."""
         return False
 
-    async def send_complete(self, answer: HttpResponse) -> None:
+    async def send_complete(self, answer: ServerHttpResponse) -> None:
         """Record a complete response."""
         self._status, self._sent, self._parts = answer.status, answer.headers, [answer.body]
 
     @property
-    def response(self) -> HttpResponse:
+    def response(self) -> ServerHttpResponse:
         """The recorded response."""
         body = b"".join(self._parts)
         sized = [header for header in self._sent if header[0] != b"content-length"]
-        return HttpResponse(self._status, [*sized, (b"content-length", b"%d" % len(body))], body)
+        return ServerHttpResponse(self._status, [*sized, (b"content-length", b"%d" % len(body))], body)
 
 
-class RememberedResponse(NamedTuple):
+class SavedIdempotentResponse(NamedTuple):
     """Response of a request, and the template of its path."""
 
-    response: HttpResponse
+    response: ServerHttpResponse
     path_template: str
 
 
-Route = Callable[["HTTPScope", RequestCycle], Awaitable[None]]
+Route = Callable[["HTTPScope", HttpRequestExchange], Awaitable[None]]
 
 
 def has_idempotency_key(scope: HTTPScope, headers: dict[bytes, bytes]) -> bool:
@@ -129,7 +129,7 @@ class IdempotentRequests:
         self._default_store = settings.default_store
         self._max_body = settings.max_body_mb * MEBIBYTE
 
-    async def answer(self, scope: HTTPScope, cycle: RequestCycle, route: Route) -> None:
+    async def answer(self, scope: HTTPScope, cycle: HttpRequestExchange, route: Route) -> None:
         """Answer a request. Raises IdempotencyKeyReused, InvalidInput, TooLarge, and the errors of the request."""
         given = cycle.headers[IDEMPOTENCY_KEY_BYTES]
         if not _KEY.fullmatch(given):
@@ -146,12 +146,12 @@ class IdempotentRequests:
         made = IdempotencyKey(f"{context.accounting_name} {name} {fingerprint.hex()}")
         is_first = False
 
-        async def carry_out() -> RememberedResponse:
+        async def carry_out() -> SavedIdempotentResponse:
             nonlocal is_first
             is_first = True
-            recorded = RecordedCycle(cycle.headers, body)
+            recorded = RecordedHttpExchange(cycle.headers, body)
             await route(scope, recorded)
-            return RememberedResponse(recorded.response, scope.get("path_template", ""))
+            return SavedIdempotentResponse(recorded.response, scope.get("path_template", ""))
 
         answered = partial(self._repeats.run_once, context.accounting_name, made, carry_out, fingerprint, _weigh)
         response, template = await answered(name=name)
@@ -163,9 +163,9 @@ class IdempotentRequests:
         named = _STORE_IN_PATH.match(scope["path"])
         return named[1] if named else select_request_store(scope, self._default_store).name
 
-    async def _read(self, cycle: RequestCycle) -> bytes:
+    async def _read(self, cycle: HttpRequestExchange) -> bytes:
         body = bytearray()
-        async for part in iter_chunks(cycle.receive):
+        async for part in iterate_request_body_chunks(cycle.receive):
             body += part
             if len(body) > self._max_body:
                 raise TooLarge(
@@ -175,6 +175,6 @@ class IdempotentRequests:
         return bytes(body)
 
 
-def _weigh(answered: RememberedResponse) -> int | None:
+def _weigh(answered: SavedIdempotentResponse) -> int | None:
     """Return the size of an answer to remember; None for errors and redirects, which changed nothing."""
     return len(answered.response.body) if answered.response.status < _MIN_REDIRECT else None

@@ -17,14 +17,14 @@ from typing_extensions import override
 
 from kgserve.api import examples
 from kgserve.api.operation import READ_ERRORS, WRITE_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
-from kgserve.errors import Unsupported
+from kgserve.errors import UnsupportedMediaType
 from kgserve.graph.answers import ImportAnswer
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, AsOfText
 from kgserve.graph.transfer.import_export import (
     ARCHIVE_FORMAT,
     ConvertedExport,
-    ConvertedImport,
     ExportStream,
+    ForeignFormatImport,
     StreamingImport,
     open_export,
 )
@@ -49,7 +49,7 @@ from kgserve.server.http.request_decoding import (
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
 
-    from kgserve.server.http.gateway import HttpGateway
+    from kgserve.server.http.gateway import HttpGatewayMiddleware
 
 OpenExport = ExportStream | ConvertedExport
 ExportFormat = Literal["ndjson", "graphml", "csv", "parquet", "memory-server"]
@@ -139,7 +139,7 @@ _EXPORT = ApiOperation(
 
 
 @post("/api/memory/{store:str}/import", status_code=200, opt=build_litestar_opt(_IMPORT))
-async def import_store(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def import_nodes_and_edges_into_store(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Import one JSON object per line, `"kind": "node"` or `"kind": "edge"`, nodes before the edges that need them.
 
     The server commits lines in batches while the body arrives. It skips invalid lines and lists their numbers. If the
@@ -175,7 +175,7 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
     chunks = iter_body_chunks(request, _SENT_TYPES | {_ANY})
     service, others = get_request_dependencies(request), _others(request)
     graph = service.graphs.graph(decode_path_parameter(request, "store"))
-    importer = await service.admission.run("transfers", ConvertedImport, graph, kind, others)
+    importer = await service.admission.run("transfers", ForeignFormatImport, graph, kind, others)
     async with _abandoned_on_failure(service, importer):
         async for chunk in chunks:
             await service.admission.run("transfers", importer.write, chunk)
@@ -185,13 +185,13 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
 
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
     """Return a function that counts the other callers that are active during this request."""
-    use = cast("HttpGateway", request.app.state["edge"]).use
+    use = cast("HttpGatewayMiddleware", request.app.state["edge"]).use
     return partial(use.count_other_callers, current_caller.get(), use.begun)
 
 
 @asynccontextmanager
 async def _abandoned_on_failure(
-    service: RequestHandlerDependencies, importer: StreamingImport | ConvertedImport
+    service: RequestHandlerDependencies, importer: StreamingImport | ForeignFormatImport
 ) -> AsyncGenerator[None]:
     """Abort the import if its body breaks off or its client disconnects; this releases the store."""
     try:
@@ -203,12 +203,12 @@ async def _abandoned_on_failure(
 
 
 def _sent_format(request: Request[Any, Any, Any], wanted: str | None) -> str:
-    """Return the format of a body; CSV and Parquet are one format, an archive. Raises Unsupported."""
+    """Return the format of a body; CSV and Parquet are one format, an archive. Raises UnsupportedMediaType."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if wanted is None:
         wanted = "graphml" if media in _GRAPHML_TYPES else "csv" if media == ZIP_MEDIA_TYPE else "ndjson"
     elif wanted != "ndjson" and media and media not in _SENT_MEDIA_TYPES[wanted]:
-        raise Unsupported(f"content-type {media[:80]} is not supported for format={wanted}")
+        raise UnsupportedMediaType(f"content-type {media[:80]} is not supported for format={wanted}")
     return ARCHIVE_FORMAT if wanted in {"csv", "parquet"} else wanted
 
 

@@ -11,15 +11,14 @@ import msgspec
 from litestar import Request, Response, get, post
 
 from kgserve.api import examples, memory_examples
-from kgserve.api.memory_table import EMPTY_RECALL
+from kgserve.api.memory_operation_table import EMPTY_RECALL
 from kgserve.api.operation import READ_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.graph import history_queries
 from kgserve.graph.answers import EntityVersion
-from kgserve.graph.query_parameters import EntityHistoryParameters, EntityHistoryRequest
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import EntityHistoryParameters, EntityHistoryRequest
 from kgserve.memory import hierarchy, multi_store_recall
-from kgserve.memory.api import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
 from kgserve.memory.hierarchy_models import (
     DescendantMemoriesQuery,
     DescendantMemoriesRequest,
@@ -28,6 +27,7 @@ from kgserve.memory.hierarchy_models import (
     MemoryHierarchyQuery,
     MemoryParentChainRequest,
 )
+from kgserve.memory.memory_models import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
 from kgserve.memory.retain_forget_recall_models import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
 from kgserve.server.http.operation_endpoints import json_response
@@ -95,7 +95,7 @@ async def search_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 @get("/api/v1/recall", opt=build_litestar_opt(_RECALL_MEMORIES))
-async def recall_memories_for_agents(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def recall_memories_by_get(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the ten memories that match a question best, with their neighbours in the graph, up to 2,000 tokens.
 
     `limit`, `expand` and `budget` change these defaults. `types`, `tags` and `also` may be repeated.
@@ -251,7 +251,7 @@ async def get_descendant_memories(request: Request[Any, Any, Any]) -> Response[b
 
 
 @get(f"{_MEMORY_PATH}/ancestors", opt=build_litestar_opt(_ANCESTORS))
-async def get_ancestor_memories(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def get_memory_parent_chain(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories above one that are true now, or at the time of `as_of`, nearest first, at most 100."""
     wanted, service = (
         decode_query(request.scope["query_string"], MemoryHierarchyQuery, passed=STORE_SELECTION_PARAMETERS),

@@ -364,7 +364,7 @@ async def docs_style() -> Response[bytes]:
 
 
 @get("/docs/docs.js")
-async def docs_script() -> Response[bytes]:
+async def serve_docs_script() -> Response[bytes]:
     """Return the script of the documentation page."""
     return _SCRIPT
 

@@ -16,7 +16,7 @@ import msgspec
 import msgspec.inspect
 from litestar import Request, Response
 
-from kgserve.api.operation import STORE_PARAMETER, ApiOperation, UseCase
+from kgserve.api.operation import STORE_PARAMETER, ApiOperation, ApiUseCase
 from kgserve.errors import NoStore
 from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDIA_TYPE, rename_json_to_versioned_fields
 from kgserve.platform.codecs import unwrap_optional_type
@@ -82,7 +82,7 @@ class DirectAsgiEndpoint(Protocol):
 class OperationEndpoint:
     """Endpoint of one operation: decodes the request, runs the operation and encodes the answer."""
 
-    def __init__(self, case: UseCase) -> None:
+    def __init__(self, case: ApiUseCase) -> None:
         self.case = case
         self.operation, self.path = case.operation, case.path
         self._request, self._sent, self._in_path = case.request, case.sent, case.path_fields

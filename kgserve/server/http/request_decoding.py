@@ -16,12 +16,17 @@ import msgspec
 from litestar import Request
 
 from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER, ApiOperation
-from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, Unsupported
+from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, UnsupportedMediaType
 from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import HiddenStore
-from kgserve.platform.codecs import convert_to_type, decode_json, find_lone_surrogate, locate_validation_error
-from kgserve.platform.duplicate_json_keys import find_duplicate_key
+from kgserve.platform.codecs import (
+    convert_plain_value_to_type,
+    decode_json,
+    find_lone_surrogate,
+    locate_validation_error,
+)
+from kgserve.platform.duplicate_json_keys import find_duplicate_json_key
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
@@ -219,7 +224,7 @@ def decode_query(
         for name, found in values.items()
     }
     try:
-        return convert_to_type(given, into, strict=False)
+        return convert_plain_value_to_type(given, into, strict=False)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, into)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
@@ -256,7 +261,7 @@ async def decode_json_body(
 ) -> Into:
     """Decode the JSON body as ``into``; if ``optional``, an empty body yields the defaults.
 
-    Raises Unsupported, TooLarge, InvalidInput, or ClientDisconnected when the client disconnects before the end.
+    Raises UnsupportedMediaType, TooLarge, InvalidInput; ClientDisconnected if the client disconnects before the end.
     """
     if not optional:
         _check_headers(headers, _is_json)
@@ -275,10 +280,10 @@ async def decode_json_body(
 def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
     """Return an iterator over the chunks of a body of one of these media types, without a limit of its length.
 
-    Raises Unsupported immediately. The iterator raises ClientDisconnected when the client disconnects before the end.
+    Raises UnsupportedMediaType immediately. The iterator raises ClientDisconnected if the client disconnects early.
     """
     _check_headers(request.scope["headers"], media.__contains__)
-    return iter_chunks(request.receive)
+    return iterate_request_body_chunks(request.receive)
 
 
 def decode_json_text(body: bytes, into: type[Into]) -> Into:
@@ -297,7 +302,7 @@ def decode_json_text(body: bytes, into: type[Into]) -> Into:
         raise InvalidInput(f"the body {find_lone_surrogate(body) or f'is not JSON: {error}'}") from None
     except RecursionError:
         raise InvalidInput("the body is nested too deeply") from None
-    if (twice := find_duplicate_key(body)) is not None:
+    if (twice := find_duplicate_json_key(body)) is not None:
         raise InvalidInput.at(twice, "occurs twice in the same object; send each key once")
     return decoded
 
@@ -313,7 +318,7 @@ def _decode_either(body: bytes, into: type[Into]) -> Into:
 
 
 def get_field_aliases(into: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Return the aliases of a request's fields: alias to field name."""
+    """Return the alternative names that a request type accepts for its fields: alias to field name."""
     return getattr(into, "field_aliases", {})
 
 
@@ -334,7 +339,7 @@ def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
         if values.setdefault(own, value) != value:
             raise InvalidInput.at(name, f"is an alias of {own}, which has a different value; send one of them")
     try:
-        return convert_to_type(values, into)
+        return convert_plain_value_to_type(values, into)
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, into)
         raise InvalidInput(f"{fault.path}: {fault.message}", (fault,)) from None
@@ -343,10 +348,10 @@ def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
 def _check_headers(headers: Headers, fits: Callable[[str], bool]) -> None:
     encoding = _header(headers, b"content-encoding").strip().lower()
     if encoding not in {"", "identity"}:
-        raise Unsupported(f"content-encoding {encoding[:40]} is not supported; send the body unencoded")
+        raise UnsupportedMediaType(f"content-encoding {encoding[:40]} is not supported; send the body unencoded")
     media = _header(headers, b"content-type").partition(";")[0].strip().lower()
     if media and not fits(media) and not (media == FORM_MEDIA_TYPE and not _from_browser(headers)):
-        raise Unsupported(f"content-type {media[:80]} is not supported here")
+        raise UnsupportedMediaType(f"content-type {media[:80]} is not supported here")
 
 
 def _is_json(media: str) -> bool:
@@ -370,7 +375,7 @@ async def _body(headers: Headers, receive: Receive, service: RequestHandlerDepen
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    async for part in iter_chunks(receive):
+    async for part in iterate_request_body_chunks(receive):
         size += len(part)
         if size > limit:
             raise _too_large(limit)
@@ -398,7 +403,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def iter_chunks(receive: Receive) -> AsyncIterator[bytes]:
+async def iterate_request_body_chunks(receive: Receive) -> AsyncIterator[bytes]:
     """Yield the chunks of a body. Raises ClientDisconnected when the client disconnects before the end."""
     more = True
     while more:

@@ -14,7 +14,7 @@ from litestar.params import FromPath
 from kgserve.admin import metrics as ops
 from kgserve.api import examples
 from kgserve.api.operation import COMMON_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
-from kgserve.api.table import USE_CASES
+from kgserve.api.operation_table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserApiKey, BrowserApiKeyRequest
 from kgserve.platform.timestamps import format_time
@@ -196,13 +196,13 @@ ROUTES = RouteTable(
     (
         memory_array_endpoints.get_entity_versions,
         memory_array_endpoints.search_memories,
-        memory_array_endpoints.recall_memories_for_agents,
+        memory_array_endpoints.recall_memories_by_get,
         memory_array_endpoints.recall_memories_by_post,
         memory_array_endpoints.get_child_memories,
         memory_array_endpoints.get_descendant_memories,
-        memory_array_endpoints.get_ancestor_memories,
+        memory_array_endpoints.get_memory_parent_chain,
         cypher_endpoint.run_cypher_statement,
-        import_export_endpoints.import_store,
+        import_export_endpoints.import_nodes_and_edges_into_store,
         import_export_endpoints.export_store,
         sse_change_feed.stream_store_events,
         sse_change_feed.stream_multi_store_events,
@@ -212,7 +212,7 @@ ROUTES = RouteTable(
         openapi.openapi_30,
         openapi.docs_page,
         openapi.docs_style,
-        openapi.docs_script,
+        openapi.serve_docs_script,
         serve_graph_explorer_page,
         serve_graph_explorer_file,
     ),

@@ -44,7 +44,7 @@ def encode_sse_heartbeat(position: str) -> bytes:
     return f": heartbeat\n{_id(position)}\n".encode()
 
 
-def encode_sse_dropped_event(position: str, reason: str) -> bytes:
+def encode_sse_stream_dropped_event(position: str, reason: str) -> bytes:
     """Encode the last event of a stream that the server ends: the reason, and the id from which to resume."""
     return encode_sse_event("dropped", msgspec.json.encode({"reason": reason, "resume": position}), position or None)
 

@@ -21,7 +21,7 @@ from kgserve.api import examples
 from kgserve.api.operation import COMMON_ERRORS, ApiBodyExample, ApiOperation, build_litestar_opt
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.graph.event_checkpoints import START_POSITION, parse_multi_store_event_id
-from kgserve.graph.event_subscriptions import EventDelivery, EventPage, EventReader, EventSubscription
+from kgserve.graph.event_subscriptions import EventDelivery, EventPage, EventSubscription, JournalEventReader
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
@@ -181,7 +181,7 @@ class EventStreamResponse(ASGIResponse):
         )
         with streams.open(None if is_node else context.accounting_name) as stream:
             merged = self._merged(stream, context)
-            own = EventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.resume_position)
+            own = JournalEventReader(self._service.graphs, self._wanted, stream.wake, merged and merged.resume_position)
             try:
                 async with self._service.admission.read_turns.one(context.accounting_name):
                     await streams.call(own.open)
@@ -219,7 +219,7 @@ class _StreamWriter:
         self,
         service: RequestHandlerDependencies,
         stream: sse.OpenEventStream,
-        reader: EventReader | ClusterMergedEventReader,
+        reader: JournalEventReader | ClusterMergedEventReader,
         send: Send,
         context: RequestContext,
     ) -> None:
@@ -273,7 +273,7 @@ class _StreamWriter:
         return not (self._slow or page.ended)
 
     async def _drop(self, reason: str) -> None:
-        await self._write(sse.encode_sse_dropped_event(self._reader.place, reason))
+        await self._write(sse.encode_sse_stream_dropped_event(self._reader.place, reason))
 
     async def _wait_for_events(self) -> None:
         """Wait for events, at most until the next check of the key; send a heartbeat when it is due."""
@@ -351,8 +351,8 @@ class PeerNodeEventsRequest(NamedTuple):
 class ClusterMergedEventReader:
     """Event reader that merges this node's events with those that other nodes send. Belongs to one event loop.
 
-    Has the interface of `EventReader`. It tracks one position per store and skips events before it, whichever node
-    sends them. So two nodes may report a store that moves, and a broken stream restarts from the merged positions.
+    Has the interface of `JournalEventReader`. It tracks one position per store and skips events before it, whichever
+    node sends them. So two nodes may report a store that moves, and a broken stream restarts from the merged positions.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class ClusterMergedEventReader:
         self._forwarder = forwarder
         self._asked = asked
         self._wake = wake
-        self._own: EventReader
+        self._own: JournalEventReader
         self._own_turn = False
         self._places: dict[str, FeedPosition] = {}
         self._rest: FeedPosition | None = None
@@ -383,7 +383,7 @@ class ClusterMergedEventReader:
         """Return the position from which to read a store that this node has served since ``sequence``."""
         return self._places.get(store) or self._rest or FeedPosition.after(sequence)
 
-    async def begin(self, own: EventReader, positions: Mapping[str, FeedPosition]) -> None:
+    async def begin(self, own: JournalEventReader, positions: Mapping[str, FeedPosition]) -> None:
         """Connect to the other nodes, and wait for their positions. A node that does not answer in time joins later.
 
         own: this node's reader, opened at ``positions``. Raises Gone and TooLarge for the same reasons as its `open`.

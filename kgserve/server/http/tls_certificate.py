@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.server_discovery import create_tls_context
+from kgserve.platform.server_discovery import create_client_tls_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +89,7 @@ def find_certificate_expiry(context: ssl.SSLContext, pem: str) -> datetime | Non
     """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
-    client = create_tls_context(pem).wrap_bio(to_client, to_server)
+    client = create_client_tls_context(pem).wrap_bio(to_client, to_server)
     try:
         for side in (client, server, client, server):
             with suppress(ssl.SSLWantReadError):

@@ -12,7 +12,7 @@ from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
     QueryField,
     ReadToolArguments,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -26,7 +26,7 @@ from kgserve.server.mcp.tool_structured_content import (
 _EMPTY_QUERY_RESULT: dict[str, Any] = {"columns": [], "rows": [], "row_count": 0, "truncated": False}
 
 
-@append_request_fields(request_bodies.CypherRequest, "mode")
+@add_request_fields_to_arguments(request_bodies.CypherRequest, "mode")
 class QueryCypherArguments(ReadToolArguments, kw_only=True):
     """Arguments of a read-only Cypher query."""
 

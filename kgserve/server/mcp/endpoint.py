@@ -16,7 +16,7 @@ import structlog
 from kgserve.errors import Unavailable
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS, RequestContext
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.duplicate_json_keys import find_duplicate_key
+from kgserve.platform.duplicate_json_keys import find_duplicate_json_key
 from kgserve.platform.settings import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class McpEndpoint:
         limit = served.manager.max_request_body_size or 0
         if scope["method"] == "POST" and int(dict(scope["headers"]).get(b"content-length", 0)) <= limit:
             receive, body = await _read_ahead(receive, limit)
-            if (twice := find_duplicate_key(body)) is not None:
+            if (twice := find_duplicate_json_key(body)) is not None:
                 await _refuse_duplicate_key(send, twice)
                 return
             if _INITIALIZE in body and not any(name == _SESSION_HEADER for name, _ in scope["headers"]):

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.graph import answers, history_queries, query_parameters, request_bodies
-from kgserve.graph.query_parameters import MAX_PAGE_STATES
+from kgserve.graph import answers, history_queries, request_bodies, url_parameters
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import MAX_PAGE_STATES
 from kgserve.server.mcp.shared_tool_arguments import (
     IdField,
     ReadToolArguments,
     StoreToolArguments,
     VersionField,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -30,7 +30,7 @@ from kgserve.server.mcp.tool_replies import (
 )
 from kgserve.server.mcp.tool_structured_content import (
     MAX_EXCERPT_CHARS,
-    build_list_item,
+    build_graph_list_item,
     encode_json_text,
     truncate_text,
 )
@@ -47,7 +47,7 @@ class EntityHistoryArguments(ReadToolArguments, kw_only=True):
     revert_to: Annotated[VersionField, Meta(description="Restore this version")] | UnsetType = UNSET
 
 
-@append_request_fields(request_bodies.RevertNodeBody)
+@add_request_fields_to_arguments(request_bodies.RevertNodeBody)
 class RevertEntityArguments(StoreToolArguments, kw_only=True):
     """Entity, and the version to revert it to."""
 
@@ -58,10 +58,10 @@ class RevertEntityArguments(StoreToolArguments, kw_only=True):
 def _history(graph: StoreHandle, given: EntityHistoryArguments) -> Any:
     if not given.revert_to:
         return history_queries.get_node_history(
-            graph, convert_arguments_to_request(query_parameters.NodeHistoryRequest, given)
+            graph, convert_arguments_to_request(url_parameters.NodeHistoryRequest, given)
         )
     return history_queries.revert_node(
-        graph, query_parameters.RevertNodeRequest(node_id=given.id, version=given.revert_to)
+        graph, url_parameters.RevertNodeRequest(node_id=given.id, version=given.revert_to)
     )
 
 
@@ -82,7 +82,7 @@ def _state_values(state: answers.NodeHistoryState) -> dict[str, Any]:
     named = {"version": node.version, "created_by": node.created_by}
     if not state.diff:
         named |= {"type": node.type, "content": truncate_text(node.content, MAX_EXCERPT_CHARS)}
-    values = build_list_item(state, detail=False)
+    values = build_graph_list_item(state, detail=False)
     former = {} if node.is_current is UNSET else {"is_current": node.is_current}
     return {**values, "node": {name: value for name, value in named.items() if value} | former}
 
@@ -128,7 +128,7 @@ HISTORY_TOOLS: tuple[McpTool[Any], ...] = (
         RevertEntityArguments,
         "reverting to a version",
         lambda graph, given: history_queries.revert_node(
-            graph, convert_arguments_to_request(query_parameters.RevertNodeRequest, given)
+            graph, convert_arguments_to_request(url_parameters.RevertNodeRequest, given)
         ),
         "writes",
     ),

@@ -14,25 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.memory import analytics, memory_crud, multi_store_recall
 from kgserve.memory import entity_operations as named
-from kgserve.memory.api import (
-    ConsolidateRequest,
-    ConsolidationReport,
-    DeleteMemoriesAnswer,
-    DeleteMemoriesRequest,
-    LabelText,
-    Memory,
-    MetadataObject,
-    NodeIdText,
-    RecallAnswer,
-    RecallRequest,
-    ShortText,
-    SimilarMemory,
-    StoreMemoryAnswer,
-    StoreMemoryRequest,
-    TimestampText,
-    UnitFloat,
-)
-from kgserve.memory.consolidation import operations
+from kgserve.memory.consolidation import consolidate_undo_prune
 from kgserve.memory.entity_models import (
     CreateEntitiesAnswer,
     CreateEntitiesRequest,
@@ -50,6 +32,24 @@ from kgserve.memory.entity_models import (
     RelationInput,
     RelationKey,
     StoredMemoryStatistics,
+)
+from kgserve.memory.memory_models import (
+    ConsolidateRequest,
+    ConsolidationReport,
+    DeleteMemoriesAnswer,
+    DeleteMemoriesRequest,
+    LabelText,
+    Memory,
+    MetadataObject,
+    NodeIdText,
+    RecallAnswer,
+    RecallRequest,
+    ShortText,
+    SimilarMemory,
+    StoreMemoryAnswer,
+    StoreMemoryRequest,
+    TimestampText,
+    UnitFloat,
 )
 from kgserve.server.mcp.memory_tools import (
     build_compact_memory_fields,
@@ -529,7 +529,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "listed. dry_run only lists what would be merged.",
         ConsolidateMemoriesArguments,
         "consolidating",
-        lambda graph, given: operations.consolidate_memories(graph, ConsolidateRequest(**_sent(given))),
+        lambda graph, given: consolidate_undo_prune.consolidate_memories(graph, ConsolidateRequest(**_sent(given))),
         "overwrites",
         is_long=True,
     ),

@@ -10,11 +10,11 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
-from kgserve.graph import answers, node_reads, query_parameters, request_bodies
+from kgserve.graph import answers, node_reads, request_bodies, url_parameters
 from kgserve.graph.compat import versioned_nodes_api
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
-from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
 from kgserve.graph.store_handle import StoreHandle, decode_answer_struct
+from kgserve.graph.url_parameters import MAX_EDGES_OFFSET, MAX_NODES_OFFSET, MAX_PAGE_ROWS
 from kgserve.server.mcp.shared_tool_arguments import (
     AsOfField,
     AttributesField,
@@ -25,7 +25,7 @@ from kgserve.server.mcp.shared_tool_arguments import (
     TypesField,
     ValidAtField,
     VersionField,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -73,7 +73,7 @@ _EMPTY_NODES_RESULT: dict[str, Any] = {"nodes": []}
 _EMPTY_WALK_RESULT: dict[str, Any] = {"nodes": [], "edges": [], "count": 0, "truncated": False}
 
 
-@append_request_fields(request_bodies.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
+@add_request_fields_to_arguments(request_bodies.TraverseRequest, "min_weight", "max_depth", "edge_kinds")
 class TraverseArguments(ReadToolArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
@@ -143,7 +143,7 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeWi
     if given.version and (given.as_of or given.valid_at or given.follow_symlinks):
         raise InvalidInput("version: cannot be combined with as_of, valid_at or follow_symlinks; omit them")
     found = decode_answer_struct(
-        node_reads.get_node(graph, convert_arguments_to_request(query_parameters.GetNodeRequest, given)),
+        node_reads.get_node(graph, convert_arguments_to_request(url_parameters.GetNodeRequest, given)),
         answers.NodeWithEdgesAnswer,
     )
     if given.direction != "both":
@@ -151,7 +151,7 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeWi
         found = replace(found, **{other: []})
     if not given.relations_offset or given.version:
         return found
-    wanted = convert_arguments_to_request(query_parameters.IncomingEdgesRequest, given)
+    wanted = convert_arguments_to_request(url_parameters.IncomingEdgesRequest, given)
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
         name: decode_answer_struct(
@@ -185,14 +185,14 @@ def _list_entities(
 
 
 def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answers.ListedNodePage:
-    wanted = convert_arguments_to_request(query_parameters.NodeListParameters, given)
+    wanted = convert_arguments_to_request(url_parameters.NodeListParameters, given)
     wanted.type, wanted.tag, wanted.limit = given.types or [], given.tags or [], limit
     wanted.attributes = msgspec.json.encode(given.attributes).decode() if given.attributes else None
     return decode_answer_struct(node_reads.list_nodes(graph, wanted), answers.ListedNodePage)
 
 
 def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_nodes_api.EdgeList:
-    wanted = convert_arguments_to_request(query_parameters.IncomingEdgesRequest, given)
+    wanted = convert_arguments_to_request(url_parameters.IncomingEdgesRequest, given)
     wanted.kinds = given.relation_types or []
     found = node_reads.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
     return decode_answer_struct(found, versioned_nodes_api.EdgeList)

@@ -16,8 +16,8 @@ from kgserve.graph.compat import versioned_nodes_api
 from kgserve.graph.compat.versioned_nodes_api import (
     PutNodeAnswer,
     PutSubgraphAnswer,
+    PutSubgraphNodeResult,
     SubgraphEdgeResult,
-    SubgraphNodeResult,
 )
 from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
@@ -28,7 +28,7 @@ from kgserve.server.mcp.shared_tool_arguments import (
     NameField,
     StoreToolArguments,
     TimeField,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -41,14 +41,14 @@ from kgserve.server.mcp.tool_replies import (
     join_lines_fitting_reply,
     quote_text,
 )
-from kgserve.server.mcp.tool_structured_content import build_list_item, fits_json_size, truncate_text
+from kgserve.server.mcp.tool_structured_content import build_graph_list_item, fits_json_size, truncate_text
 from kgserve.storage.model.node_edge_fields import MAX_TAGS
 
 _MAX_ERROR_CHARS = 120
 _Based = Annotated[int, Meta(ge=0, lt=1 << 53, description="The version that you read; omitted: overwrite any")] | None
 
 
-@append_request_fields(versioned_nodes_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
+@add_request_fields_to_arguments(versioned_nodes_api.PutNodeRequest, "graph_id", "lineage_id", "kind", "metadata")
 class PutNodeArguments(FieldNamesToolArguments, kw_only=True):
     """Complete version of a node: omitted fields become empty."""
 
@@ -82,7 +82,7 @@ class SubgraphNodeArguments(versioned_nodes_api.SubgraphNodeInput, kw_only=True)
 
 
 class SubgraphEdgeArguments(versioned_nodes_api.SubgraphEdgeInput, kw_only=True):
-    """Relation of a subgraph."""
+    """Edge of a subgraph to write, as an item of a tool's arguments."""
 
     source: Annotated[NameField, Meta(description="A ref of this call, or an existing id")] | None = field(
         name="from", default=None
@@ -174,7 +174,7 @@ def _put_reply(found: PutNodeAnswer, _given: PutNodeArguments, _store: str) -> T
 
 def build_written_node_values(node: answers.Node) -> dict[str, Any]:
     """Return the written node with its version and the beginning of its content."""
-    return {"node": {"version": node.version, **build_list_item(node, detail=False)}}
+    return {"node": {"version": node.version, **build_graph_list_item(node, detail=False)}}
 
 
 def build_version_conflict_reply(error: ConflictManual) -> ToolReply:
@@ -217,7 +217,7 @@ def _put_subgraph_reply(found: PutSubgraphAnswer, _given: PutSubgraphArguments, 
     return ToolReply(join_lines_fitting_reply(lines), values, more)
 
 
-def _short_node_result(result: SubgraphNodeResult) -> dict[str, Any]:
+def _short_node_result(result: PutSubgraphNodeResult) -> dict[str, Any]:
     short = replace(result, ref=None, error=result.error and truncate_text(result.error, _MAX_ERROR_CHARS))
     return msgspec.to_builtins(short)
 

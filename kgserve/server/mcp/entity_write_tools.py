@@ -10,12 +10,17 @@ from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
-from kgserve.graph import answers, mutations, node_merge, node_reads, query_parameters, request_bodies
+from kgserve.graph import answers, mutations, node_merge, node_reads, request_bodies, url_parameters
 from kgserve.graph.compat import versioned_nodes_api
-from kgserve.graph.compat.versioned_nodes_api import RetireAnswer
-from kgserve.graph.node_merge_models import MergeAnswer, MergeNodeRequest, UnmergeAnswer, UnmergeNodeRequest
-from kgserve.graph.query_parameters import MAX_PAGE_ROWS
+from kgserve.graph.compat.versioned_nodes_api import RetireNodeOrEdgeAnswer
+from kgserve.graph.node_merge_models import (
+    MergeNodeIntoAnotherRequest,
+    NodeMergeAnswer,
+    UnmergeAnswer,
+    UnmergeNodeRequest,
+)
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import MAX_PAGE_ROWS
 from kgserve.server.mcp.entity_history_tools import (
     EntityHistoryArguments,
     RevertEntityArguments,
@@ -34,7 +39,7 @@ from kgserve.server.mcp.shared_tool_arguments import (
     TargetStoreField,
     TypesField,
     ValidToField,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -73,7 +78,7 @@ class InjectNodeArguments(request_bodies.NodeInput):
 
 
 class InjectEdgeArguments(request_bodies.EdgeInput):
-    """Edge to create or update in an injected batch."""
+    """One edge among the arguments of an injected batch, to create or update."""
 
     source: IdField = field(name="from")
     target: IdField = field(name="to")
@@ -86,7 +91,7 @@ class InjectEdgeArguments(request_bodies.EdgeInput):
     valid_to: _When = None
 
 
-@append_request_fields(request_bodies.InjectRequest, "touch")
+@add_request_fields_to_arguments(request_bodies.InjectRequest, "touch")
 class InjectKnowledgeGraphArguments(StoreToolArguments, kw_only=True):
     """Nodes and edges to create or update, in one atomic batch."""
 
@@ -114,7 +119,7 @@ class DeleteRelationArguments(StoreToolArguments, kw_only=True):
     to_graph: TargetStoreField = UNSET
 
 
-@append_request_fields(versioned_nodes_api.RetireRequest)
+@add_request_fields_to_arguments(versioned_nodes_api.RetireVersionedNodeRequest)
 class RetireEntityArguments(StoreToolArguments, kw_only=True):
     """Node, and the end of its valid time."""
 
@@ -123,7 +128,7 @@ class RetireEntityArguments(StoreToolArguments, kw_only=True):
     created_by: AuthorField = UNSET
 
 
-@append_request_fields(versioned_nodes_api.RetireEdgeRequest)
+@add_request_fields_to_arguments(versioned_nodes_api.RetireEdgeRequest)
 class RetireRelationArguments(DeleteRelationArguments, kw_only=True):
     """Edge, and the end of its valid time."""
 
@@ -154,7 +159,7 @@ class RetireArguments(StoreToolArguments, kw_only=True):
     created_by: AuthorField = UNSET
 
 
-def resolve_retire_target(given: RetireArguments) -> RetireEntityArguments | RetireRelationArguments:
+def resolve_entity_or_relation_to_retire(given: RetireArguments) -> RetireEntityArguments | RetireRelationArguments:
     """Return the entity or relation to retire. Raises InvalidInput if the arguments name neither or both."""
     edge = (given.source, given.target, given.relation_type)
     if given.id and not any((*edge, given.to_graph)):
@@ -177,25 +182,25 @@ def _delete_entity(
 ) -> Future[answers.DeleteNodeAnswer] | Future[answers.DeleteNodesAnswer]:
     filters = (given.ids, given.types, given.tags, given.attributes)
     if given.id and not any(filters) and not given.dry_run:
-        return mutations.delete_node(graph, convert_arguments_to_request(query_parameters.NodeIdRequest, given))
+        return mutations.delete_node(graph, convert_arguments_to_request(url_parameters.NodeIdRequest, given))
     asked = convert_arguments_to_request(request_bodies.DeleteNodesRequest, given)
     if given.id:
         asked.ids = [given.id, *(given.ids or ())]
     return node_reads.delete_nodes(graph, asked)
 
 
-def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[MergeAnswer] | Future[UnmergeAnswer]:
+def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[NodeMergeAnswer] | Future[UnmergeAnswer]:
     if given.undo:
         return node_merge.unmerge_node(graph, convert_arguments_to_request(UnmergeNodeRequest, given))
     if not given.into:
         raise InvalidInput.at("into", "is required, unless undo is true: the id of the entity to keep")
-    return node_merge.merge_nodes(graph, convert_arguments_to_request(MergeNodeRequest, given))
+    return node_merge.merge_nodes(graph, convert_arguments_to_request(MergeNodeIntoAnotherRequest, given))
 
 
-def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_nodes_api.RetireAnswer]:
-    named = resolve_retire_target(given)
+def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_nodes_api.RetireNodeOrEdgeAnswer]:
+    named = resolve_entity_or_relation_to_retire(given)
     if isinstance(named, RetireEntityArguments):
-        return mutations.retire_node(graph, convert_arguments_to_request(query_parameters.RetireNodeRequest, named))
+        return mutations.retire_node(graph, convert_arguments_to_request(url_parameters.RetireNodeRequest, named))
     return mutations.retire_edge(graph, convert_arguments_to_request(versioned_nodes_api.RetireEdgeRequest, named))
 
 
@@ -283,7 +288,7 @@ def _memories_left(found: answers.DeleteNodeAnswer | answers.DeleteNodesAnswer) 
 
 
 @build_tool_reply.register
-def _merged_reply(found: MergeAnswer, _given: MergeEntitiesArguments, _store: str) -> ToolReply:
+def _merged_reply(found: NodeMergeAnswer, _given: MergeEntitiesArguments, _store: str) -> ToolReply:
     named = f"{quote_text(found.id)} into {quote_text(found.into)}"
     values: dict[str, Any] = {
         "id": found.id,
@@ -324,8 +329,8 @@ def _delete_relation_reply(found: answers.DeleteEdgeAnswer, given: DeleteRelatio
 
 
 @build_tool_reply.register
-def _retire_reply(found: RetireAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
-    named = resolve_retire_target(given) if isinstance(given, RetireArguments) else given
+def _retire_reply(found: RetireNodeOrEdgeAnswer, given: msgspec.Struct, _store: str) -> ToolReply:
+    named = resolve_entity_or_relation_to_retire(given) if isinstance(given, RetireArguments) else given
     is_relation = isinstance(named, DeleteRelationArguments)
     what = (
         f"{format_edge_arrow(named)}{format_store_suffix(named.to_graph)}"
@@ -400,7 +405,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         RetireEntityArguments,
         "retiring the entity",
         lambda graph, given: mutations.retire_node(
-            graph, convert_arguments_to_request(query_parameters.RetireNodeRequest, given)
+            graph, convert_arguments_to_request(url_parameters.RetireNodeRequest, given)
         ),
         "writes",
     ),

@@ -57,7 +57,7 @@ def _reduce_items(field: dict[str, Any], listed: tuple[str, ...]) -> dict[str, A
     return {**field, "items": {**items, "properties": {name: items["properties"][name] for name in listed}}}
 
 
-def has_unlisted_tool_arguments(tool: McpTool[Any]) -> bool:
+def does_tool_accept_unlisted_arguments(tool: McpTool[Any]) -> bool:
     """Return whether a tool accepts documented arguments that its listed schema does not show."""
     return build_listed_tool_schema(tool) != build_tool_input_schema(tool.arguments)
 

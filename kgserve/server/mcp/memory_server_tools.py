@@ -18,10 +18,10 @@ from kgserve.graph.compat.mcp_memory_server_api import (
     DeletionDoneAnswer,
     EntitiesWithRelations,
     EntityNameRelation,
+    EntityWithObservations,
     ObservationAddition,
     ObservationDeletion,
     ObservationsAddedAnswer,
-    ObservedEntity,
 )
 from kgserve.server.mcp.shared_tool_arguments import UNLISTED_FIELD, StoreToolArguments
 from kgserve.server.mcp.tool_definition import McpTool
@@ -38,7 +38,7 @@ class MemoryServerToolArguments(StoreToolArguments, kw_only=True):
 class OfficialCreateEntitiesArguments(MemoryServerToolArguments, kw_only=True):
     """Entities to create."""
 
-    entities: list[ObservedEntity]
+    entities: list[EntityWithObservations]
 
 
 class OfficialCreateRelationsArguments(MemoryServerToolArguments, kw_only=True):

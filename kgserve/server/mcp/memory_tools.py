@@ -17,10 +17,11 @@ from msgspec import UNSET, Meta, UnsetType
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory import forget, memory_details, reflect, retain, retain_forget_recall_models
-from kgserve.memory.api import (
+from kgserve.memory import forget, memory_details, organize_memories, retain, retain_forget_recall_models
+from kgserve.memory.entity_models import RelationInput
+from kgserve.memory.hierarchy_models import MemoryDetailsRequest
+from kgserve.memory.memory_models import (
     EXPIRES_IN_PATTERN,
-    DeletedEntity,
     LabelText,
     Memory,
     MemoryEntityInput,
@@ -30,16 +31,15 @@ from kgserve.memory.api import (
     RecalledMemory,
     RecallRequest,
     ShortText,
+    StillReferencedDeletedEntity,
     TimestampText,
 )
-from kgserve.memory.entity_models import RelationInput
-from kgserve.memory.hierarchy_models import MemoryDetailsRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.memory.reflect_models import (
-    MemoryReflectionAnswer,
-    MemoryReflectionRequest,
+    OrganizeMemoriesAnswer,
+    OrganizeMemoriesRequest,
     format_memory_line,
-    format_proposal_line,
+    format_reflect_proposal_line,
 )
 from kgserve.memory.relationships import MemoryDetails
 from kgserve.platform.settings import DedupMode
@@ -47,7 +47,7 @@ from kgserve.server.mcp.forget_entity_reply import build_forget_entity_reply
 from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
     StoreToolArguments,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -81,7 +81,7 @@ class ConversationMessageArguments(retain_forget_recall_models.ConversationMessa
     at: Annotated[TimestampText, Meta(description="RFC 3339")] | None = None
 
 
-class EntityReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EntityNameReference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Reference to an entity by its name."""
 
     name: LabelText
@@ -97,7 +97,7 @@ class RelationByEntityNames(msgspec.Struct, forbid_unknown_fields=True, kw_only=
     strength: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-@append_request_fields(retain_forget_recall_models.RetainTextRequest, "first")
+@add_request_fields_to_arguments(retain_forget_recall_models.RetainTextRequest, "first")
 class RetainMemoryArguments(StoreToolArguments, kw_only=True):
     """Memory to store."""
 
@@ -133,7 +133,8 @@ class RetainMemoryArguments(StoreToolArguments, kw_only=True):
     tags: _Labels | UnsetType = UNSET
     entities: (
         Annotated[
-            list[LabelText | EntityReference], Meta(max_length=100, description="Names of whom and what it is about")
+            list[LabelText | EntityNameReference],
+            Meta(max_length=100, description="Names of whom and what it is about"),
         ]
         | UnsetType
     ) = UNSET
@@ -155,7 +156,7 @@ class RetainMemoryArguments(StoreToolArguments, kw_only=True):
     created_at: Annotated[_Moment | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-@append_request_fields(
+@add_request_fields_to_arguments(
     RecallRequest,
     *("offset", "alpha", "depth", "metadata", "explain", "after_date", "before_date"),
 )
@@ -183,14 +184,14 @@ class RecallArguments(StoreToolArguments, kw_only=True):
     touch: Annotated[bool, Meta(description="Count as used, which slows fading")] = True
 
 
-@append_request_fields(MemoryReflectionRequest)
+@add_request_fields_to_arguments(OrganizeMemoriesRequest)
 class ReflectArguments(StoreToolArguments, kw_only=True):
     """Scope of a reflection, or decisions on its proposals."""
 
     answer: Annotated[bool, UNLISTED_FIELD] = False
 
 
-@append_request_fields(retain_forget_recall_models.ForgetRequest)
+@add_request_fields_to_arguments(retain_forget_recall_models.ForgetRequest)
 class ForgetMemoriesArguments(StoreToolArguments, kw_only=True):
     """Memories to forget."""
 
@@ -288,7 +289,7 @@ def truncate_reply_lines(lines: Sequence[str]) -> tuple[str, str]:
 _DONE = {"create": "created", "update": "updated", "merge": "merged into", "noop": "unchanged"}
 
 
-def _iter_operation_lines(operations: Sequence[retain_forget_recall_models.RetainMemoryOperation]) -> Iterator[str]:
+def _iter_operation_lines(operations: Sequence[retain_forget_recall_models.RetainMemoryOutcome]) -> Iterator[str]:
     """Yield one line for each memory, with what it is about; the caller knows its content."""
     stated = {each.memory_id for each in operations if each.type != "link"}
     links: dict[str, list[str]] = {}
@@ -348,7 +349,7 @@ def build_recall_reply(
     return ToolReply("\n".join([*head, *lines[:count]]), values, more, "; ".join(hints))
 
 
-def describe_deleted_entity(entity: DeletedEntity) -> str:
+def describe_deleted_entity(entity: StillReferencedDeletedEntity) -> str:
     """Return the hint that the requested entity was deleted."""
     return f"the entity {entity.name!r} was deleted at {entity.deleted_at}; these memories were about it"
 
@@ -372,7 +373,7 @@ def _answer_reply(answer: str, used: list[str]) -> ToolReply:
 
 
 @build_tool_reply.register
-def _reflect_reply(found: MemoryReflectionAnswer, _given: ReflectArguments, _store: str) -> ToolReply:
+def _reflect_reply(found: OrganizeMemoriesAnswer, _given: ReflectArguments, _store: str) -> ToolReply:
     if isinstance(found.answer, str):
         return _answer_reply(found.answer, found.used or [])
     would = "would be " if found.dry_run else ""
@@ -381,7 +382,7 @@ def _reflect_reply(found: MemoryReflectionAnswer, _given: ReflectArguments, _sto
         f"concept, {format_count(found.proposals_count, 'proposal')}."
     )
     lines = [f"Undone: {found.undone:,}."] if found.undone else []
-    lines += [format_proposal_line(each) for each in found.proposals]
+    lines += [format_reflect_proposal_line(each) for each in found.proposals]
     lines += [f"[{each.id}] below [{each.parent_id}] ({each.score:.2f})" for each in found.linked]
     lines += [f"skipped, because it was changed since: [{each}]" for each in found.skipped]
     lines += [f"faded: [{each}]" for each in found.stale]
@@ -537,8 +538,8 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "and returns numbered proposals to accept or refuse. dry_run writes nothing.",
         ReflectArguments,
         "reflecting",
-        lambda graph, given: reflect.place_memories_under_concepts(
-            graph, convert_arguments_to_request(MemoryReflectionRequest, given)
+        lambda graph, given: organize_memories.place_memories_under_concepts(
+            graph, convert_arguments_to_request(OrganizeMemoriesRequest, given)
         ),
         "overwrites",
         retry_hint="dry_run=true shows what is left to do",

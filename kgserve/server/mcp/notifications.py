@@ -29,7 +29,7 @@ from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import RequestContext
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.resource_handlers import ParsedResourceUri, parse_resource_uri
-from kgserve.server.mcp.tool_calls import Context, default_store_of, request_context_of
+from kgserve.server.mcp.tool_calls import Context, get_connection_default_store, request_context_of
 from kgserve.server.mcp.tool_replies import format_count
 from kgserve.storage.changefeed import ChangeFeed, WakeCallback
 from kgserve.storage.journal.journal_reader import JournalReader
@@ -43,7 +43,7 @@ MAX_SUBSCRIBED_STORES = 256
 
 
 class ResourceChangeNotification(NamedTuple):
-    """Changed resources, and stores that were created, dropped or reconfigured."""
+    """Notification of changed resources, and of stores that were created, dropped or reconfigured."""
 
     changed: set[ParsedResourceUri]
     announced: set[str]
@@ -54,7 +54,7 @@ class _WatchedStore:
 
     def __init__(self) -> None:
         self.watched: Counter[ParsedResourceUri] = Counter()
-        self.commits: CommitListener | None = None
+        self.commits: NewCommitReader | None = None
 
     def close(self) -> None:
         """Stop following the store."""
@@ -168,7 +168,7 @@ class ResourceWatcher:
         else:
             store.commits = commits
 
-    def _commits(self, name: str) -> CommitListener | None:
+    def _commits(self, name: str) -> NewCommitReader | None:
         try:
             self._pool.require_files(name)
         except NotFound:
@@ -176,7 +176,7 @@ class ResourceWatcher:
         except (ServedElsewhere, OwnerUnreachable):
             # Opening a replica starts following the store.
             self._pool.release(self._pool.acquire(name, at_least=0))
-        return CommitListener(self._pool.feeds.of(name), self._waker(name))
+        return NewCommitReader(self._pool.feeds.of(name), self._waker(name))
 
     def _waker(self, name: str) -> Callable[[], None]:
         loop = self._loop
@@ -192,7 +192,7 @@ class ResourceWatcher:
         self.has_changes.set()
 
 
-class CommitListener:
+class NewCommitReader:
     """Reader of a store's commits from now on, for one listener. One thread at a time.
 
     A commit touches a node if it creates, changes or deletes the node or one of its edges.
@@ -611,7 +611,7 @@ class ClientLogNotifier:
         if level is None or params.name not in SEARCH_TOOL_NAMES:
             return
         given = params.arguments or {}
-        store = given.get("index") or given.get("store") or default_store_of(context)
+        store = given.get("index") or given.get("store") or get_connection_default_store(context)
         if not isinstance(store, str):
             return
         graphs = self._graphs.for_caller(request_context_of(context).caller)

@@ -14,7 +14,12 @@ from kgserve.platform.access.authentication import HiddenStore
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.mcp.resource_handlers import ENTITY_TEMPLATE, MEMORY_TEMPLATE, STORE_TEMPLATE, TOOL_TEMPLATE
-from kgserve.server.mcp.tool_calls import Context, convert_errors_to_mcp, default_store_of, request_context_of
+from kgserve.server.mcp.tool_calls import (
+    Context,
+    convert_errors_to_mcp,
+    get_connection_default_store,
+    request_context_of,
+)
 from kgserve.server.mcp.toolsets import TOOLS
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 
@@ -245,12 +250,12 @@ MAX_COMPLETIONS = 100
 """Maximum number of completions in one answer."""
 
 
-def complete_store_names(graphs: CallerStoreHandles, start: str) -> list[str]:
+def complete_prompt_store_names(graphs: CallerStoreHandles, start: str) -> list[str]:
     """Return the stores whose names start with ``start``, in order; at most `MAX_COMPLETIONS` + 1."""
     return [name for name in graphs.pool.names() if name.startswith(start)][: MAX_COMPLETIONS + 1]
 
 
-def complete_node_ids(graph: StoreHandle, start: str) -> list[str]:
+def complete_prompt_node_ids(graph: StoreHandle, start: str) -> list[str]:
     """Return the node ids that start with ``start``, in order; at most `MAX_COMPLETIONS` + 1. Raises NotFound."""
     if not _is_valid_prefix(start):
         return []
@@ -287,7 +292,7 @@ def _is_valid_prefix(start: str) -> bool:
 _STORE_TEMPLATE_VARIABLE = "store"
 _TOOL_TEMPLATE_VARIABLE = "tool"
 _STORE_COMPLETERS: dict[str, Callable[[StoreHandle, str], list[str]]] = {
-    "id": complete_node_ids,
+    "id": complete_prompt_node_ids,
     "type": complete_node_types,
     "tag": complete_tags,
     "topic": complete_tags,
@@ -313,7 +318,7 @@ class McpArgumentCompleter:
         name, start = params.argument.name, params.argument.value
         _check_argument(params.ref, name)
         chosen = (params.context.arguments or {}) if params.context else {}
-        store = chosen.get(_STORE_TEMPLATE_VARIABLE) or default_store_of(context) or ""
+        store = chosen.get(_STORE_TEMPLATE_VARIABLE) or get_connection_default_store(context) or ""
         with convert_errors_to_mcp(argument=name):
             found = await self._threads.read(lambda: self._like(context, name, store, start))
         more = len(found) > MAX_COMPLETIONS
@@ -326,7 +331,7 @@ class McpArgumentCompleter:
         visit = request_context_of(context)
         graphs = self._graphs.for_caller(visit.caller).allowing_stale_reads()
         if name == _STORE_TEMPLATE_VARIABLE:
-            return complete_store_names(graphs, start)
+            return complete_prompt_store_names(graphs, start)
         if name == _TOOL_TEMPLATE_VARIABLE:
             return [tool for tool in TOOLS if tool.startswith(start)]
         try:

@@ -21,15 +21,15 @@ import msgspec
 from mcp import MCPError, types
 
 from kgserve.admin import stores
-from kgserve.admin.api import StoreListParameters, StoreSummary
+from kgserve.admin.store_admin_models import StoreListParameters, StoreSummary
 from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
 from kgserve.graph.answers import Edge, Node, NodeWithEdgesAnswer
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
 from kgserve.graph.llm_context_text import count_tokens
-from kgserve.graph.query_parameters import MAX_EDGES_OFFSET, GetNodeRequest, NodeEdgesRequest
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle, decode_answer_struct
-from kgserve.memory.api import Memory
+from kgserve.graph.url_parameters import MAX_EDGES_OFFSET, GetNodeRequest, NodeEdgesRequest
+from kgserve.memory.memory_models import Memory
 from kgserve.memory.reflect_models import format_memory_line
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.access.authentication import HiddenStore
@@ -43,7 +43,7 @@ from kgserve.server.mcp.store_tools import build_store_description
 from kgserve.server.mcp.tool_calls import (
     Context,
     convert_errors_to_mcp,
-    forward_mcp_method,
+    forward_mcp_method_to_store_owner,
     read_mcp_connection_options,
     request_context_of,
 )
@@ -185,7 +185,7 @@ class EntityResource(msgspec.Struct, kw_only=True):
     more: list[OmittedResourcePart]
 
 
-class EntityTextPart(msgspec.Struct, kw_only=True):
+class EntityTextChunk(msgspec.Struct, kw_only=True):
     """Part of an entity's content, or of its attributes as JSON."""
 
     id: str
@@ -195,7 +195,7 @@ class EntityTextPart(msgspec.Struct, kw_only=True):
     more: list[OmittedResourcePart]
 
 
-class EntityEdgesPart(msgspec.Struct, kw_only=True):
+class EntityEdgesChunk(msgspec.Struct, kw_only=True):
     """Part of an entity's edges in one direction, in order."""
 
     id: str
@@ -253,7 +253,7 @@ class ResourceHandlers:
         with convert_errors_to_mcp(uri=uri):
             asked = ("resources/read", {"uri": uri})
             try:
-                found = await forward_mcp_method(self._forwarder, served, caller, asked, headers)
+                found = await forward_mcp_method_to_store_owner(self._forwarder, served, caller, asked, headers)
             except MCPError as error:
                 # The other node answered in the newest protocol revision.
                 is_missing = error.code == types.INVALID_PARAMS and context.protocol_version < "2026"
@@ -364,15 +364,15 @@ def _entity(graph: StoreHandle, place: ParsedResourceUri) -> EntityResource:
     )
 
 
-def _text_part(graph: StoreHandle, place: ParsedResourceUri, part: ResourcePartSelector) -> EntityTextPart:
+def _text_part(graph: StoreHandle, place: ParsedResourceUri, part: ResourcePartSelector) -> EntityTextChunk:
     node, what = _node(graph, place), part.name.removesuffix("_offset")
     whole = node.content if what == "content" else msgspec.json.encode(node.attributes).decode()
     text = whole[part.offset : part.offset + MAX_RESOURCE_TEXT_CHARS]
     more = _rest(place, what, part.offset + len(text), len(whole))
-    return EntityTextPart(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
+    return EntityTextChunk(id=node.id, offset=part.offset, text=text, length=len(whole), more=more)
 
 
-def _edges_part(graph: StoreHandle, place: ParsedResourceUri, part: ResourcePartSelector) -> EntityEdgesPart:
+def _edges_part(graph: StoreHandle, place: ParsedResourceUri, part: ResourcePartSelector) -> EntityEdgesChunk:
     return _edges(graph, place, part.offset, outgoing=part.name == "outgoing_offset")
 
 
@@ -382,7 +382,7 @@ def _node(graph: StoreHandle, place: ParsedResourceUri) -> Node:
     ).node
 
 
-def _edges(graph: StoreHandle, place: ParsedResourceUri, offset: int, *, outgoing: bool) -> EntityEdgesPart:
+def _edges(graph: StoreHandle, place: ParsedResourceUri, offset: int, *, outgoing: bool) -> EntityEdgesChunk:
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"the offset exceeds {MAX_EDGES_OFFSET:,} edges; use query_cypher for further ones")
     request = NodeEdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
@@ -392,7 +392,7 @@ def _edges(graph: StoreHandle, place: ParsedResourceUri, offset: int, *, outgoin
     way = "outgoing" if outgoing else "incoming"
     is_last = page.next_offset is None and len(edges) == len(page.edges)
     more = [] if is_last else [_more(f"the next {way} relations", place, f"{way}_offset", end)]
-    return EntityEdgesPart(id=place.node or "", offset=offset, edges=edges, more=more)
+    return EntityEdgesChunk(id=place.node or "", offset=offset, edges=edges, more=more)
 
 
 def _rest(place: ParsedResourceUri, what: str, end: int, length: int) -> list[OmittedResourcePart]:

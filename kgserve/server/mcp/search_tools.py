@@ -12,7 +12,7 @@ from kgserve.errors import InvalidInput
 from kgserve.graph import answers, request_bodies
 from kgserve.graph.search import node_search
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.platform.codecs import convert_to_type
+from kgserve.platform.codecs import convert_plain_value_to_type
 from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
     IdField,
@@ -21,7 +21,7 @@ from kgserve.server.mcp.shared_tool_arguments import (
     ReadToolArguments,
     TagsField,
     TypesField,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -44,7 +44,7 @@ EMPTY_HITS_RESULT: dict[str, Any] = {"hits": []}
 _EMPTY_CONTEXT_RESULT: dict[str, Any] = {"text": "", "tokens": 0, "ids": [], "truncated": False}
 
 
-@append_request_fields(
+@add_request_fields_to_arguments(
     request_bodies.SearchRequest,
     "min_similarity",
     "alpha",
@@ -81,14 +81,14 @@ class SearchKnowledgeArguments(ReadToolArguments, kw_only=True):
     prefix: Annotated[bool, Meta(description="Last word may be a beginning")] = False
 
 
-@append_request_fields(request_bodies.MultiQuerySearchRequest)
+@add_request_fields_to_arguments(request_bodies.MultiQuerySearchRequest)
 class SearchBatchArguments(ReadToolArguments, kw_only=True):
-    """Variants of one question."""
+    """Variants of one question, whose hits are combined."""
 
     queries: Annotated[list[request_bodies.SearchQueryVariant], Meta(min_length=1, max_length=8)]
 
 
-@append_request_fields(request_bodies.LlmContextRequest, "format", "limit")
+@add_request_fields_to_arguments(request_bodies.LlmContextRequest, "format", "limit")
 class GetContextArguments(ReadToolArguments, kw_only=True):
     """Question, and the token budget of the context."""
 
@@ -108,7 +108,8 @@ def _search(graph: StoreHandle, given: SearchKnowledgeArguments) -> answers.Sear
     same = _variant(given)
     asked = convert_arguments_to_request(request_bodies.MultiQuerySearchRequest, given)
     asked.queries = [
-        convert_to_type({**same, "query": each}, request_bodies.SearchQueryVariant) for each in given.queries or ()
+        convert_plain_value_to_type({**same, "query": each}, request_bodies.SearchQueryVariant)
+        for each in given.queries or ()
     ]
     return node_search.search_query_variants(graph, asked)
 

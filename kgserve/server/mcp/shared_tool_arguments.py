@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.graph import request_bodies
-from kgserve.graph.compat.versioned_nodes_field_names import FieldNames, copy_struct_field
+from kgserve.graph.compat.versioned_nodes_field_names import FieldNames, copy_struct_field_definition
 from kgserve.server.mcp.tool_input_schema import UNLISTED_SCHEMA_KEY
 from kgserve.storage.model.attribute_filters import AttributeConditionsInput
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
@@ -75,7 +75,7 @@ class ReadToolArguments(FieldNamesToolArguments, kw_only=True):
     detail: Annotated[bool, Meta(description="Include times, versions")] = False
 
 
-def append_request_fields(
+def add_request_fields_to_arguments(
     request: type[msgspec.Struct], *but: str
 ) -> Callable[[type[ArgumentsType]], type[ArgumentsType]]:
     """Return a class decorator that appends the fields of ``request``, except ``but``, that the class lacks."""
@@ -85,7 +85,7 @@ def append_request_fields(
         fields = [
             (each.name, _COMMON_FIELDS[each.name], UNSET)
             if each.name in _COMMON_FIELDS
-            else (each.name, each.type, copy_struct_field(each))
+            else (each.name, each.type, copy_struct_field_definition(each))
             for each in left
         ]
         return _made(own.__name__, own, own.__doc__ or "", fields) if fields else own

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from kgserve.admin import stores
-from kgserve.admin.api import (
+from kgserve.admin.store_admin_models import (
     DropStoreAnswer,
     LinkedStoresAnswer,
     StoreList,
@@ -23,12 +23,12 @@ from kgserve.errors import InvalidInput
 from kgserve.graph import node_reads
 from kgserve.graph.answers import ListedNodePage
 from kgserve.graph.cross_store_links import get_cross_store_link_counts
-from kgserve.graph.cypher.vocabulary import suggest_statement
-from kgserve.graph.query_parameters import DropStoreParameters, NodeListParameters, TagListParameters
+from kgserve.graph.cypher.vocabulary import build_example_cypher_statement
 from kgserve.graph.store_handle import StoreHandle, decode_answer_struct
+from kgserve.graph.url_parameters import DropStoreParameters, NodeListParameters, TagListParameters
 from kgserve.server.mcp.shared_tool_arguments import (
     StoreToolArguments,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_definition import McpTool
@@ -74,7 +74,7 @@ class DescribeStoreArguments(StoreToolArguments, kw_only=True):
     tags_prefix: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Only tags with this prefix, max 100")] = ""
 
 
-@append_request_fields(StoreSettingsRequest, "name", "history", "memory")
+@add_request_fields_to_arguments(StoreSettingsRequest, "name", "history", "memory")
 class ConfigureStoreArguments(StoreToolArguments, kw_only=True):
     """Store, and the settings to change."""
 
@@ -179,7 +179,7 @@ def build_store_description(graph: StoreHandle, tags_prefix: str = "") -> StoreO
         kind_whitelist=settings.kind_whitelist,
         indexed_attributes=settings.indexed_attributes,
         metadata=settings.metadata,
-        statement=suggest_statement(graph),
+        statement=build_example_cypher_statement(graph),
         links=get_cross_store_link_counts(graph),
     )
 

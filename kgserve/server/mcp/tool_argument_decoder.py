@@ -16,7 +16,12 @@ from msgspec import UNSET, UnsetType, inspect
 
 from kgserve.errors import FieldError, InvalidInput, KgserveError, NoStore
 from kgserve.graph.compat.versioned_nodes_api import UndecodableSubgraphItem
-from kgserve.platform.codecs import convert_to_type, decode_json, locate_validation_error, unwrap_optional_type
+from kgserve.platform.codecs import (
+    convert_plain_value_to_type,
+    decode_json,
+    locate_validation_error,
+    unwrap_optional_type,
+)
 from kgserve.platform.timestamps import complete_time_to_rfc3339, has_time_zone, is_rfc3339, parse_time
 from kgserve.storage.model.node_edge_fields import EDGE, NODE, TIMESTAMP_TYPE
 
@@ -513,7 +518,7 @@ StoreNamesProvider = Callable[[], Sequence[str]]
 """Function that returns the names of the stores that a caller may access; may block."""
 
 
-def find_store_argument(values: Mapping[str, Any]) -> str | None:
+def find_tool_store_argument(values: Mapping[str, Any]) -> str | None:
     """Return the store that undecoded arguments name, or None."""
     names = (value for name, value in values.items() if guess_intended_argument_name(name, ("index",), ()))
     return next((value for value in names if isinstance(value, str)), None)
@@ -553,7 +558,7 @@ def _item(item: object, kind: type[S], place: str, notes: list[str]) -> S | Unde
     own: list[str] = []
     try:
         if not isinstance(item, Mapping):
-            return convert_to_type(item, kind)
+            return convert_plain_value_to_type(item, kind)
         read = _read(cast("Mapping[str, Any]", item), kind, own)
     except msgspec.ValidationError as error:
         return UndecodableSubgraphItem(_invalid((locate_validation_error(error, kind),)))
@@ -571,7 +576,7 @@ def _read(values: Mapping[str, Any] | None, into: type[S], notes: list[str]) -> 
         given["as_of"] = str(sequence)
     _check_json(given)
     try:
-        read = convert_to_type(given, into)
+        read = convert_plain_value_to_type(given, into)
     except msgspec.ValidationError:
         return _convert_corrected(given, into, notes)
     except RecursionError:
@@ -586,7 +591,7 @@ def _convert_corrected(given: Mapping[str, Any], into: type[S], notes: list[str]
         if mending.faults:
             raise _invalid(mending.faults)
         _check_json(values)
-        read = convert_to_type(values, into)
+        read = convert_plain_value_to_type(values, into)
     except msgspec.ValidationError as error:
         raise _invalid((locate_validation_error(error, into),)) from None
     except RecursionError:
@@ -675,7 +680,7 @@ def _names_of_texts(struct: type[msgspec.Struct]) -> frozenset[str]:
     return getattr(struct, "not_times", frozenset())
 
 
-def format_error(error: KgserveError, names: StoreNamesProvider = tuple) -> str:
+def format_mcp_tool_error(error: KgserveError, names: StoreNamesProvider = tuple) -> str:
     """Return an error as text: its message, one line per further field error, and for a missing store the others."""
     if isinstance(error, NoStore):
         found = names()

@@ -36,7 +36,7 @@ def resolve_short_ids(graph: StoreHandle, values: Mapping[str, Any]) -> Mapping[
 
 def shorten_ids_in_answer(graph: StoreHandle, text: str, verbatim: str = "") -> str:
     """Return the text of an answer with short ids, except in the passage that it quotes verbatim."""
-    if not has_generated_id(text):
+    if not contains_generated_id(text):
         return text
     try:
         with graph.lease() as store, store.reading() as rows:
@@ -47,8 +47,8 @@ def shorten_ids_in_answer(graph: StoreHandle, text: str, verbatim: str = "") -> 
         return text
 
 
-def has_generated_id(text: str) -> bool:
-    """Return whether a text contains an id that may be shown shorter."""
+def contains_generated_id(text: str) -> bool:
+    """Return whether a text contains a generated id, which may be shown shorter."""
     return GENERATED_ID.search(text) is not None
 
 

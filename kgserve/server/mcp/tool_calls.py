@@ -43,19 +43,19 @@ from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArgu
 from kgserve.server.mcp.shared_tool_arguments import FieldNamesToolArguments, StoreToolArguments
 from kgserve.server.mcp.tool_argument_decoder import (
     decode_tool_arguments,
-    find_store_argument,
-    format_error,
+    find_tool_store_argument,
+    format_mcp_tool_error,
     resolve_tool_call_store,
 )
-from kgserve.server.mcp.tool_call_short_ids import has_generated_id, resolve_short_ids, shorten_ids_in_answer
+from kgserve.server.mcp.tool_call_short_ids import contains_generated_id, resolve_short_ids, shorten_ids_in_answer
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply, format_count
 from kgserve.server.mcp.toolsets import (
     TOOLS,
     build_list_tools_result,
+    defines_structured_content,
     describe_shared_tool_name,
-    has_structured_content,
     resolve_called_tool,
     select_tools,
 )
@@ -113,7 +113,7 @@ class _ToolAnswer(msgspec.Struct, frozen=True):
 _decode = json_decoder(_ToolAnswer).decode
 
 
-async def forward_mcp_method(
+async def forward_mcp_method_to_store_owner(
     forwarder: ClusterNodeHttpClient,
     served: errors.ServedElsewhere,
     caller: AuthenticatedCaller,
@@ -174,7 +174,7 @@ class McpConnectionOptions(NamedTuple):
     def is_text_only(self, tool: McpTool[Any], arguments: Mapping[str, Any] | None) -> bool:
         """Return whether the answer to a call contains text only, without structured content."""
         is_asked_for = self.answers == "both" or bool((arguments or {}).get("detail"))
-        return self.answers == "text" or not (is_asked_for or has_structured_content(tool))
+        return self.answers == "text" or not (is_asked_for or defines_structured_content(tool))
 
 
 class ToolCall(NamedTuple):
@@ -191,7 +191,7 @@ class ToolCall(NamedTuple):
     @property
     def named_store(self) -> str | None:
         """Store that the call names, as far as known before its arguments are validated."""
-        return find_store_argument(self.arguments or {}) or self.wishes.store or None
+        return find_tool_store_argument(self.arguments or {}) or self.wishes.store or None
 
     @property
     def writes(self) -> bool:
@@ -199,7 +199,7 @@ class ToolCall(NamedTuple):
         return self.tool.writes(self.arguments)
 
 
-class LastWriteSequences:
+class LastWriteSequencesByCaller:
     """Sequence of each caller's last write per store, for read-your-writes in searches.
 
     Modified on the event loop only.
@@ -228,7 +228,7 @@ class ToolDispatcher:
     def __init__(self, graphs: CallerStoreHandles, threads: AdmissionControl, forwarder: ClusterNodeHttpClient) -> None:
         self._graphs = graphs
         self._threads = threads
-        self._written = LastWriteSequences()
+        self._written = LastWriteSequencesByCaller()
         self._forwarder = forwarder
 
     async def list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -284,7 +284,7 @@ class ToolDispatcher:
             call.visit.caller.require(tool.role(call.arguments))
         except errors.Forbidden as error:
             call.visit.record_refusal("403", act=act, store=call.named_store)
-            return _failure(format_error(error))
+            return _failure(format_mcp_tool_error(error))
         result = await self._answer(call)
         if tool.role(call.arguments) == "admin":
             call.visit.record_admin_action("failed" if result["isError"] else "done", act=act, store=call.named_store)
@@ -307,7 +307,7 @@ class ToolDispatcher:
                 if isinstance(error, errors.InvalidInput)
                 else ""
             )
-            return _failure(format_error(error) + hint)
+            return _failure(format_mcp_tool_error(error) + hint)
         except Exception:
             log.exception("internal_error", tool=call.tool.name)
         return _failure(internal_error_message())
@@ -319,13 +319,15 @@ class ToolDispatcher:
         except errors.ServedElsewhere as error:
             asked = {"name": call.tool.name, "arguments": call.arguments or {}}
             caller, headers = call.visit.caller, call.headers
-            return await forward_mcp_method(self._forwarder, error, caller, ("tools/call", asked), headers)
+            return await forward_mcp_method_to_store_owner(
+                self._forwarder, error, caller, ("tools/call", asked), headers
+            )
         except errors.NoStore as error:
             if isinstance(error, HiddenStore):
                 call.visit.record_refusal("404", act=f"tool {call.tool.name}", store=error.store)
             if error.store == call.wishes.store and (empty := _empty_reply(call)) is not None:
                 return _result(empty, call.wishes.store, call.notes)
-            return _failure(await self._threads.read(partial(format_error, error, graphs.pool.names)))
+            return _failure(await self._threads.read(partial(format_mcp_tool_error, error, graphs.pool.names)))
 
     async def _run(self, call: ToolCall, graphs: CallerStoreHandles) -> dict[str, Any]:
         begin = partial(self._begin, graphs, call)
@@ -342,7 +344,7 @@ class ToolDispatcher:
                 answer = await asyncio.shield(asyncio.wrap_future(answer))
         self._written.record_write(call.accounting_name, graph.name, answer)
         reply = _present_reply(answer, given, graph.name)
-        if has_generated_id(reply.text) or has_generated_id(reply.hint):
+        if contains_generated_id(reply.text) or contains_generated_id(reply.hint):
             # The write is done: its answer must not fail because the store is busy, or has moved.
             with suppress(errors.KgserveError):
                 reply = await self._threads.read(lambda: _shorten_reply_ids(call, reply, graph))
@@ -390,7 +392,7 @@ class SearchAnswerWithIndexLag(NamedTuple):
 
 def _empty_reply(call: ToolCall) -> ToolReply | None:
     """Return the reply for a default store that does not exist yet; None if the call names the store."""
-    if call.tool.nothing is None or not call.wishes.store or find_store_argument(call.arguments or {}):
+    if call.tool.nothing is None or not call.wishes.store or find_tool_store_argument(call.arguments or {}):
         return None
     hint = f"nothing has been stored here yet; {call.tool.maker} creates the store"
     return ToolReply(f'There is no store "{call.wishes.store}" yet.', dict(call.tool.nothing), hint=hint)
@@ -412,7 +414,7 @@ def _present_reply(answer: Any, given: msgspec.Struct, store: str) -> ToolReply:
 
 def _shorten_reply_ids(call: ToolCall, reply: ToolReply, graph: StoreHandle) -> ToolReply:
     """Return a reply whose text has short ids, unless a statement or another interface defines the text."""
-    if not graph.name or call.tool.runs_statement or has_structured_content(call.tool):
+    if not graph.name or call.tool.runs_statement or defines_structured_content(call.tool):
         return reply
     return reply._replace(
         text=shorten_ids_in_answer(graph, reply.text, reply.verbatim), hint=shorten_ids_in_answer(graph, reply.hint)
@@ -441,7 +443,7 @@ def _headers(context: Context) -> Mapping[str, str]:
     return context.request.headers if context.request is not None else {}
 
 
-def default_store_of(context: Context) -> str | None:
+def get_connection_default_store(context: Context) -> str | None:
     """Return the default store of the connection, or None."""
     return _wished(context).store or None
 

@@ -20,7 +20,7 @@ from kgserve.server.mcp.tool_structured_content import (
     MAX_REPLY_CHARS,
     MAX_TEASER_CHARS,
     build_fitting_list_items,
-    drop_timestamp_attributes,
+    drop_edge_timestamp_attributes,
     encode_json_text,
     take_lines_within_length,
     truncate_text,
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class EdgeIdentity(Protocol):
-    """Object that identifies an edge by its ends and type."""
+    """Ends and type that identify an edge: interface of anything that has them."""
 
     @property
     def source(self) -> str:
@@ -183,7 +183,7 @@ def format_edge_fields(edge: answers.Edge) -> Iterator[str]:
     if isinstance(edge.ordinal, int):
         yield f"ordinal={edge.ordinal}"
     yield from format_valid_time_bounds(edge)
-    if attributes := drop_timestamp_attributes(edge):
+    if attributes := drop_edge_timestamp_attributes(edge):
         yield truncate_text(encode_json_text(attributes), MAX_ATTRIBUTES_LINE_CHARS)
 
 

@@ -71,7 +71,7 @@ _WALK_OMITTED_FIELDS = ("summary", "tags", "attributes")
 _DEFAULT_WEIGHT = 1.0
 
 
-def build_list_item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
+def build_graph_list_item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
     """Return a node, edge, hit or state as a list item, with at most ``content`` characters of its content."""
     brief = _SHORTENERS[type(thing)](thing, MAX_DETAIL_CHARS if detail else content)
     return msgspec.to_builtins(brief) if detail and not is_missing_linked_node(thing) else strip_defaults(brief)
@@ -85,8 +85,10 @@ def is_missing_linked_node(thing: object) -> bool:
 def build_fitting_list_items(
     things: Iterable[Any], room: int, *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> list[dict[str, Any]]:
-    """Return the first things, each as `build_list_item`, that fit into ``room`` characters of JSON."""
-    return take_items_within_json_size((build_list_item(each, detail=detail, content=content) for each in things), room)
+    """Return the first things, each as `build_graph_list_item`, that fit into ``room`` characters of JSON."""
+    return take_items_within_json_size(
+        (build_graph_list_item(each, detail=detail, content=content) for each in things), room
+    )
 
 
 def outline_traversed_node(node: answers.ReachedNode) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def outline_traversed_node(node: answers.ReachedNode) -> dict[str, Any]:
 
 
 def strip_defaults(thing: Any) -> Any:
-    """Return ``thing`` as builtins without fields that need ``detail``, and without empty and default values."""
+    """Return `thing` as builtins, without fields shown only in detail and without empty and default values."""
     if isinstance(thing, list):
         return [strip_defaults(each) for each in thing]
     if isinstance(thing, answers.FieldChange):
@@ -111,7 +113,7 @@ def strip_defaults(thing: Any) -> Any:
     unasked = _OMITTED_FIELDS_BY_STRUCT.get(type(thing), ())
     found = {wire: strip_defaults(values[name]) for name, wire in names if name not in unasked}
     if isinstance(thing, answers.Edge):
-        found["attributes"] = drop_timestamp_attributes(thing)
+        found["attributes"] = drop_edge_timestamp_attributes(thing)
         if thing.weight == _DEFAULT_WEIGHT:
             del found["weight"]
     if isinstance(thing, answers.SearchHit | answers.BatchSearchHit):
@@ -127,7 +129,7 @@ def _is_former_version(name: str, value: object) -> bool:
     return name == "is_current" and value is False
 
 
-def drop_timestamp_attributes(edge: answers.Edge) -> dict[str, Any]:
+def drop_edge_timestamp_attributes(edge: answers.Edge) -> dict[str, Any]:
     """Return the attributes of an edge without its timestamps."""
     return {name: value for name, value in edge.attributes.items() if name not in TIMESTAMP_NAMES}
 

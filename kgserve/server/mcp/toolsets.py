@@ -116,7 +116,7 @@ def describe_shared_tool_name(tool: McpTool[Any], asked: str) -> str:
     return f"\nThis is the memory server's {tool.name}; with ?tools={TOOLSET_ENTITY_MEMORY} it is the entity memory's."
 
 
-def has_structured_content(tool: McpTool[Any]) -> bool:
+def defines_structured_content(tool: McpTool[Any]) -> bool:
     """Return whether a tool's interface defines structured content, which is then sent without being asked for."""
     return tool in _INTERFACE_TOOLS
 

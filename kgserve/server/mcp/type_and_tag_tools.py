@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kgserve.graph import answers, node_reads, query_parameters
+from kgserve.graph import answers, node_reads, url_parameters
 from kgserve.server.mcp.shared_tool_arguments import (
     FieldNamesToolArguments,
     NameField,
@@ -96,7 +96,7 @@ SCHEMA_TOOLS: tuple[McpTool[Any], ...] = (
         ListTagsArguments,
         "listing tags",
         lambda graph, given: node_reads.list_tags(
-            graph, convert_arguments_to_request(query_parameters.TagListParameters, given)
+            graph, convert_arguments_to_request(url_parameters.TagListParameters, given)
         ),
     ),
 )

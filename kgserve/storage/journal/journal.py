@@ -120,7 +120,7 @@ def encode_frame_compressed_if_smaller(changes: list[ChangeSet]) -> EncodedJourn
     return EncodedJournalFrame(_build_frame(PACKED_FRAME_MAGIC, packed, changes), len(payload) - len(packed))
 
 
-def encode_uncompressed_frame(frame: JournalFrame) -> bytes:
+def encode_uncompressed_journal_frame(frame: JournalFrame) -> bytes:
     """Return the unpacked encoding of a frame that was read."""
     return _build_frame(FRAME_MAGIC, frame.payload, frame.changes())
 

@@ -24,7 +24,7 @@ from kgserve.storage.journal.journal import (
     list_journal_segments,
     read_journal_frames,
 )
-from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, MemoryAccessRecord, NetChange
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest, MemoryAccessRecord, NetChange
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
 
 MAX_TAIL_BATCH_ROWS = 50_000
@@ -162,7 +162,7 @@ class CommitLinkChanges(msgspec.Struct, frozen=True):
     links_updated: list[CrossStoreLinkRow] = []
     links_touched: list[CrossStoreLinkRow] = []
     links_deleted: list[CrossStoreLinkKey] = []
-    links: CrossStoreLinksState | None = None
+    links: CrossStoreLinksCountAndDigest | None = None
 
     def links_put(self) -> list[CrossStoreLinkRow]:
         """Return the links that the commit writes."""
@@ -175,7 +175,7 @@ _links = msgpack_decoder(list[CommitLinkChanges]).decode
 
 
 def read_latest_access_records(frames: Iterable[JournalFrame], after: int, last: int) -> AccessChanges:
-    """Return the final accesses after the commits from ``after`` (exclusive) to ``last``."""
+    """Return the last access per node in the commits after ``after`` up to ``last``; None for deleted nodes."""
     changed: AccessChanges = {}
     for part in _read_parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):
         changed.update(dict.fromkeys(part.nodes_deleted))

@@ -1,4 +1,4 @@
-"""Read accesses, links and last versions from a snapshot and the journal after it."""
+"""Replay of the journal from a snapshot: rows, accesses, links, and last versions of deleted nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kgserve.storage.journal.journal_reader import (
     read_latest_access_records,
     read_link_changes,
 )
-from kgserve.storage.journal.row_materialization import MaterializationResult, materialize_rows_to_parquet
+from kgserve.storage.journal.row_materialization import RowMaterializationResult, materialize_rows_to_parquet
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
 from kgserve.storage.store_folder_layout import StoreLayout
@@ -115,7 +115,7 @@ def missing_snapshot_error(layout: StoreLayout, journal: Journal) -> JournalDama
 
 def materialize_journal(
     layout: StoreLayout, journal: Journal, rows: Path, *, drop_loose: bool = False
-) -> MaterializationResult:
+) -> RowMaterializationResult:
     """Write all rows as of the journal's end to a folder. Raises JournalDamaged if no snapshot leads there."""
     failed = missing_snapshot_error(layout, journal)
     for base in list_replay_base_snapshots(layout, journal):

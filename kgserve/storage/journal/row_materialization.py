@@ -30,14 +30,14 @@ from kgserve.storage.journal.snapshot import (
     verify_snapshot,
 )
 from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import EDGE, NODE, ColumnSet
+from kgserve.storage.model.node_edge_fields import EDGE, NODE, NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import (
     EdgeKey,
     EdgeRow,
     NodeRow,
     RowTuple,
     edge_column_values,
-    find_required_column_set,
+    get_column_set_for_extras,
     node_column_values,
 )
 from kgserve.storage.model.store_rows_digest import rows_digest
@@ -58,7 +58,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _DICTIONARY_COLUMNS = ["type", "relation_type", "created_by"]
 
 
-class MaterializationResult(msgspec.Struct, frozen=True):
+class RowMaterializationResult(msgspec.Struct, frozen=True):
     """State of the rows written, and the state that the journal ``expected``. They differ only if rows were wrong."""
 
     state: StoreState
@@ -77,7 +77,7 @@ def materialize_rows_to_parquet(
     *,
     drop_loose: bool = False,
     memory_bytes: int = MAX_IN_MEMORY_CHANGES_BYTES,
-) -> MaterializationResult:
+) -> RowMaterializationResult:
     """Write nodes.parquet and edges.parquet of the state after applying ``changes`` to snapshot ``base``.
 
     memory_bytes: size of change sets beyond which they are partitioned on disk, in ``target``.
@@ -103,14 +103,14 @@ def write_parquet_row_files(
     edges: Iterable[list[RowTuple]],
     expected: StoreState,
     target: Path,
-    width: ColumnSet,
-) -> MaterializationResult:
+    width: NodeEdgeColumnSet,
+) -> RowMaterializationResult:
     """Write both files from batches of all rows of a store; ``width`` is that of the widest row."""
     written = _write(target / NODES_FILE, nodes, iter(()), width=width)
     return _fold_result(expected, written, _write(target / EDGES_FILE, edges, iter(()), width=width))
 
 
-def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> MaterializationResult:
+def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loose: bool) -> RowMaterializationResult:
     expected = net.state or (verify_snapshot(base).state if base is not None else StoreState())
     width = max(net.width, read_snapshot_column_set(base))
     nodes = _merge(base, NODES_FILE, net.nodes_created.keys() | net.nodes_updated.keys() | net.nodes_deleted, 1)
@@ -123,7 +123,7 @@ def _fold_in_memory(base: Path | None, net: NetChange, target: Path, *, drop_loo
 
 def _fold_on_disk(
     base: Path | None, changes: Iterable[ChangeSet], target: Path, *, drop_loose: bool
-) -> MaterializationResult:
+) -> RowMaterializationResult:
     expected = StoreState()
     width = read_snapshot_column_set(base)
     with ExitStack() as stack:
@@ -141,19 +141,19 @@ def _fold_on_disk(
         return _fold_result(expected, written, _write_edges((), left, target, drop_loose=drop_loose, width=width))
 
 
-def _spill_changes(change: ChangeSet, nodes: _RowSpill[NodeRow], edges: _RowSpill[EdgeRow]) -> ColumnSet:
+def _spill_changes(change: ChangeSet, nodes: _RowSpill[NodeRow], edges: _RowSpill[EdgeRow]) -> NodeEdgeColumnSet:
     """Apply a change set, deletions first; return the width of its widest row."""
     for key in change.edges_deleted:
         edges.remove(key)
     for node_id in change.nodes_deleted:
         nodes.remove(node_id)
-    width = ColumnSet.PLAIN
+    width = NodeEdgeColumnSet.PLAIN
     for node in (*change.nodes_created, *change.nodes_updated):
         nodes.put(node)
-        width = max(width, find_required_column_set(node.extras))
+        width = max(width, get_column_set_for_extras(node.extras))
     for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
         edges.put(edge)
-        width = max(width, find_required_column_set(edge.extras))
+        width = max(width, get_column_set_for_extras(edge.extras))
     return width
 
 
@@ -170,14 +170,19 @@ def _size(change: ChangeSet) -> int:
     return nodes + sum(len(row.attributes) for row in edges) + _FOLDED_ROW_OVERHEAD_BYTES * change.size
 
 
-def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> MaterializationResult:
+def _fold_result(expected: StoreState, nodes: tuple[int, int], edges: tuple[int, int]) -> RowMaterializationResult:
     """Return the result for the digests and counts that were written."""
     digest = (nodes[0] + edges[0]) % (1 << 128)
-    return MaterializationResult(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
+    return RowMaterializationResult(StoreState(expected.sequence, expected.time, digest, nodes[1], edges[1]), expected)
 
 
 def _write_edges(
-    kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], target: Path, *, drop_loose: bool, width: ColumnSet
+    kept: Iterable[list[RowTuple]],
+    fresh: Iterator[RowTuple],
+    target: Path,
+    *,
+    drop_loose: bool,
+    width: NodeEdgeColumnSet,
 ) -> tuple[int, int]:
     """Write the edges; with ``drop_loose``, only those whose endpoints are both among the written nodes."""
     if drop_loose:
@@ -200,7 +205,7 @@ def _merge(base: Path | None, name: str, replaced: AbstractSet[Any], width: int)
 
 
 def _write(
-    path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: ColumnSet
+    path: Path, kept: Iterable[list[RowTuple]], fresh: Iterator[RowTuple], *, width: NodeEdgeColumnSet
 ) -> tuple[int, int]:
     """Write rows with the columns of a width; return their digest and count."""
     digest = count = 0
@@ -216,11 +221,11 @@ def _write(
     return digest % (1 << 128), count
 
 
-def _value_getter(name: str, width: ColumnSet) -> Callable[[RowTuple], RowTuple]:
+def _value_getter(name: str, width: NodeEdgeColumnSet) -> Callable[[RowTuple], RowTuple]:
     """Return the function that maps a row of the named file to its column values."""
     fields, values = (NODE, node_column_values) if name == NODES_FILE else (EDGE, edge_column_values)
     wanted = itemgetter(slice(len(fields.columns(width))))
-    return wanted if width is ColumnSet.PLAIN else lambda row: wanted(values(row))
+    return wanted if width is NodeEdgeColumnSet.PLAIN else lambda row: wanted(values(row))
 
 
 def _row_batches(kept: Iterable[list[RowTuple]], fresh: Iterable[RowTuple]) -> Iterator[list[RowTuple]]:

@@ -23,10 +23,10 @@ from msgspec.structs import astuple
 from kgserve.errors import JournalDamaged
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_file, fsync_folder, shorten_journal_path, write_file_atomically
-from kgserve.platform.lazy_pyarrow import arrow_type, pa, pq
+from kgserve.platform.lazy_pyarrow import pa, parse_arrow_type, pq
 from kgserve.storage.model import node_edge_fields
-from kgserve.storage.model.change_set import CrossStoreLinksState, MemoryAccessRecord, StoreState
-from kgserve.storage.model.node_edge_fields import LINK_STORE_FIELD, ColumnSet
+from kgserve.storage.model.change_set import CrossStoreLinksCountAndDigest, MemoryAccessRecord, StoreState
+from kgserve.storage.model.node_edge_fields import LINK_STORE_FIELD, NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkRow,
     EdgeRow,
@@ -36,7 +36,12 @@ from kgserve.storage.model.node_edge_rows import (
     edge_rows_from_columns,
     node_rows_from_columns,
 )
-from kgserve.storage.model.store_rows_digest import format_digest, parse_digest, rows_digest, update_links_state
+from kgserve.storage.model.store_rows_digest import (
+    format_digest,
+    parse_digest,
+    rows_digest,
+    update_digest_for_link_changes,
+)
 
 SNAPSHOT_PREFIX = "snapshot."
 _REMOVED_SUFFIX = ".removed"
@@ -56,14 +61,18 @@ MAX_SNAPSHOT_BATCH_BYTES = 16 << 20
 _FIELDS = {NODES_FILE: node_edge_fields.NODE, EDGES_FILE: node_edge_fields.EDGE}
 
 
-def build_snapshot_arrow_schema(name: str, width: ColumnSet) -> pa.Schema:
+def build_snapshot_arrow_schema(name: str, width: NodeEdgeColumnSet) -> pa.Schema:
     """Return the Arrow schema of a snapshot's node or edge file; ``width`` selects the columns for optional fields."""
-    return pa.schema([(field.wire, arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
+    return pa.schema([(field.wire, parse_arrow_type(field.type.arrow)) for field in _FIELDS[name].columns(width)])
 
 
-def read_snapshot_column_set(folder: Path | None) -> ColumnSet:
+def read_snapshot_column_set(folder: Path | None) -> NodeEdgeColumnSet:
     """Return which set of columns a snapshot's node file has; PLAIN for None."""
-    return ColumnSet.PLAIN if folder is None else node_edge_fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
+    return (
+        NodeEdgeColumnSet.PLAIN
+        if folder is None
+        else node_edge_fields.NODE.width(len(pq.read_schema(folder / NODES_FILE)))
+    )
 
 
 class SnapshotFileEntry(msgspec.Struct, frozen=True):
@@ -172,15 +181,20 @@ def find_optional_snapshot_file(snapshot: Path, name: str) -> Path | None:
 
 def write_snapshot_access_records(accesses: Iterable[list[MemoryAccessRecord]], folder: Path) -> None:
     """Write batches of memory access records into a snapshot folder; no file if there are no batches."""
-    texts, whole, real = (arrow_type(name) for name in ("string", "int64", "double"))
-    schema = pa.schema([("id", texts), ("count", whole), ("last", arrow_type("timestamp[us]")), ("confidence", real)])
+    texts, whole, real = (parse_arrow_type(name) for name in ("string", "int64", "double"))
+    schema = pa.schema(
+        [("id", texts), ("count", whole), ("last", parse_arrow_type("timestamp[us]")), ("confidence", real)]
+    )
     _write_part(folder / ACCESSES_FILE, schema, (map(astuple, some) for some in accesses))
 
 
 def write_snapshot_links(links: Iterable[list[CrossStoreLinkRow]], folder: Path) -> None:
     """Write batches of cross-store links into a snapshot folder: the target store, then the edge's columns."""
     schema = pa.schema(
-        [(LINK_STORE_FIELD, arrow_type("string")), *build_snapshot_arrow_schema(EDGES_FILE, ColumnSet.MEMORY)]
+        [
+            (LINK_STORE_FIELD, parse_arrow_type("string")),
+            *build_snapshot_arrow_schema(EDGES_FILE, NodeEdgeColumnSet.MEMORY),
+        ]
     )
     values = ([(row.store, *edge_column_values(astuple(row.edge))) for row in some] for some in links)
     _write_part(folder / LINKS_FILE, schema, values)
@@ -188,7 +202,7 @@ def write_snapshot_links(links: Iterable[list[CrossStoreLinkRow]], folder: Path)
 
 def write_deleted_node_last_versions(ended: Iterable[list[tuple[str, int]]], folder: Path) -> None:
     """Write the last version numbers of deleted nodes into a snapshot folder, in batches."""
-    schema = pa.schema([("id", arrow_type("string")), ("version", arrow_type("int64"))])
+    schema = pa.schema([("id", parse_arrow_type("string")), ("version", parse_arrow_type("int64"))])
     _write_part(folder / LAST_VERSIONS_FILE, schema, ended)
 
 
@@ -217,9 +231,9 @@ def _write_part(file: Path, schema: pa.Schema, slices: Iterable[Iterable[RowTupl
 def read_snapshot_table(file: Path) -> pa.Table:
     """Return all rows of a snapshot's Parquet file under their field names; missing columns are null."""
     found = pq.read_table(file)
-    for field in list(build_snapshot_arrow_schema(file.name, ColumnSet.MEMORY))[found.num_columns :]:
+    for field in list(build_snapshot_arrow_schema(file.name, NodeEdgeColumnSet.MEMORY))[found.num_columns :]:
         found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-    return found.rename_columns(node_edge_fields.field_names_of(_FIELDS[file.name].whole))
+    return found.rename_columns(node_edge_fields.get_row_field_names(_FIELDS[file.name].whole))
 
 
 def read_snapshot_record_batches(file: Path) -> Iterator[pa.RecordBatch]:
@@ -253,17 +267,19 @@ def digest_and_count_row_files(folder: Path) -> tuple[int, int, int]:
     return digest % (1 << 128), counts[0], counts[1]
 
 
-def digest_and_count_cross_store_links(folder: Path) -> CrossStoreLinksState | None:
+def digest_and_count_cross_store_links(folder: Path) -> CrossStoreLinksCountAndDigest | None:
     """Return count and digest of the cross-store links in a snapshot folder; None if it has no file of them."""
     file = folder / LINKS_FILE
     if not file.exists():
         return None
     return reduce(
-        lambda state, some: update_links_state(state, some, ()), _read_links_file(file), CrossStoreLinksState()
+        lambda state, some: update_digest_for_link_changes(state, some, ()),
+        _read_links_file(file),
+        CrossStoreLinksCountAndDigest(),
     )
 
 
-def publish_snapshot(folder: Path, journal_folder: Path, state: StoreState) -> Path:
+def publish_journal_snapshot(folder: Path, journal_folder: Path, state: StoreState) -> Path:
     """Write the manifest of a folder of rows and rename it to a snapshot of the journal; return its path.
 
     A snapshot of the same sequence is replaced and must not be in use.

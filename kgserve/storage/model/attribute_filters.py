@@ -47,7 +47,7 @@ class AttributeCondition(msgspec.Struct, frozen=True):
         return blake2b(_encode(self.key) + self.value, digest_size=_DIGEST_BYTES).digest()
 
 
-def encode_attribute_conditions(wanted: Mapping[str, AttributeScalar] | None) -> tuple[AttributeCondition, ...]:
+def build_attribute_filter_conditions(wanted: Mapping[str, AttributeScalar] | None) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter, with canonically encoded values, ordered by key."""
     return tuple(AttributeCondition(key, _canonical(value)) for key, value in sorted((wanted or {}).items()))
 
@@ -60,7 +60,7 @@ def matches_attribute_conditions(attributes: str, wanted: tuple[AttributeConditi
     return all(each.key in found and _matches(found[each.key], each.value) for each in wanted)
 
 
-def compute_attribute_digests(attributes: str) -> set[bytes]:
+def compute_node_attribute_digests(attributes: str) -> set[bytes]:
     """Return the digests of a node's attributes, as an index of attribute conditions stores them."""
     if attributes == "{}":
         return set()

@@ -88,7 +88,7 @@ def traverse_breadth_first(
     return TraversalDepthsAndEdges(depths, inside[:MAX_WALK_EDGES], truncated or len(inside) > MAX_WALK_EDGES)
 
 
-def clamp_depth(depth: int) -> int:
+def clamp_traversal_depth(depth: int) -> int:
     """Limit the depth of a traversal to 0..10."""
     return max(0, min(depth, MAX_WALK_DEPTH))
 

@@ -31,7 +31,7 @@ from kgserve.storage.model.node_edge_fields import (
     TIMESTAMP_TYPE,
     EdgeExtras,
     NodeExtras,
-    field_names_of,
+    get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkKey,
@@ -72,11 +72,11 @@ class _RunReport(msgspec.Struct, frozen=True):
 _decode_run_report = json_decoder(_RunReport).decode
 _HIDDEN_EXTRAS = {"created_by", "conflicts", "ended", "former_from", "former_to", "belongs_to"}
 _REPORTED_FIELDS = ("type", "content", "attributes")
-_REPORTED_EXTRAS = tuple(name for name in field_names_of(NODE.optional) if name not in _HIDDEN_EXTRAS)
+_REPORTED_EXTRAS = tuple(name for name in get_row_field_names(NODE.optional) if name not in _HIDDEN_EXTRAS)
 _TIME_EXTRAS = {field.name for field in NODE.optional if field.type is TIMESTAMP_TYPE}
 
 
-def get_memory_event_category(row: NodeRow) -> MemoryCategory:
+def classify_node_for_memory_events(row: NodeRow) -> MemoryCategory:
     """Return whether memory events treat a node as an entity, a memory or a run; "" for none of these."""
     extras = row.extras
     if extras is not None and extras.confidence is not None:
@@ -88,19 +88,19 @@ def get_memory_event_category(row: NodeRow) -> MemoryCategory:
 
 def build_node_before_image(old: NodeRow, new: NodeRow) -> NodeBeforeImage | None:
     """Return the before-image of an updated node, or None if the change causes no memory event."""
-    kind = get_memory_event_category(old)
-    if not kind and not get_memory_event_category(new):
+    kind = classify_node_for_memory_events(old)
+    if not kind and not classify_node_for_memory_events(new):
         return None
     return NodeBeforeImage(old.id, kind, tuple(_changed_fields(old, new)))
 
 
-def extract_memory_events(change: ChangeSet) -> Iterator[tuple[MemoryEvent, MemoryEventData]]:
+def extract_memory_events_from_change_set(change: ChangeSet) -> Iterator[tuple[MemoryEvent, MemoryEventData]]:
     """Yield the memory events of a change set: deletions, then creations, updates and completed runs."""
     former = {each.id: each for each in change.former}
     yield from _deleted_memory_events(change, former)
     new: dict[MemoryCategory, list[NodeRow]] = {"": [], "entity": [], "memory": [], "run": []}
     for row in (*change.nodes_created, *(row for row in change.nodes_updated if _is_new(row, former))):
-        new[get_memory_event_category(row)].append(row)
+        new[classify_node_for_memory_events(row)].append(row)
     for row in new["entity"]:
         yield (
             "entity_created",
@@ -124,7 +124,7 @@ def _deleted_memory_events(
         if node_id in former and former[node_id].kind == "memory":
             yield "memory_deleted", MemoryEventData({"id": node_id, "reason": "deleted"})
     for row in change.nodes_updated:
-        if row.id in former and former[row.id].kind == "memory" and get_memory_event_category(row) != "memory":
+        if row.id in former and former[row.id].kind == "memory" and classify_node_for_memory_events(row) != "memory":
             reason = (row.extras or NO_EXTRAS).ended or "withdrawn"
             yield "memory_deleted", MemoryEventData({"id": row.id, "reason": reason}, row.type)
 
@@ -134,7 +134,12 @@ def _updated_memory_events(
 ) -> Iterator[tuple[MemoryEvent, MemoryEventData]]:
     for row in change.nodes_updated:
         was = former.get(row.id)
-        if was is not None and was.kind == "memory" and was.changed and get_memory_event_category(row) == "memory":
+        if (
+            was is not None
+            and was.kind == "memory"
+            and was.changed
+            and classify_node_for_memory_events(row) == "memory"
+        ):
             yield (
                 "memory_updated",
                 MemoryEventData({"id": row.id, "changes": _current_values(row, was.changed)}, row.type),
@@ -143,7 +148,7 @@ def _updated_memory_events(
 
 def _is_new(row: NodeRow, former: dict[str, NodeBeforeImage]) -> bool:
     """Return True if an existing node entered its category with this change."""
-    return row.id in former and former[row.id].kind != get_memory_event_category(row)
+    return row.id in former and former[row.id].kind != classify_node_for_memory_events(row)
 
 
 def _changed_fields(old: NodeRow, new: NodeRow) -> Iterator[str]:
@@ -307,15 +312,15 @@ def expand_change_set_into_events(store: str, change: ChangeSet) -> list[StoreEv
     means_more = change.former or any(
         row.extras is not None or row.type == KIND_CONSOLIDATION for row in change.nodes_created
     )
-    subjects = chain(_row_events(change), extract_memory_events(change) if means_more else ())
-    if (counts := count_changed_rows(change)) and sum(counts.values()) > MAX_SINGLE_EVENT_ROWS:
+    subjects = chain(_row_events(change), extract_memory_events_from_change_set(change) if means_more else ())
+    if (counts := count_changed_rows_by_kind(change)) and sum(counts.values()) > MAX_SINGLE_EVENT_ROWS:
         subjects = _bulk_events(counts, change)
     return [StoreEvent(kind, store, change.sequence, at, change.time, of) for at, (kind, of) in enumerate(subjects)]
 
 
 def _bulk_events(counts: dict[str, Any], change: ChangeSet) -> Iterator[tuple[EventKind, EventSubject]]:
     """Yield the events of a large change set: counts, and completed consolidations."""
-    meant = [*extract_memory_events(change)]
+    meant = [*extract_memory_events_from_change_set(change)]
     numbers = Counter(kind for kind, _ in meant)
     yield "bulk_changed", counts | {name: numbers[kind] for kind, name in _COUNTED_EVENTS.items() if numbers[kind]}
     for kind, of in meant:
@@ -331,7 +336,7 @@ _COUNTED_EVENTS: dict[EventKind, str] = {
 }
 
 
-def count_changed_rows(change: ChangeSet) -> dict[str, Any]:
+def count_changed_rows_by_kind(change: ChangeSet) -> dict[str, Any]:
     """Return the number of rows with events, by kind of change; link counts only if links changed."""
     links = ("links_created", "links_updated", "links_deleted") if change.links is not None else ()
     return {name: len(getattr(change, name)) for name in (*_COUNTED_CHANGES, *links)}

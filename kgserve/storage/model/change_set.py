@@ -9,14 +9,14 @@ from typing import Literal, TypeVar
 import msgspec
 
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkKey,
     CrossStoreLinkRow,
     EdgeKey,
     EdgeRow,
     NodeRow,
-    find_required_column_set,
+    get_column_set_for_extras,
 )
 
 _Key = TypeVar("_Key", str, EdgeKey, CrossStoreLinkKey)
@@ -33,7 +33,7 @@ class StoreState(msgspec.Struct, frozen=True):
     edges: int = 0
 
 
-class CrossStoreLinksState(msgspec.Struct, frozen=True):
+class CrossStoreLinksCountAndDigest(msgspec.Struct, frozen=True):
     """Number of a store's cross-store links, and their digest, which is separate from the rows' digest."""
 
     count: int = 0
@@ -57,7 +57,7 @@ MemoryCategory = Literal["", "entity", "memory", "run"]
 
 
 class NodeBeforeImage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Category of a node before a change, and the names of its changed fields; needed for memory events."""
+    """Before-image of a node for memory events: its category then, and the names of the fields that changed."""
 
     id: str
     kind: MemoryCategory
@@ -102,7 +102,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     digest: bytes
     nodes: int
     edges: int
-    links: CrossStoreLinksState | None = None
+    links: CrossStoreLinksCountAndDigest | None = None
 
     @property
     def state(self) -> StoreState:
@@ -195,11 +195,11 @@ class NetChange:
         return self.nodes_deleted | self.remade
 
     @property
-    def width(self) -> ColumnSet:
+    def width(self) -> NodeEdgeColumnSet:
         """Column set of the widest row."""
         nodes = (*self.nodes_created.values(), *self.nodes_updated.values())
         edges = (*self.edges_created.values(), *self.edges_updated.values())
-        return max((find_required_column_set(row.extras) for row in (*nodes, *edges)), default=ColumnSet.PLAIN)
+        return max((get_column_set_for_extras(row.extras) for row in (*nodes, *edges)), default=NodeEdgeColumnSet.PLAIN)
 
     def _start(self, change: ChangeSet) -> None:
         """Apply the first change set, faster than `add` does for the large change sets of imports."""

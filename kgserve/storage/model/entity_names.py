@@ -37,7 +37,7 @@ def parse_entity_aliases(attributes: str) -> list[str]:
     return [each for each in texts if each.strip() and len(each.encode(errors="replace")) <= MAX_ID_BYTES][:MAX_ALIASES]
 
 
-def list_entity_names(row: NodeRow) -> list[str]:
+def list_entity_names_and_aliases(row: NodeRow) -> list[str]:
     """Return all names of a named node, its own first."""
     name = "" if row.extras is None else row.extras.name
     return [name, *parse_entity_aliases(row.attributes)] if name else []

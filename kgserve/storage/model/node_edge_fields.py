@@ -35,22 +35,22 @@ NumberPut = float | None | UnsetType
 _Text = str | UnsetType
 
 
-class FieldType(NamedTuple):
+class EngineAndArrowFieldType(NamedTuple):
     """Type of a field, by its names in the engine and in Arrow; ``[]`` marks lists."""
 
     engine: LiteralString
     arrow: str
 
 
-STRING_TYPE = FieldType("STRING", "string")
-STRING_LIST_TYPE = FieldType("STRING[]", "string[]")
-INT64_TYPE = FieldType("INT64", "int64")
-INTEGER_LIST_TYPE = FieldType("INT64[]", "int64[]")
-DOUBLE_TYPE = FieldType("DOUBLE", "float64")
-TIMESTAMP_TYPE = FieldType("TIMESTAMP", "timestamp[us]")
+STRING_TYPE = EngineAndArrowFieldType("STRING", "string")
+STRING_LIST_TYPE = EngineAndArrowFieldType("STRING[]", "string[]")
+INT64_TYPE = EngineAndArrowFieldType("INT64", "int64")
+INTEGER_LIST_TYPE = EngineAndArrowFieldType("INT64[]", "int64[]")
+DOUBLE_TYPE = EngineAndArrowFieldType("DOUBLE", "float64")
+TIMESTAMP_TYPE = EngineAndArrowFieldType("TIMESTAMP", "timestamp[us]")
 
 
-class ColumnSet(IntEnum):
+class NodeEdgeColumnSet(IntEnum):
     """Set of fields that a row has, or that a file has columns for; each set includes the ones before.
 
     LINKS applies to engine files only: the file has all columns and may have the tables of links.
@@ -70,14 +70,14 @@ class RowField(NamedTuple):
     """
 
     name: LiteralString
-    type: FieldType
+    type: EngineAndArrowFieldType
     wire: LiteralString
     is_own: bool = False
     is_kept: bool = False
     max_bytes: int = MAX_ID_BYTES
 
 
-class RowFields(NamedTuple):
+class RowFieldGroups(NamedTuple):
     """Fields of a node or edge in groups: those of every row, the extras, and the extras of memories and names.
 
     ``read`` fields come from access records: no row has them, but exports contain them.
@@ -98,14 +98,14 @@ class RowFields(NamedTuple):
         """All fields of a row."""
         return self.plain + self.optional
 
-    def columns(self, width: ColumnSet) -> tuple[RowField, ...]:
+    def columns(self, width: NodeEdgeColumnSet) -> tuple[RowField, ...]:
         """Return the fields of a column set."""
         parts = (self.plain, self.extras, self.memory)
         return tuple(field for part in parts[: width + 1] for field in part)
 
-    def width(self, columns: int) -> ColumnSet:
+    def width(self, columns: int) -> NodeEdgeColumnSet:
         """Return the column set with a number of columns."""
-        return next(width for width in ColumnSet if len(self.columns(width)) == columns)
+        return next(width for width in NodeEdgeColumnSet if len(self.columns(width)) == columns)
 
     @property
     def exchanged(self) -> tuple[RowField, ...]:
@@ -113,14 +113,14 @@ class RowFields(NamedTuple):
         return tuple(field for field in (*self.whole, *self.read) if not field.is_own)
 
 
-def field_names_of(fields: tuple[RowField, ...]) -> tuple[LiteralString, ...]:
+def get_row_field_names(fields: tuple[RowField, ...]) -> tuple[LiteralString, ...]:
     """Return the names of fields in rows and in the engine."""
     return tuple(field.name for field in fields)
 
 
 def _field(
     name: LiteralString,
-    type_: FieldType,
+    type_: EngineAndArrowFieldType,
     wire: LiteralString = "",
     *,
     is_own: bool = False,
@@ -130,7 +130,7 @@ def _field(
     return RowField(name, type_, wire or name, is_own, is_kept, max_bytes)
 
 
-NODE = RowFields(
+NODE = RowFieldGroups(
     plain=(
         _field("id", STRING_TYPE),
         _field("type", STRING_TYPE),
@@ -169,7 +169,7 @@ NODE = RowFields(
         _field("access_confidence", DOUBLE_TYPE),
     ),
 )
-EDGE = RowFields(
+EDGE = RowFieldGroups(
     plain=(
         _field("source", STRING_TYPE, "from"),
         _field("target", STRING_TYPE, "to"),
@@ -259,9 +259,9 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (*some, *((None if value == "" else value) for value in _memory_of_node(self)))
 
     @property
-    def width(self) -> ColumnSet:
+    def width(self) -> NodeEdgeColumnSet:
         """EXTRAS, or MEMORY if any field of a memory or a name is set."""
-        return ColumnSet.EXTRAS if _memory_of_node(self) == _NO_MEMORY else ColumnSet.MEMORY
+        return NodeEdgeColumnSet.EXTRAS if _memory_of_node(self) == _NO_MEMORY else NodeEdgeColumnSet.MEMORY
 
     @property
     def narrow(self) -> tuple[Any, ...]:
@@ -293,9 +293,9 @@ class EdgeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (*msgspec.structs.astuple(self)[:-1], self.context or None)
 
     @property
-    def width(self) -> ColumnSet:
+    def width(self) -> NodeEdgeColumnSet:
         """EXTRAS, or MEMORY if confidence or context is set."""
-        return ColumnSet.EXTRAS if self.confidence is None and not self.context else ColumnSet.MEMORY
+        return NodeEdgeColumnSet.EXTRAS if self.confidence is None and not self.context else NodeEdgeColumnSet.MEMORY
 
     @property
     def narrow(self) -> tuple[Any, ...]:
@@ -308,7 +308,7 @@ def _replace_nulls(nothing: tuple[Any, ...], values: Sequence[Any]) -> Iterator[
     return (none if value is None else value for none, value in zip(nothing, values, strict=False))
 
 
-_MEMORY_FIELD_NAMES = field_names_of(NODE.memory)
+_MEMORY_FIELD_NAMES = get_row_field_names(NODE.memory)
 _memory_of_node = attrgetter(*_MEMORY_FIELD_NAMES)
 NO_EXTRAS = NodeExtras()
 NO_EDGE_EXTRAS = EdgeExtras()

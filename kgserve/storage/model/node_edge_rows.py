@@ -20,11 +20,11 @@ from kgserve.storage.model.node_edge_fields import (
     AUTHOR_FIELD,
     EDGE,
     NODE,
-    ColumnSet,
     EdgeExtras,
+    NodeEdgeColumnSet,
     NodeExtras,
-    RowFields,
-    field_names_of,
+    RowFieldGroups,
+    get_row_field_names,
 )
 
 EMPTY_ATTRIBUTES_JSON = "{}"
@@ -105,9 +105,9 @@ class CrossStoreLinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return CrossStoreLinkKey(self.store, self.edge.key)
 
 
-def find_required_column_set(extras: NodeExtras | EdgeExtras | None) -> ColumnSet:
+def get_column_set_for_extras(extras: NodeExtras | EdgeExtras | None) -> NodeEdgeColumnSet:
     """Return the smallest column set that can hold a row with these extras."""
-    return ColumnSet.PLAIN if extras is None else extras.width
+    return NodeEdgeColumnSet.PLAIN if extras is None else extras.width
 
 
 def is_valid_at(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
@@ -148,7 +148,7 @@ def edge_created_at(row: EdgeRow) -> int:
 
 
 def split_edge_attributes(attributes: str) -> EdgeAttributeParts:
-    """Split an edge's stored attributes into the parts that `encode_edge_attributes` joined."""
+    """Split an edge's stored attributes into the times of creation and update, and the edge's own attributes."""
     created_end = attributes.index('"', len(_CREATED_AT_JSON))
     updated_start = created_end + len(_UPDATED_AT_JSON)
     updated_end = attributes.index('"', updated_start)
@@ -175,8 +175,8 @@ def edge_id(key: EdgeKey) -> str:
     return f"{_quoted(source)}~{_quoted(relation_type)}~{_quoted(target)}"
 
 
-def edge_ids(sources: Sequence[str], targets: Sequence[str], relation_types: Sequence[str]) -> list[str]:
-    """Return the ids of many edges."""
+def compute_edge_ids(sources: Sequence[str], targets: Sequence[str], relation_types: Sequence[str]) -> list[str]:
+    """Return the ids of edges, each composed of source, relation type and target."""
     texts = {*sources, *targets, *relation_types}
     keys = zip(sources, relation_types, targets, strict=True)
     if _UNESCAPED_KEY.fullmatch("".join(texts)):
@@ -220,7 +220,7 @@ def _quoted(text: str) -> str:
 
 
 NODE_FIELD_COUNT, EDGE_FIELD_COUNT = len(NODE.plain), len(EDGE.plain)
-NODE_EXTRA_NAMES, EDGE_EXTRA_NAMES = field_names_of(NODE.optional), field_names_of(EDGE.optional)
+NODE_EXTRA_NAMES, EDGE_EXTRA_NAMES = get_row_field_names(NODE.optional), get_row_field_names(EDGE.optional)
 
 RowTuple = tuple[Any, ...]
 """Fields of a row in order; extras of None may be omitted."""
@@ -251,10 +251,10 @@ def edge_column_values(row: RowTuple) -> RowTuple:
 
 
 def _tuples(
-    columns: Sequence[Sequence[Any]], fields: RowFields, extras_of: Callable[[Sequence[Any]], Any]
+    columns: Sequence[Sequence[Any]], fields: RowFieldGroups, extras_of: Callable[[Sequence[Any]], Any]
 ) -> Iterable[RowTuple]:
     plain, extras = columns[: len(fields.plain)], columns[len(fields.plain) :]
-    if not extras or _all_none(extras[field_names_of(fields.extras).index(AUTHOR_FIELD)]):
+    if not extras or _all_none(extras[get_row_field_names(fields.extras).index(AUTHOR_FIELD)]):
         return zip(*plain, strict=True)
     return _join_extras(plain, map(extras_of, zip(*extras, strict=True)))
 

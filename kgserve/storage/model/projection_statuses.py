@@ -51,7 +51,7 @@ class FactExtractionStatus(msgspec.Struct, kw_only=True):
 
 
 class SyncerStatus(msgspec.Struct, kw_only=True):
-    """Status of a connector that sends the store's contents to an external index. Counts start at opening."""
+    """Status of a syncer, which sends a store's contents to an external index. Counts start at opening."""
 
     name: str
     sequence: Annotated[int, Meta(description="Last commit that was sent")]

@@ -42,7 +42,7 @@ def is_memory_active_at(row: NodeRow, now: int) -> bool:
     return row.is_memory and not (row.extras or NO_EXTRAS).ended and row.is_valid_at(now)
 
 
-def is_live_memory(row: NodeRow | None) -> TypeGuard[NodeRow]:
+def is_current_unwithdrawn_memory(row: NodeRow | None) -> TypeGuard[NodeRow]:
     """Return True for a memory that is neither withdrawn nor a former version of another, regardless of valid time."""
     if row is None or not row.is_memory:
         return False
@@ -58,7 +58,9 @@ def is_former_version_of_memory(row: NodeRow | None, memory: str) -> bool:
     return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
 
 
-def build_withdrawal_extras(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeExtrasUpsert:
+def build_memory_withdrawal_extras(
+    row: NodeRow, ended: str, belongs_to: str = "", author: str = ""
+) -> NodeExtrasUpsert:
     """Return extras that withdraw a memory: never valid, with the reason and its former validity."""
     old = row.extras or NO_EXTRAS
     at = row.created_at if old.valid_from is None else old.valid_from
@@ -75,7 +77,7 @@ def build_withdrawal_extras(row: NodeRow, ended: str, belongs_to: str = "", auth
 
 def build_memory_soft_delete_upsert(row: NodeRow, ended: str, belongs_to: str = "", author: str = "") -> NodeUpsert:
     """Return an upsert that withdraws (soft-deletes) a memory."""
-    return NodeUpsert(0, row.id, extras=build_withdrawal_extras(row, ended, belongs_to, author))
+    return NodeUpsert(0, row.id, extras=build_memory_withdrawal_extras(row, ended, belongs_to, author))
 
 
 def build_memory_restore_upsert(row: NodeRow, author: str = "") -> NodeUpsert:

@@ -12,8 +12,8 @@ from typing import Any, Self
 import msgspec
 import xxhash
 
-from kgserve.storage.model.change_set import CrossStoreLinksState, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet, EdgeExtras, NodeExtras
+from kgserve.storage.model.change_set import CrossStoreLinksCountAndDigest, StoreState
+from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeEdgeColumnSet, NodeExtras
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow
 
 _MODULUS = 1 << 128
@@ -51,7 +51,9 @@ def row_hash(row: NodeRow | EdgeRow) -> int:
     if row.extras is None:
         encoded = _encode(row)
         return _hash(_SHORTER_ARRAY[encoded[0]] + encoded[1:-1])
-    return _hash(_encode(row if row.extras.width is ColumnSet.MEMORY else _narrow(msgspec.structs.astuple(row))))
+    return _hash(
+        _encode(row if row.extras.width is NodeEdgeColumnSet.MEMORY else _narrow(msgspec.structs.astuple(row)))
+    )
 
 
 def rows_digest(rows: Iterable[tuple[Any, ...]]) -> int:
@@ -64,7 +66,7 @@ def _narrow(row: tuple[Any, ...]) -> tuple[Any, ...]:
     extras = row[-1]
     if extras is None:
         return row[:-1]
-    if not isinstance(extras, NodeExtras | EdgeExtras) or extras.width is ColumnSet.MEMORY:
+    if not isinstance(extras, NodeExtras | EdgeExtras) or extras.width is NodeEdgeColumnSet.MEMORY:
         return row
     return (*row[:-1], extras.narrow)
 
@@ -86,14 +88,14 @@ def hash_cross_store_link(row: CrossStoreLinkRow) -> int:
     return _hash(_encode((row.store, _narrow(msgspec.structs.astuple(row.edge)))))
 
 
-def update_links_state(
-    state: CrossStoreLinksState, added: Collection[CrossStoreLinkRow], removed: Collection[CrossStoreLinkRow]
-) -> CrossStoreLinksState:
+def update_digest_for_link_changes(
+    state: CrossStoreLinksCountAndDigest, added: Collection[CrossStoreLinkRow], removed: Collection[CrossStoreLinkRow]
+) -> CrossStoreLinksCountAndDigest:
     """Return count and digest of cross-store links after some were added and removed; a changed link is both."""
     digest = (
         int.from_bytes(state.digest) + sum(map(hash_cross_store_link, added)) - sum(map(hash_cross_store_link, removed))
     )
-    return CrossStoreLinksState(state.count + len(added) - len(removed), (digest % _MODULUS).to_bytes(16))
+    return CrossStoreLinksCountAndDigest(state.count + len(added) - len(removed), (digest % _MODULUS).to_bytes(16))
 
 
 def checksum_63bit(content: bytes) -> int:
@@ -117,5 +119,5 @@ def format_digest(digest: int) -> str:
 
 
 def parse_digest(text: str) -> int:
-    """Parse the hexadecimal digits of `format_digest`."""
+    """Parse the digest of a store's rows from the hexadecimal digits of `format_digest`."""
     return int(text, 16)

@@ -23,7 +23,7 @@ class NodeTypeFrequency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TagPrefixFrequency(msgspec.Struct, frozen=True, kw_only=True):
-    """Prefix of tags of the form `prefix:value`, up to the first colon."""
+    """Prefix of tags of the form `prefix:value`, up to the first colon, and how many tags have it."""
 
     prefix: str
     count: Annotated[int, Meta(description="Tags with this prefix, over all nodes")]

@@ -162,7 +162,7 @@ class WriteBatch(msgspec.Struct, frozen=True, kw_only=True):
         return puts + len(self.delete_nodes) + len(self.delete_edges) + len(self.delete_links)
 
 
-def apply_node_extras_upsert(put: NodeExtrasUpsert | None, old: NodeExtras | None) -> NodeExtras | None:
+def compute_node_extras_after_upsert(put: NodeExtrasUpsert | None, old: NodeExtras | None) -> NodeExtras | None:
     """Return a node's optional fields (extras) after an upsert. A node that has extras keeps them, even if empty."""
     if put is None and old is None:
         return None
@@ -194,7 +194,7 @@ _put_values = attrgetter(*NodeExtrasUpsert.__struct_fields__)
 _AUTHOR_AT = NodeExtrasUpsert.__struct_fields__.index(AUTHOR_FIELD)
 
 
-def apply_edge_extras_upsert(put: EdgeExtrasUpsert | None, old: EdgeExtras | None) -> EdgeExtras | None:
+def compute_edge_extras_after_upsert(put: EdgeExtrasUpsert | None, old: EdgeExtras | None) -> EdgeExtras | None:
     """Return an edge's optional fields (extras) after an upsert; None if all are empty."""
     if put is None and old is None:
         return None
@@ -202,12 +202,12 @@ def apply_edge_extras_upsert(put: EdgeExtrasUpsert | None, old: EdgeExtras | Non
     return None if extras == NO_EDGE_EXTRAS else extras
 
 
-def set_conflicting_head_versions(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
+def set_conflicting_node_head_versions(extras: NodeExtras | None, heads: tuple[int, ...]) -> NodeExtras:
     """Return a node's extras with the versions of its conflicting heads set."""
     return msgspec.structs.replace(extras or NO_EXTRAS, conflicts=heads)
 
 
-def get_conflicting_head_versions(row: NodeRow) -> tuple[int, ...]:
+def get_conflicting_node_head_versions(row: NodeRow) -> tuple[int, ...]:
     """Return the versions of a node's conflicting heads."""
     return row.extras.conflicts if row.extras is not None else ()
 
@@ -299,9 +299,11 @@ def is_noop_node_upsert(put: NodeUpsert, old: NodeRow, rules: WriteRules) -> boo
     ):
         return False
     resolved = (
-        put.resolves and get_conflicting_head_versions(old) != () and not is_conflicting_node_upsert(put, old, rules)
+        put.resolves
+        and get_conflicting_node_head_versions(old) != ()
+        and not is_conflicting_node_upsert(put, old, rules)
     )
-    return not resolved and has_same_node_extras(apply_node_extras_upsert(put.extras, old.extras), old.extras)
+    return not resolved and has_same_node_extras(compute_node_extras_after_upsert(put.extras, old.extras), old.extras)
 
 
 def is_conflicting_node_upsert(put: NodeUpsert, old: NodeRow, rules: WriteRules) -> bool:
@@ -314,7 +316,7 @@ def is_conflicting_node_upsert(put: NodeUpsert, old: NodeRow, rules: WriteRules)
     stale = (
         put.based_on is not None
         and put.based_on != old.version
-        and put.based_on not in get_conflicting_head_versions(old)
+        and put.based_on not in get_conflicting_node_head_versions(old)
     )
     return stale and rules.keeps_both
 
@@ -326,7 +328,7 @@ def _was_in_conflict(put: NodeUpsert, old: NodeRow) -> bool:
 
 def _extends_heads(put: NodeUpsert, old: NodeRow) -> bool:
     """Return True if a copied head is new here, and every head here was in conflict with it in its source store."""
-    heads = (old.version, *get_conflicting_head_versions(old))
+    heads = (old.version, *get_conflicting_node_head_versions(old))
     return put.version not in heads and set(heads) <= {*put.heads}
 
 
@@ -336,7 +338,7 @@ def check_conflicting_head_limit(puts: Iterable[NodeUpsert], nodes: Mapping[str,
         old = nodes.get(put.id)
         if (
             old is not None
-            and len(get_conflicting_head_versions(old)) + 1 >= MAX_CONFLICTING_HEADS
+            and len(get_conflicting_node_head_versions(old)) + 1 >= MAX_CONFLICTING_HEADS
             and is_conflicting_node_upsert(put, old, rules)
         ):
             raise Conflict(

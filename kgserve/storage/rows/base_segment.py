@@ -42,7 +42,7 @@ MAX_BEST_CONNECTED = 1_000
 """Number of nodes with the highest degrees that a base lists."""
 
 
-class MappedBaseSegment:
+class MappedRowBaseSegment:
     """Memory-mapped base segment: all rows of a store at one commit. Row numbers are valid for this file only."""
 
     def __init__(self, path: Path) -> None:

@@ -85,7 +85,7 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 """Bounds of rows with unlimited validity."""
 
 
-class FileSection(msgspec.Struct, frozen=True):
+class BaseSegmentFileSection(msgspec.Struct, frozen=True):
     """Byte range of a column or text in the file.
 
     For a column also its type, and the number of entries if a single value is stored, else 0.
@@ -104,7 +104,7 @@ class BaseSegmentFooter(SerializedStoreState, frozen=True):
     store may have links, which are not rows.
     """
 
-    sections: dict[str, FileSection]
+    sections: dict[str, BaseSegmentFileSection]
     texts: str = ""
     texts_size: int = 0
     linked: bool = False
@@ -260,7 +260,7 @@ class ChecksummedWriter:
         return data[len(part) :]
 
 
-class RowTextFileWriter(ChecksummedWriter):
+class BaseSegmentRowJsonWriter(ChecksummedWriter):
     """Writer that appends the JSON of rows to a base segment's text file."""
 
     def add(self, texts: Sequence[bytes]) -> NumberArray:
@@ -277,12 +277,12 @@ class RowTextFileWriter(ChecksummedWriter):
         self.end_block()
 
 
-class ColumnsWriter(ChecksummedWriter):
+class BaseSegmentColumnsWriter(ChecksummedWriter):
     """Writer of a base segment's file of columns, complete after `finish`."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
-        self._sections: dict[str, FileSection] = {}
+        self._sections: dict[str, BaseSegmentFileSection] = {}
         self.write(ROWS_MAGIC)
 
     def column(self, name: str, values: NumberArray) -> None:
@@ -307,7 +307,7 @@ class ColumnsWriter(ChecksummedWriter):
         self.write(bytes(-self.offset % COLUMN_ALIGNMENT_BYTES))
         self.end_block()
         sums = np.array(self.sums, "<u8").tobytes()
-        self._sections["sums"] = FileSection(self.offset, len(sums))
+        self._sections["sums"] = BaseSegmentFileSection(self.offset, len(sums))
         directory = msgspec.json.encode(
             BaseSegmentFooter.of(state, sections=self._sections, texts=texts, texts_size=texts_size, linked=linked)
         )
@@ -316,11 +316,11 @@ class ColumnsWriter(ChecksummedWriter):
 
     def end_section(self, name: str, start: int, type_: str, repeated: int) -> None:
         """Record the end of a section."""
-        self._sections[name] = FileSection(start, self.offset - start, type_, repeated)
+        self._sections[name] = BaseSegmentFileSection(start, self.offset - start, type_, repeated)
 
 
 class _SectionWriter:
-    def __init__(self, writer: ColumnsWriter, name: str, type_: str, repeated: int) -> None:
+    def __init__(self, writer: BaseSegmentColumnsWriter, name: str, type_: str, repeated: int) -> None:
         self._writer, self._start, self._of = writer, writer.offset, (type_, repeated)
         self._name = name
 

@@ -22,25 +22,25 @@ import xxhash
 from kgserve.platform.durable_files import fsync_folder
 from kgserve.storage.model.change_set import NetChange, StoreState
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import (
     COLUMN_TYPES,
     NO_ROW_NUMBER,
     OFFSET_COLUMNS,
     TEXT_COLUMNS,
-    ColumnsWriter,
+    BaseSegmentColumnsWriter,
+    BaseSegmentRowJsonWriter,
     NumberArray,
-    RowTextFileWriter,
 )
 from kgserve.storage.rows.row_columns_to_merge import (
-    EdgeColumnsToMerge,
-    EdgeRowToMerge,
-    NodeRowToMerge,
+    EdgeColumnsForSegmentMerge,
+    EdgeRowForBaseSegment,
+    NodeRowForBaseSegment,
     RowChangesToMerge,
     RowColumnsToMerge,
-    convert_row_changes_to_columns,
+    convert_row_changes_to_merge_columns,
 )
-from kgserve.storage.rows.suffix_dictionary import RemovedSuffixes, RowSuffixDictionary
+from kgserve.storage.rows.suffix_dictionary import RemovedRowTextSuffixes, RowSuffixDictionary
 
 TEXTS_SUFFIX = ".texts"
 MAX_TEXTS_GROWTH_FACTOR = 2
@@ -51,7 +51,7 @@ MAX_NODES_PER_POSITION = 16
 
 
 def add_net_change_to_base_changes(
-    base: MappedBaseSegment, changes: RowChangesToMerge, net: NetChange
+    base: MappedRowBaseSegment, changes: RowChangesToMerge, net: NetChange
 ) -> RowChangesToMerge:
     """Add the net change of later commits to the changes of a base segment."""
 
@@ -62,12 +62,16 @@ def add_net_change_to_base_changes(
     # A created row is in the base only if the changes have deleted it.
     nodes = {put.row.id: put for put in changes.nodes}
     gone = bool(changes.nodes_gone)
-    nodes |= {key: NodeRowToMerge(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()}
-    nodes |= {key: NodeRowToMerge(row, base.number(key)) for key, row in net.nodes_updated.items()}
+    nodes |= {
+        key: NodeRowForBaseSegment(row, base.number(key) if gone else -1) for key, row in net.nodes_created.items()
+    }
+    nodes |= {key: NodeRowForBaseSegment(row, base.number(key)) for key, row in net.nodes_updated.items()}
     edges = {put.row.key: put for put in changes.edges}
     gone = bool(changes.edges_gone)
-    edges |= {key: EdgeRowToMerge(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()}
-    edges |= {key: EdgeRowToMerge(row, edge_number(key)) for key, row in net.edges_updated.items()}
+    edges |= {
+        key: EdgeRowForBaseSegment(row, edge_number(key) if gone else -1) for key, row in net.edges_created.items()
+    }
+    edges |= {key: EdgeRowForBaseSegment(row, edge_number(key)) for key, row in net.edges_updated.items()}
     for node_id in net.nodes_deleted:
         nodes.pop(node_id, None)
     for key in net.edges_deleted:
@@ -78,8 +82,8 @@ def add_net_change_to_base_changes(
     return RowChangesToMerge([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked)
 
 
-def merge_into_base_segment(
-    base: MappedBaseSegment,
+def write_merged_row_base_segment(
+    base: MappedRowBaseSegment,
     changes: RowChangesToMerge | RowColumnsToMerge,
     state: StoreState,
     path: Path,
@@ -100,9 +104,13 @@ def merge_into_base_segment(
         with aside.open("wb", buffering=0) as file, texts.open("r+b" if kept else "wb", buffering=0) as rows:
             rows.seek(kept)
             columns = (
-                convert_row_changes_to_columns(base, changes) if isinstance(changes, RowChangesToMerge) else changes
+                convert_row_changes_to_merge_columns(base, changes)
+                if isinstance(changes, RowChangesToMerge)
+                else changes
             )
-            made = _BaseMerge(base, columns, ColumnsWriter(file), RowTextFileWriter(rows), copying=not kept)
+            made = _BaseMerge(
+                base, columns, BaseSegmentColumnsWriter(file), BaseSegmentRowJsonWriter(rows), copying=not kept
+            )
             made.run(state, texts.name)
             if durable:
                 os.fsync(rows.fileno())
@@ -122,7 +130,7 @@ def merge_into_base_segment(
         raise
 
 
-def _is_worth_adding_to(base: MappedBaseSegment) -> bool:
+def _is_worth_adding_to(base: MappedRowBaseSegment) -> bool:
     """Return True if enough of the base's text file is in use."""
     used = base.texts_size - base.unused_text_bytes
     return base.texts_size <= MAX_TEXTS_GROWTH_FACTOR * used
@@ -195,10 +203,10 @@ class _BaseMerge:
 
     def __init__(
         self,
-        base: MappedBaseSegment,
+        base: MappedRowBaseSegment,
         columns: RowColumnsToMerge,
-        writer: ColumnsWriter,
-        texts: RowTextFileWriter,
+        writer: BaseSegmentColumnsWriter,
+        texts: BaseSegmentRowJsonWriter,
         *,
         copying: bool,
     ) -> None:
@@ -302,14 +310,14 @@ class _BaseMerge:
         return splice.count
 
     def _renumbered(self, places: NumberArray) -> NumberArray:
-        """Return the new numbers of nodes, given as `EdgeColumnsToMerge` refers to them."""
+        """Return the new numbers of nodes, given as `EdgeColumnsForSegmentMerge` refers to them."""
         found = np.empty(len(places), np.uint64)
         is_new = places < 0
         found[is_new] = self._splice.new_at[~places[is_new]]
         found[~is_new] = self._new_number[places[~is_new]]
         return found
 
-    def _sort_edges(self, edges: EdgeColumnsToMerge, codes: dict[str, int]) -> tuple[NumberArray, _EdgeKeys]:
+    def _sort_edges(self, edges: EdgeColumnsForSegmentMerge, codes: dict[str, int]) -> tuple[NumberArray, _EdgeKeys]:
         """Return the sort order of edges, and their sorted keys."""
         found = _EdgeKeys(
             self._renumbered(edges.source),
@@ -336,7 +344,7 @@ class _BaseMerge:
         return np.bincount(endings, minlength=len(self._base.endings))
 
     def _write_texts(
-        self, kind: str, splice: _ColumnSplice, new: list[bytes], suffixes: RemovedSuffixes | None
+        self, kind: str, splice: _ColumnSplice, new: list[bytes], suffixes: RemovedRowTextSuffixes | None
     ) -> None:
         """Write the texts of new rows, without common suffixes, and the columns that locate all texts."""
         base, kept = self._base, splice.kept
@@ -411,7 +419,7 @@ BASE_BUILD_BATCH_BYTES = 256 << 20
 def write_empty_base_segment(path: Path) -> None:
     """Write a base segment without rows, as before the first commit. Raises OSError."""
     with path.open("wb", buffering=0) as file:
-        writer = ColumnsWriter(file)
+        writer = BaseSegmentColumnsWriter(file)
         for name in COLUMN_TYPES:
             writer.column(name, np.zeros(int(name in OFFSET_COLUMNS)))
         for name in TEXT_COLUMNS:
@@ -422,22 +430,22 @@ def write_empty_base_segment(path: Path) -> None:
 
 def build_base_segment_from_rows(
     folder: Path, nodes: Iterable[NodeRow], edges: Iterable[EdgeRow], state: StoreState, *, linked: bool = False
-) -> MappedBaseSegment:
+) -> MappedRowBaseSegment:
     """Build a base segment from unsorted rows, batch by batch, in a folder of its own. Raises OSError."""
     path = folder / "empty"
     write_empty_base_segment(path)
-    base = MappedBaseSegment(path)
+    base = MappedRowBaseSegment(path)
     for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
         change = RowChangesToMerge([], [], [], [], linked)
-        change.nodes = [NodeRowToMerge(row) for row in rows if isinstance(row, NodeRow)]
-        change.edges = [EdgeRowToMerge(row) for row in rows if isinstance(row, EdgeRow)]
+        change.nodes = [NodeRowForBaseSegment(row) for row in rows if isinstance(row, NodeRow)]
+        change.edges = [EdgeRowForBaseSegment(row) for row in rows if isinstance(row, EdgeRow)]
         path = folder / str(number)
-        merge_into_base_segment(base, change, state, path)
+        write_merged_row_base_segment(base, change, state, path)
         base.path.unlink()
-        base = MappedBaseSegment(path)
+        base = MappedRowBaseSegment(path)
     if base.state.sequence != state.sequence:
-        merge_into_base_segment(base, RowChangesToMerge([], [], [], [], linked), state, folder / "none")
-        base = MappedBaseSegment(folder / "none")
+        write_merged_row_base_segment(base, RowChangesToMerge([], [], [], [], linked), state, folder / "none")
+        base = MappedRowBaseSegment(folder / "none")
     return base
 
 

@@ -43,7 +43,7 @@ class TraversalLevelsByNodeNumber(msgspec.Struct, frozen=True):
         return sum(map(len, self.levels))
 
 
-def traverse_rows(
+def traverse_rows_breadth_first(
     rows: RowsSnapshot, wanted: TraversalRequest, allowed: int | None = None
 ) -> TraversalLevelsByNodeNumber:
     """Traverse the rows of one snapshot breadth-first. An unknown start reaches nothing.

@@ -24,22 +24,22 @@ from kgserve.platform.durable_files import fsync_file, fsync_folder, translate_o
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState, unpack_change_set_rows
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import read_base_segment_footer
 from kgserve.storage.rows.base_segment_merge import (
     TEXTS_SUFFIX,
     add_net_change_to_base_changes,
     build_base_segment_from_rows,
-    merge_into_base_segment,
     write_empty_base_segment,
+    write_merged_row_base_segment,
 )
 from kgserve.storage.rows.row_columns_to_merge import (
-    EdgeRowToMerge,
-    NodeRowToMerge,
+    EdgeRowForBaseSegment,
+    NodeRowForBaseSegment,
     RowChangesToMerge,
     RowColumnsToMerge,
 )
-from kgserve.storage.rows.row_delta import RowDelta, RowVersion
+from kgserve.storage.rows.row_delta import InMemoryRowsDelta, RowVersion
 from kgserve.storage.rows.row_json_encoder import RowsDamaged, RowsFormatMismatch
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
@@ -65,14 +65,14 @@ def list_base_segment_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: tuple(map(int, path.name.partition(".")[0].split("-"))), reverse=True)
 
 
-def _remove_files(base: MappedBaseSegment, *others: MappedBaseSegment) -> None:
+def _remove_files(base: MappedRowBaseSegment, *others: MappedRowBaseSegment) -> None:
     """Remove the files of a base, except a text file that other bases use."""
     remove_path(base.path)
     if base.texts not in {"", *(other.texts for other in others)}:
         remove_path(base.path.with_name(base.texts))
 
 
-class StagedBaseSegment:
+class BaseSegmentStagedBeforeDelete:
     """Base segment without rows to be deleted, staged before the commit that deletes them.
 
     Concurrent writes must not touch these rows. They can therefore be applied to the new base in the order in which
@@ -81,10 +81,10 @@ class StagedBaseSegment:
 
     def __init__(self, view: CurrentRowsProjection, rows: RowsSnapshot, pending: deque[ChangeSet]) -> None:
         self.rows = rows
-        self.base: MappedBaseSegment | None = None
+        self.base: MappedRowBaseSegment | None = None
         self._view = view
         self._pending = pending
-        self._delta: RowDelta | None = None
+        self._delta: InMemoryRowsDelta | None = None
 
     @property
     def is_current(self) -> bool:
@@ -99,7 +99,7 @@ class StagedBaseSegment:
     def leave_out(self, nodes: set[int], edges: set[int]) -> None:
         """Build the base without some rows. Raises StorageFull, Unavailable and RowsDamaged."""
         self.base = self._view.build_without(self.rows, nodes, edges)
-        self._delta = RowDelta(self.base)
+        self._delta = InMemoryRowsDelta(self.base)
 
     def catch_up(self) -> list[ChangeSet]:
         """Apply and return the commits since the last call. They must not touch the rows to be deleted."""
@@ -145,8 +145,8 @@ class DeltaMergeLimits(msgspec.Struct, frozen=True):
 class _Epoch(msgspec.Struct, frozen=True, eq=False):
     """Base and delta in service, with the number of readers of each commit."""
 
-    base: MappedBaseSegment
-    delta: RowDelta
+    base: MappedRowBaseSegment
+    delta: InMemoryRowsDelta
     readers: Counter[int]
 
 
@@ -164,7 +164,7 @@ class CurrentRowsProjection:
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
         self._applying: Sequence[ChangeSet] = ()
-        self._reopenable_base: MappedBaseSegment | None = None
+        self._reopenable_base: MappedRowBaseSegment | None = None
         self.folds = 0
         self.on_damage: Callable[[RowsDamaged], Exception] = lambda error: error
         """Callback that starts a rebuild of damaged rows and returns the error for callers."""
@@ -200,12 +200,12 @@ class CurrentRowsProjection:
         return RowsSnapshot(epoch.base, epoch.delta, state)
 
     @contextmanager
-    def stage_deletion(self) -> Generator[StagedBaseSegment]:
-        """Yield a `StagedBaseSegment` for the next deletion. One thread at a time, and no merge meanwhile."""
+    def stage_deletion(self) -> Generator[BaseSegmentStagedBeforeDelete]:
+        """Yield a `BaseSegmentStagedBeforeDelete` for the next deletion. One thread at a time, no merge meanwhile."""
         with self._lock:
             epoch, state = self._register_reader()
             self._folding = pending = deque(self._applying)
-        staged = StagedBaseSegment(self, RowsSnapshot(epoch.base, epoch.delta, state), pending)
+        staged = BaseSegmentStagedBeforeDelete(self, RowsSnapshot(epoch.base, epoch.delta, state), pending)
         try:
             yield staged
         finally:
@@ -254,10 +254,10 @@ class CurrentRowsProjection:
         with self._lock:
             self._state, self._applying = changes[-1].state, ()
 
-    def apply_new(self, change: ChangeSet, base: MappedBaseSegment, columns: RowColumnsToMerge) -> None:
+    def apply_new(self, change: ChangeSet, base: MappedRowBaseSegment, columns: RowColumnsToMerge) -> None:
         """Apply a commit that only creates rows, given also as columns relative to ``base``."""
 
-        def combine(current: MappedBaseSegment, before: RowChangesToMerge) -> RowColumnsToMerge | None:
+        def combine(current: MappedRowBaseSegment, before: RowChangesToMerge) -> RowColumnsToMerge | None:
             is_complete = current is base and before.is_empty and before.linked == base.linked
             return columns if is_complete else None
 
@@ -276,7 +276,7 @@ class CurrentRowsProjection:
 
     def _merge_now(
         self,
-        combine: Callable[[MappedBaseSegment, RowChangesToMerge], RowChangesToMerge | RowColumnsToMerge | None],
+        combine: Callable[[MappedRowBaseSegment, RowChangesToMerge], RowChangesToMerge | RowColumnsToMerge | None],
         state: StoreState,
     ) -> bool:
         """Merge what ``combine`` makes of the base and the changes since into a new base, for the applying thread.
@@ -389,7 +389,7 @@ class CurrentRowsProjection:
             raise translate_os_error(error, "rebuilding the current rows") from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        epoch, state = self._replay(_new_epoch(MappedBaseSegment(path)), base.state, changes_after)
+        epoch, state = self._replay(_new_epoch(MappedRowBaseSegment(path)), base.state, changes_after)
         with self._lock:
             old, self._epoch, self._state = self._epoch, epoch, state
         self._remove(old.base, epoch.base)
@@ -414,34 +414,34 @@ class CurrentRowsProjection:
                 epoch = _new_epoch(folded)
         return epoch, state
 
-    def _merge_rows(self, rows: RowsSnapshot, *, copying: bool = False) -> MappedBaseSegment:
+    def _merge_rows(self, rows: RowsSnapshot, *, copying: bool = False) -> MappedRowBaseSegment:
         return self._build_base(rows.base, collect_row_changes_since_base(rows), rows.state, copying=copying)
 
     def _build_base(
         self,
-        base: MappedBaseSegment,
+        base: MappedRowBaseSegment,
         changes: RowChangesToMerge | RowColumnsToMerge,
         state: StoreState,
         *,
         durable: bool = True,
         copying: bool = False,
         mark: str = UNSYNCED_MARK,
-    ) -> MappedBaseSegment:
+    ) -> MappedRowBaseSegment:
         """Build the successor of a base. Raises StorageFull, Unavailable and RowsDamaged."""
         started = time.perf_counter()
         path = self._path(state.sequence)
         path = path if durable else path.with_suffix(mark + BASE_SUFFIX)
         try:
-            merge_into_base_segment(base, changes, state, path, durable=durable, copying=copying)
+            write_merged_row_base_segment(base, changes, state, path, durable=durable, copying=copying)
         except OSError as error:
             raise translate_os_error(error, "folding rows") from error
         self.folds += 1
         seconds = round(time.perf_counter() - started, 3)
         log.info("rows_folded", store=self.store, sequence=state.sequence, seconds=seconds)
-        return MappedBaseSegment(path)
+        return MappedRowBaseSegment(path)
 
-    def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> MappedBaseSegment:
-        """Return a base of these rows without some, not to be reopened. Raises as `merge_into_base_segment` does."""
+    def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> MappedRowBaseSegment:
+        """Return a base without some of these rows, not to be reopened. Raises as `write_merged_row_base_segment`."""
         before, base = collect_row_changes_since_base(rows), rows.base
         gone = RowChangesToMerge(
             [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
@@ -452,7 +452,7 @@ class CurrentRowsProjection:
         )
         return self._build_base(base, gone, base.state, durable=False, mark=STAGED_MARK)
 
-    def publish_staged(self, base: MappedBaseSegment, delta: RowDelta, state: StoreState) -> None:
+    def publish_staged(self, base: MappedRowBaseSegment, delta: InMemoryRowsDelta, state: StoreState) -> None:
         """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
             former, reopenable = self._epoch.base, self._reopenable_base
@@ -476,7 +476,7 @@ class CurrentRowsProjection:
             if not epoch.readers[state.sequence]:
                 del epoch.readers[state.sequence]
 
-    def _put_in_service(self, base: MappedBaseSegment) -> None:
+    def _put_in_service(self, base: MappedRowBaseSegment) -> None:
         """Put a base in service, with the changes made since its build began."""
         epoch = _new_epoch(base)
         while True:
@@ -491,13 +491,13 @@ class CurrentRowsProjection:
                 epoch.delta.apply(change, base.state.sequence)
         self._remove(old.base, base)
 
-    def _remove(self, base: MappedBaseSegment, following: MappedBaseSegment) -> None:
+    def _remove(self, base: MappedRowBaseSegment, following: MappedRowBaseSegment) -> None:
         reopenable, self._reopenable_base = self._reopenable_base, None
         for former in (base, reopenable):
             if former is not None:
                 _remove_files(former, following)
 
-    def _is_full(self, delta: RowDelta, times: float = 1) -> bool:
+    def _is_full(self, delta: InMemoryRowsDelta, times: float = 1) -> bool:
         limits, base = self.limits, delta.base
         rows = max(limits.rows, limits.share * (base.nodes + base.edges))
         return delta.versions > times * rows or delta.bytes > times * max(limits.bytes, limits.share * base.size)
@@ -505,7 +505,7 @@ class CurrentRowsProjection:
     def _open(self) -> _Epoch:
         for path in list_base_segment_files(self.folder):
             try:
-                base = MappedBaseSegment(path)
+                base = MappedRowBaseSegment(path)
                 if UNSYNCED_MARK in path.suffixes:
                     base.check()
             except RowsFormatMismatch:
@@ -524,7 +524,7 @@ class CurrentRowsProjection:
             remove_path(texts)
         path = self._path(0)
         write_empty_base_segment(path)
-        return _new_epoch(MappedBaseSegment(path))
+        return _new_epoch(MappedRowBaseSegment(path))
 
 
 def collect_row_changes_since_base(rows: RowsSnapshot) -> RowChangesToMerge:
@@ -533,8 +533,8 @@ def collect_row_changes_since_base(rows: RowsSnapshot) -> RowChangesToMerge:
     nodes, nodes_gone = _split_changes(delta.nodes, rows.at, base.nodes)
     edges, edges_gone = _split_changes(delta.edges, rows.at, base.edges)
     return RowChangesToMerge(
-        [NodeRowToMerge(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
-        [EdgeRowToMerge(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
+        [NodeRowForBaseSegment(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
+        [EdgeRowForBaseSegment(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
         nodes_gone,
         edges_gone,
         rows.linked,
@@ -556,5 +556,5 @@ def _split_changes(
     return there, gone
 
 
-def _new_epoch(base: MappedBaseSegment) -> _Epoch:
-    return _Epoch(base, RowDelta(base), Counter())
+def _new_epoch(base: MappedRowBaseSegment) -> _Epoch:
+    return _Epoch(base, InMemoryRowsDelta(base), Counter())

@@ -14,7 +14,7 @@ from kgserve.storage.model.node_edge_rows import EdgeRow
 from kgserve.storage.rows.base_segment import MAX_BASE_READ_BATCH_ROWS
 from kgserve.storage.rows.base_segment_file_format import MAX_INT64, MIN_INT64, NumberArray
 from kgserve.storage.rows.breadth_first_row_traversal import ColumnarGraphTraversal
-from kgserve.storage.rows.row_delta import RowDelta, RowVersion
+from kgserve.storage.rows.row_delta import InMemoryRowsDelta, RowVersion
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 
@@ -30,7 +30,7 @@ class IncidentEdges(NamedTuple):
     cut: bool
 
 
-class NumberedEdge(NamedTuple):
+class EdgeByNodeNumbers(NamedTuple):
     """Edge with the numbers of its two nodes; validity bounds in microseconds, None if unbounded."""
 
     source: int
@@ -48,11 +48,11 @@ class GraphOverviewStartNodes(NamedTuple):
     whole: bool
 
 
-def build_numbered_edge(source: int, target: int, row: EdgeRow) -> NumberedEdge:
-    """Return the row of an edge between two nodes as a `NumberedEdge`."""
+def build_numbered_edge(source: int, target: int, row: EdgeRow) -> EdgeByNodeNumbers:
+    """Return the row of an edge between two nodes as a `EdgeByNodeNumbers`."""
     extras = row.extras
     bounds = (None, None) if extras is None else (extras.valid_from, extras.valid_to)
-    return NumberedEdge(source, target, row.relation_type, row.weight, *bounds)
+    return EdgeByNodeNumbers(source, target, row.relation_type, row.weight, *bounds)
 
 
 class _NodeType(msgspec.Struct):
@@ -64,7 +64,7 @@ class _NodeType(msgspec.Struct):
 _type_of = json_decoder(_NodeType).decode
 
 
-def read_node_types(rows: RowsSnapshot, numbers: NumberArray) -> list[str]:
+def read_types_of_nodes(rows: RowsSnapshot, numbers: NumberArray) -> list[str]:
     """Return the types of nodes."""
     return [
         _type_of(text + b"}").type
@@ -120,7 +120,7 @@ def find_most_connected(rows: RowsSnapshot, count: int, types: Collection[str] |
     numbers = np.union1d(rows.base.best_connected, _most_connected_changed(rows, 8 * count + 100)).astype(np.int64)
     numbers = np.array([number for number in numbers.tolist() if rows.has_node_number(number)], np.int64)
     if types is not None and len(numbers):
-        numbers = numbers[[each in types for each in read_node_types(rows, numbers)]]
+        numbers = numbers[[each in types for each in read_types_of_nodes(rows, numbers)]]
     ordered = rows.in_order(numbers)
     by_degree = np.array(count_degrees(rows, ordered), np.int64)
     best = np.argsort(-by_degree, kind="stable")[:count]
@@ -129,7 +129,7 @@ def find_most_connected(rows: RowsSnapshot, count: int, types: Collection[str] |
 
 def _most_connected_changed(rows: RowsSnapshot, count: int) -> NumberArray:
     """Return the nodes with changed edges that have the highest upper bounds of their degree."""
-    delta: RowDelta = rows.delta
+    delta: InMemoryRowsDelta = rows.delta
     parts: list[tuple[NumberArray, NumberArray]] = []
     for lists in (delta.out.copy(), delta.into.copy()):
         numbers = np.fromiter(lists, np.int64, len(lists))
@@ -174,7 +174,7 @@ def _incident_one_way(
 
 def find_edges_between(
     rows: RowsSnapshot, numbers: NumberArray, wanted: TraversalRequest
-) -> tuple[list[NumberedEdge], bool]:
+) -> tuple[list[EdgeByNodeNumbers], bool]:
     """Return the edges between nodes that a traversal follows, and True if the result is truncated."""
     if not len(numbers):
         return [], False
@@ -185,7 +185,7 @@ def find_edges_between(
     columns = (source, target, base.relation[own], base.weight[own], begun, ended)
     names = base.names
     edges = [
-        NumberedEdge(
+        EdgeByNodeNumbers(
             s, t, names[code], weight, None if first == MIN_INT64 else first, None if last == MAX_INT64 else last
         )
         for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)

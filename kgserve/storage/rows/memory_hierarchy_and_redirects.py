@@ -9,17 +9,17 @@ import numpy as np
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, find_newest_parent_edge, is_effective_parent_edge
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_node_never_valid
 from kgserve.storage.model.node_edge_rows import EdgeRow
-from kgserve.storage.model.soft_delete import is_live_memory
-from kgserve.storage.rows.node_edge_pages import filter_edges_by_type
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
+from kgserve.storage.rows.edge_pages import filter_edges_by_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 
 def find_parent_edges(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, list[EdgeRow]]:
-    """Return the candidates for the parent relation of memories, by memory."""
-    return _group_by_source(find_outgoing_edges(rows, ids, (CHILD_OF_RELATION,)))
+    """Return the edges from memories to their parents, by memory; those to withdrawn memories are included."""
+    return _group_by_source(find_outgoing_edges_of_types(rows, ids, (CHILD_OF_RELATION,)))
 
 
-def find_outgoing_edges(rows: RowsSnapshot, ids: Iterable[str], kinds: Collection[str]) -> list[EdgeRow]:
+def find_outgoing_edges_of_types(rows: RowsSnapshot, ids: Iterable[str], kinds: Collection[str]) -> list[EdgeRow]:
     """Return the relations of some types that start at nodes."""
     numbers = np.array([number for node_id in ids if (number := rows.number(node_id)) >= 0], np.int64)
     return (
@@ -31,7 +31,7 @@ def find_outgoing_edges(rows: RowsSnapshot, ids: Iterable[str], kinds: Collectio
 
 def find_memory_parents(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the parents of those memories that have one."""
-    return choose_memory_parents(rows, find_outgoing_edges(rows, ids, (CHILD_OF_RELATION,)))
+    return choose_memory_parents(rows, find_outgoing_edges_of_types(rows, ids, (CHILD_OF_RELATION,)))
 
 
 def choose_memory_parents(rows: RowsSnapshot, edges: Iterable[EdgeRow]) -> dict[str, str]:
@@ -39,7 +39,8 @@ def choose_memory_parents(rows: RowsSnapshot, edges: Iterable[EdgeRow]) -> dict[
     found = _group_by_source(edges)
     there = rows.nodes({edge.target for edges in found.values() for edge in edges})
     counting = {
-        child: [each for each in edges if is_live_memory(there.get(each.target))] for child, edges in found.items()
+        child: [each for each in edges if is_current_unwithdrawn_memory(there.get(each.target))]
+        for child, edges in found.items()
     }
     return {
         child: edge.target for child, edges in counting.items() if (edge := find_newest_parent_edge(edges)) is not None

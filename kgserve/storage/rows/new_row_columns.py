@@ -11,10 +11,15 @@ import msgspec
 import numpy as np
 
 from kgserve.platform.timestamps import format_time
-from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, edge_ids, encode_edge_attributes
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, compute_edge_ids, encode_edge_attributes
 from kgserve.storage.rows.base_segment_file_format import NumberArray
-from kgserve.storage.rows.row_columns_to_merge import EdgeColumnsToMerge, NodeColumnsToMerge
-from kgserve.storage.rows.suffix_dictionary import MAX_SUFFIX_BYTES, MAX_SUFFIXES, MIN_SUFFIX_ROWS, RemovedSuffixes
+from kgserve.storage.rows.row_columns_to_merge import EdgeColumnsForSegmentMerge, NodeColumnsToMerge
+from kgserve.storage.rows.suffix_dictionary import (
+    MAX_SUFFIX_BYTES,
+    MAX_SUFFIXES,
+    MIN_SUFFIX_ROWS,
+    RemovedRowTextSuffixes,
+)
 
 
 class CommitStamp(NamedTuple):
@@ -111,7 +116,7 @@ def build_new_node_columns(nodes: NewNodeColumns, order: Sequence[int], stamp: C
 
 def build_new_edge_columns(
     edges: NewEdgeColumns, sources: NumberArray, targets: NumberArray, stamp: CommitStamp
-) -> EdgeColumnsToMerge:
+) -> EdgeColumnsForSegmentMerge:
     """Return new edges as columns to merge into a base segment; ``sources`` and ``targets`` are numbers of nodes."""
     weights = set(edges.weights)
     # Most imports have one weight only.
@@ -123,7 +128,7 @@ def build_new_edge_columns(
         name, weight = (kind, *weights) if isinstance(kind, str) else kind
         common[kind] = b',"relation_type":' + _encode(name) + b',"weight":' + _encode(weight) + tail
     common = {each: suffix for each, suffix in common.items() if len(suffix) <= MAX_SUFFIX_BYTES}
-    names = edge_ids(edges.sources, edges.targets, edges.relation_types)
+    names = compute_edge_ids(edges.sources, edges.targets, edges.relation_types)
     if len(common) == len(set(kinds)):
         heads: Sequence[msgspec.Struct] = [*map(_EdgeHead, names, edges.sources, edges.targets)]
     else:
@@ -135,7 +140,7 @@ def build_new_edge_columns(
         ]
     relations = list(dict.fromkeys(edges.relation_types))
     codes = dict(zip(relations, range(len(relations)), strict=True))
-    return EdgeColumnsToMerge(
+    return EdgeColumnsForSegmentMerge(
         np.full(len(names), -1, np.int64),
         sources,
         targets,
@@ -168,8 +173,8 @@ def _open_objects(heads: Sequence[msgspec.Struct]) -> list[bytes]:
     return texts
 
 
-def _removed_suffixes(common: dict[_Value, bytes], values: Sequence[_Value], rest: bytes) -> RemovedSuffixes:
+def _removed_suffixes(common: dict[_Value, bytes], values: Sequence[_Value], rest: bytes) -> RemovedRowTextSuffixes:
     """Return the suffixes of rows: that of a common value, or ``rest``."""
     numbers = dict(zip(common, range(1, len(common) + 1), strict=True))
     indexes = np.fromiter(map(numbers.get, values, repeat(0)), np.int64, len(values))
-    return RemovedSuffixes([rest, *common.values()], indexes)
+    return RemovedRowTextSuffixes([rest, *common.values()], indexes)

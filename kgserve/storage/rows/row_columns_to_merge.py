@@ -10,18 +10,18 @@ import msgspec
 import numpy as np
 
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, edge_created_at
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import MAX_INT64, MIN_INT64, NumberArray
 from kgserve.storage.rows.row_json_encoder import (
     compute_edge_extras_flags,
     compute_node_extras_flags,
     encode_edge_as_json,
-    encode_node_as_open_json,
+    encode_node_as_unclosed_json,
 )
-from kgserve.storage.rows.suffix_dictionary import RemovedSuffixes
+from kgserve.storage.rows.suffix_dictionary import RemovedRowTextSuffixes
 
 
-class NodeRowToMerge(msgspec.Struct, frozen=True, gc=False):
+class NodeRowForBaseSegment(msgspec.Struct, frozen=True, gc=False):
     """Node row to merge into a base segment, its number there or -1, and its JSON if already encoded."""
 
     row: NodeRow
@@ -29,7 +29,7 @@ class NodeRowToMerge(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None = None
 
 
-class EdgeRowToMerge(msgspec.Struct, frozen=True, gc=False):
+class EdgeRowForBaseSegment(msgspec.Struct, frozen=True, gc=False):
     """Edge row to merge into a base segment, its number there or -1, and its JSON if already encoded."""
 
     row: EdgeRow
@@ -40,8 +40,8 @@ class EdgeRowToMerge(msgspec.Struct, frozen=True, gc=False):
 class RowChangesToMerge(msgspec.Struct):
     """Changes to merge into a base segment, as rows: new and updated ones, and the numbers of deleted ones."""
 
-    nodes: list[NodeRowToMerge]
-    edges: list[EdgeRowToMerge]
+    nodes: list[NodeRowForBaseSegment]
+    edges: list[EdgeRowForBaseSegment]
     nodes_gone: list[int]
     edges_gone: list[int]
     linked: bool = False
@@ -64,11 +64,11 @@ class NodeColumnsToMerge(NamedTuple):
     numbers: NumberArray
     texts: list[bytes]
     flags: NumberArray
-    suffixes: RemovedSuffixes | None = None
+    suffixes: RemovedRowTextSuffixes | None = None
     bounds: Sequence[tuple[int, int, int]] = ()
 
 
-class EdgeColumnsToMerge(NamedTuple):
+class EdgeColumnsForSegmentMerge(NamedTuple):
     """Columns of edges to merge into a base segment, in any order: their numbers there or -1, keys, and JSON.
 
     source, target: number of a node in the base, or ``~index`` of a node in the `NodeColumnsToMerge`.
@@ -87,7 +87,7 @@ class EdgeColumnsToMerge(NamedTuple):
     created: NumberArray
     texts: list[bytes]
     flags: NumberArray
-    suffixes: RemovedSuffixes | None = None
+    suffixes: RemovedRowTextSuffixes | None = None
     bounds: Sequence[tuple[int, int, int]] = ()
     ordinals: Sequence[tuple[int, int]] = ()
 
@@ -96,13 +96,13 @@ class RowColumnsToMerge(NamedTuple):
     """Changes to merge into a base segment, as columns: new and updated rows, and the numbers of deleted ones."""
 
     nodes: NodeColumnsToMerge
-    edges: EdgeColumnsToMerge
+    edges: EdgeColumnsForSegmentMerge
     nodes_gone: Sequence[int] = ()
     edges_gone: Sequence[int] = ()
     linked: bool = False
 
 
-def convert_row_changes_to_columns(base: MappedBaseSegment, changes: RowChangesToMerge) -> RowColumnsToMerge:
+def convert_row_changes_to_merge_columns(base: MappedRowBaseSegment, changes: RowChangesToMerge) -> RowColumnsToMerge:
     """Convert row changes to merge into a base segment into columns."""
     keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
     nodes = [put for _, put in keyed]
@@ -110,7 +110,7 @@ def convert_row_changes_to_columns(base: MappedBaseSegment, changes: RowChangesT
         NodeColumnsToMerge(
             [key for key, _ in keyed],
             np.array([put.number for put in nodes], np.int64),
-            [put.data or encode_node_as_open_json(put.row) for put in nodes],
+            [put.data or encode_node_as_unclosed_json(put.row) for put in nodes],
             np.array([compute_node_extras_flags(put.row.extras) for put in nodes], np.uint8),
             bounds=_bounds([put.row for put in nodes]),
         ),
@@ -121,8 +121,10 @@ def convert_row_changes_to_columns(base: MappedBaseSegment, changes: RowChangesT
     )
 
 
-def _edge_columns(base: MappedBaseSegment, puts: list[EdgeRowToMerge], places: dict[str, int]) -> EdgeColumnsToMerge:
-    """Return the columns of edges; ``places`` are the new nodes, as `EdgeColumnsToMerge` refers to them."""
+def _edge_columns(
+    base: MappedRowBaseSegment, puts: list[EdgeRowForBaseSegment], places: dict[str, int]
+) -> EdgeColumnsForSegmentMerge:
+    """Return the columns of edges; ``places`` are the new nodes, as `EdgeColumnsForSegmentMerge` refers to them."""
     # Columns are read in the order of the rows, which is their order in memory.
     rows = [put.row for put in puts]
     sources, targets = [row.source for row in rows], [row.target for row in rows]
@@ -130,7 +132,7 @@ def _edge_columns(base: MappedBaseSegment, puts: list[EdgeRowToMerge], places: d
     places = {end: base.number(end) if (place := places.get(end)) is None else place for end in ends}
     names = list(dict.fromkeys(row.relation_type for row in rows))
     codes = {name: code for code, name in enumerate(names)}
-    return EdgeColumnsToMerge(
+    return EdgeColumnsForSegmentMerge(
         np.array([put.number for put in puts], np.int64),
         np.array([places[each] for each in sources], np.int64),
         np.array([places[each] for each in targets], np.int64),

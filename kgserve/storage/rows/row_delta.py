@@ -17,11 +17,11 @@ import numpy as np
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.conversation_turns import NEXT_TURN_RELATION
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import NumberArray
-from kgserve.storage.rows.row_json_encoder import encode_edge_as_json, encode_node_as_open_json
+from kgserve.storage.rows.row_json_encoder import encode_edge_as_json, encode_node_as_unclosed_json
 
 
 class RowVersion(msgspec.Struct, gc=False):
@@ -63,10 +63,10 @@ class AdjacentEdges(NamedTuple):
     changed: Sequence[tuple[int, int, RowVersion]]
 
 
-class RowDelta:
+class InMemoryRowsDelta:
     """In-memory delta: rows changed since a base segment."""
 
-    def __init__(self, base: MappedBaseSegment) -> None:
+    def __init__(self, base: MappedRowBaseSegment) -> None:
         self.base = base
         self.sequence = base.state.sequence
         self.versions = 0
@@ -208,7 +208,7 @@ class RowDelta:
             self.has_validity_bounds = (
                 self.has_validity_bounds or row.extras.valid_from is not None or row.extras.valid_to is not None
             )
-            if self.width is not ColumnSet.MEMORY:
+            if self.width is not NodeEdgeColumnSet.MEMORY:
                 self.width = max(self.width, row.extras.width)
 
     def _index_edge(self, number: int, source: int, target: int) -> None:
@@ -224,7 +224,7 @@ def encode_node_version(version: RowVersion) -> bytes:
     """Return the JSON of a node's version, without closing brace; encoded at the first call, then cached."""
     if version.data is None:
         assert isinstance(version.row, NodeRow)  # noqa: S101
-        version.data = encode_node_as_open_json(version.row)
+        version.data = encode_node_as_unclosed_json(version.row)
     return version.data
 
 

@@ -17,9 +17,9 @@ from kgserve.platform.timestamps import format_time, parse_stored_time
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
 from kgserve.storage.model.node_edge_fields import (
-    ColumnSet,
     EdgeExtras,
     EdgeExtrasAnswer,
+    NodeEdgeColumnSet,
     NodeExtras,
     NodeExtrasAnswer,
 )
@@ -136,15 +136,21 @@ def compute_edge_extras_flags(extras: EdgeExtras | None) -> int:
 
 
 def _memory(extras: NodeExtras | EdgeExtras) -> int:
-    return MEMORY if extras.width is ColumnSet.MEMORY else 0
+    return MEMORY if extras.width is NodeEdgeColumnSet.MEMORY else 0
 
 
-def decode_column_set_from_flags(flags: int) -> ColumnSet:
+def decode_column_set_from_flags(flags: int) -> NodeEdgeColumnSet:
     """Return the column set for the flags of a row, or for the combined flags of several."""
-    return ColumnSet.MEMORY if flags & MEMORY else ColumnSet.EXTRAS if flags & EXTRAS else ColumnSet.PLAIN
+    return (
+        NodeEdgeColumnSet.MEMORY
+        if flags & MEMORY
+        else NodeEdgeColumnSet.EXTRAS
+        if flags & EXTRAS
+        else NodeEdgeColumnSet.PLAIN
+    )
 
 
-def encode_node_as_open_json(row: NodeRow) -> bytes:
+def encode_node_as_unclosed_json(row: NodeRow) -> bytes:
     """Return the JSON object of a node, left open (without closing brace), and without ``stale``."""
     node = NodeWithRawAttributes(
         row.id,

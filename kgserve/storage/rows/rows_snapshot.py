@@ -11,19 +11,19 @@ from typing import cast
 import numpy as np
 
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
-from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, find_required_column_set
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, get_column_set_for_extras
 from kgserve.storage.rows.base_segment import (
     BASE_READ_BATCH_BYTES,
     MAX_BASE_READ_BATCH_ROWS,
-    MappedBaseSegment,
+    MappedRowBaseSegment,
     split_into_size_bounded_ranges,
 )
 from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.row_delta import (
     AdjacentEdges,
     BaseAndDeltaEdges,
-    RowDelta,
+    InMemoryRowsDelta,
     RowVersion,
     encode_edge_version,
     encode_node_version,
@@ -48,7 +48,7 @@ MAX_EDGES_PER_LOOKUP = 100
 class RowsSnapshot:
     """Rows as of one commit. Not thread-safe; row numbers are valid for this snapshot only."""
 
-    def __init__(self, base: MappedBaseSegment, delta: RowDelta, state: StoreState) -> None:
+    def __init__(self, base: MappedRowBaseSegment, delta: InMemoryRowsDelta, state: StoreState) -> None:
         self.base = base
         self.delta = delta
         self.state = state
@@ -75,7 +75,7 @@ class RowsSnapshot:
         return self.delta.turns
 
     @property
-    def width(self) -> ColumnSet:
+    def width(self) -> NodeEdgeColumnSet:
         """Column set of the widest row, possibly one that was deleted."""
         return self.delta.width
 
@@ -475,7 +475,7 @@ def _is_memory_or_named(version: RowVersion | None) -> bool:
     return (
         version is not None
         and version.row is not None
-        and find_required_column_set(version.row.extras) is ColumnSet.MEMORY
+        and get_column_set_for_extras(version.row.extras) is NodeEdgeColumnSet.MEMORY
     )
 
 

@@ -24,7 +24,7 @@ MAX_SUFFIXES = 1 << 13
 """Maximum suffixes of a base. They are in memory while it is open: at most 8 MiB, usually some kilobytes."""
 
 
-class RemovedSuffixes(NamedTuple):
+class RemovedRowTextSuffixes(NamedTuple):
     """Suffixes that were removed from texts, and the index of each text's suffix among them."""
 
     suffixes: list[bytes]
@@ -59,7 +59,7 @@ class RowSuffixDictionary:
                 left = self._split_at(texts, numbers, left, mark)
         return numbers
 
-    def add_removed(self, texts: list[bytes], removed: RemovedSuffixes) -> NumberArray:
+    def add_removed(self, texts: list[bytes], removed: RemovedRowTextSuffixes) -> NumberArray:
         """Add suffixes that the texts no longer have, and return the number of each text's suffix.
 
         Suffixes for which there is no room are put back.

@@ -65,7 +65,7 @@ class StoreBackupAnswer(msgspec.Struct, kw_only=True):
     took_ms: float
 
 
-class BackupFailure(msgspec.Struct, kw_only=True):
+class FailedStoreBackup(msgspec.Struct, kw_only=True):
     """A store that could not be backed up. Its previous backup is unchanged."""
 
     store: str
@@ -80,7 +80,7 @@ class BackupAnswer(msgspec.Struct, kw_only=True):
 
     folder: str
     stores: list[StoreBackupAnswer]
-    failed: list[BackupFailure]
+    failed: list[FailedStoreBackup]
     bytes_copied: int
 
 

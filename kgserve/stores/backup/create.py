@@ -36,7 +36,7 @@ from kgserve.platform.durable_files import (
     write_all_bytes,
 )
 from kgserve.platform.file_permissions import create_private_folder
-from kgserve.platform.sqlite_files import copy_database
+from kgserve.platform.sqlite_files import copy_sqlite_database
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.recovery import find_history_row_fault
 from kgserve.storage.journal import snapshot
@@ -51,18 +51,18 @@ from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.store_rows_digest import format_digest
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
-from kgserve.storage.store_index import FolderFingerprint, read_folder_fingerprint
+from kgserve.storage.store_index import FolderFingerprint, read_closed_store_fingerprint
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
-from kgserve.stores.backup.api import BackupAnswer, BackupFailure, StoreBackupAnswer
-from kgserve.stores.backup.folder import (
+from kgserve.stores.backup.api import BackupAnswer, FailedStoreBackup, StoreBackupAnswer
+from kgserve.stores.backup.folder_layout import (
     BackedUpFile,
+    BackedUpHistory,
     BackedUpJournalFrames,
     BackupChain,
     BackupEndState,
     BackupFolder,
     BackupManifest,
     BackupRunFiles,
-    HistoryCopy,
     SnapshotCopy,
     StoreBackup,
     UnchangedStoreBackup,
@@ -80,7 +80,7 @@ _SELECT_BACKED_UP_EXTENT = "SELECT sequence, oldest FROM cursor"
 _SELECT_LAST_MOMENT = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
 
 
-class SourceFileRemoved(Exception):
+class BackupSourceFileRemoved(Exception):
     """A file was removed between being listed and being opened; list again."""
 
 
@@ -122,7 +122,7 @@ def read_history_extent(path: Path) -> HistoryExtent | None:
 
 @contextmanager
 def open_journal_segments_from(layout: StoreLayout, sequence: int) -> Generator[list[tuple[JournalSegment, BinaryIO]]]:
-    """Open the segments from the one that holds a sequence. Raises JournalStartMissing and SourceFileRemoved."""
+    """Open the segments from the one that holds a sequence. Raises JournalStartMissing and BackupSourceFileRemoved."""
     segments = list_journal_segments(layout.journal)
     if not segments or segments[0].first > sequence:
         raise JournalStartMissing
@@ -133,7 +133,7 @@ def open_journal_segments_from(layout: StoreLayout, sequence: int) -> Generator[
                 (segment, stack.enter_context(segment.path.open("rb"))) for segment in segments[at:]
             ]
         except FileNotFoundError as error:
-            raise SourceFileRemoved from error
+            raise BackupSourceFileRemoved from error
         yield opened
 
 
@@ -250,7 +250,7 @@ MAX_PARALLEL_BACKUPS = 4
 """Stores that are copied at the same time; most of their time is spent in syncs."""
 
 
-class BackupSource(msgspec.Struct, frozen=True):
+class StoreToBackUp(msgspec.Struct, frozen=True):
     """A store to back up: its files, and a function that returns its last acknowledged sequence.
 
     ``known_at`` is when that sequence was read, in microseconds; None if the function reads it.
@@ -278,7 +278,7 @@ def _silent(_name: str) -> None: ...
 
 def back_up_all(
     folder: BackupFolder,
-    stores: Iterable[BackupSource],
+    stores: Iterable[StoreToBackUp],
     options: BackupOptions,
     begins: Callable[[str], None] = _silent,
 ) -> BackupAnswer:
@@ -291,23 +291,23 @@ def back_up_all(
     for data_dir in {wanted.layout.root.parent for wanted in stores}:
         _require_outside(folder, data_dir)
 
-    def back_up(wanted: BackupSource) -> StoreBackupAnswer | BackupFailure:
+    def back_up(wanted: StoreToBackUp) -> StoreBackupAnswer | FailedStoreBackup:
         name = wanted.layout.name
         begins(name)
         try:
             return _back_up_store(folder, wanted, options)
         except KgserveError as error:
-            return BackupFailure(store=name, error=error.message)
+            return FailedStoreBackup(store=name, error=error.message)
 
     with folder.writing(), ThreadPoolExecutor(MAX_PARALLEL_BACKUPS, thread_name_prefix="backup") as threads:
         found = [*threads.map(back_up, stores)]
     done = [each for each in found if isinstance(each, StoreBackupAnswer)]
-    failed = [each for each in found if isinstance(each, BackupFailure)]
+    failed = [each for each in found if isinstance(each, FailedStoreBackup)]
     copied = sum(each.bytes_copied for each in done)
     return BackupAnswer(folder=str(folder.path), stores=done, failed=failed, bytes_copied=copied)
 
 
-def back_up_store(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
+def back_up_store(folder: BackupFolder, wanted: StoreToBackUp, options: BackupOptions) -> StoreBackupAnswer:
     """Back up one store. Raises the errors of `back_up_all` and those of the store itself."""
     _require_outside(folder, wanted.layout.root.parent)
     with folder.writing():
@@ -323,10 +323,10 @@ def _require_outside(folder: BackupFolder, data_dir: Path) -> None:
         )
 
 
-def _back_up_store(folder: BackupFolder, wanted: BackupSource, options: BackupOptions) -> StoreBackupAnswer:
+def _back_up_store(folder: BackupFolder, wanted: StoreToBackUp, options: BackupOptions) -> StoreBackupAnswer:
     started = time.perf_counter()
     name = wanted.layout.name
-    backup, fingerprint = folder.store(name), read_folder_fingerprint(wanted.layout.root)
+    backup, fingerprint = folder.store(name), read_closed_store_fingerprint(wanted.layout.root)
     copying = _BackupJob(wanted, backup, options)
     try:
         answer = copying.find_unchanged(fingerprint)
@@ -351,7 +351,7 @@ class _BaseNotContinuable(Exception):
 class _BackupJob:
     """One backup of one store. The caller holds the lock of the backup folder."""
 
-    def __init__(self, wanted: BackupSource, backup: StoreBackup, options: BackupOptions) -> None:
+    def __init__(self, wanted: StoreToBackUp, backup: StoreBackup, options: BackupOptions) -> None:
         self._layout = wanted.layout
         self._backup = backup
         self._options = options
@@ -391,7 +391,7 @@ class _BackupJob:
         mark = self._layout.close_mark()
         if mark is None or not mark.sequence == answer.sequence == self._mark:
             return None
-        if fingerprint is None or fingerprint != read_folder_fingerprint(self._layout.root):
+        if fingerprint is None or fingerprint != read_closed_store_fingerprint(self._layout.root):
             return None
         return UnchangedStoreBackup(fingerprint, self._backup.checksum, self._taken_at(mark.time))
 
@@ -473,7 +473,7 @@ class _BackupJob:
                     except _BaseNotContinuable as error:
                         reason = str(error)
                 return self._new_base(self._backup.run_folder(before.runs.stop), described), reason
-            except SourceFileRemoved:
+            except BackupSourceFileRemoved:
                 self._backup.clear_leftovers(before)
         name = self._layout.name
         raise Unavailable(f"the files of store {name!r} keep being replaced; try again later", retry_after=30)
@@ -582,7 +582,7 @@ class _BackupJob:
     def _new_base(self, folder: Path, described: StoreDescription) -> BackupChain:
         """Copy the starting rows, the journal since then, and the history if the journal cannot replace it.
 
-        Raises SourceFileRemoved, JournalDamaged, StorageFull.
+        Raises BackupSourceFileRemoved, JournalDamaged, StorageFull.
         """
         folder.mkdir(parents=True)
         history, made = self._history(described, folder)
@@ -607,7 +607,7 @@ class _BackupJob:
             marks=[self._marked(state, described)],
         )
 
-    def _history(self, described: StoreDescription, folder: Path) -> tuple[HistoryCopy | None, int]:
+    def _history(self, described: StoreDescription, folder: Path) -> tuple[BackedUpHistory | None, int]:
         """Copy the history, and return it with the time of its last commit.
 
         Returns (None, 0) if no history exists or the journal covers it.
@@ -636,7 +636,11 @@ class _BackupJob:
 
 
 def _journal(
-    layout: StoreLayout, taken: snapshot.SnapshotManifest | None, history: HistoryCopy | None, folder: Path, mark: int
+    layout: StoreLayout,
+    taken: snapshot.SnapshotManifest | None,
+    history: BackedUpHistory | None,
+    folder: Path,
+    mark: int,
 ) -> tuple[int, BackupRunFiles, StoreState]:
     """Copy the journal. Return the sequence to replay it from, the run, and the final state."""
     starts = [*([0] if find_oldest_journal_sequence(layout.journal) == 1 else []), *([taken.sequence] if taken else [])]
@@ -673,7 +677,7 @@ def _copy_snapshot(layout: StoreLayout, taken: snapshot.SnapshotManifest, folder
         try:
             opened = {name: stack.enter_context((source / name).open("rb")) for name in names}
         except FileNotFoundError as error:
-            raise SourceFileRemoved from error
+            raise BackupSourceFileRemoved from error
         files = [
             copy_file_range_durably(
                 file, 0, file.seek(0, os.SEEK_END), target / name, f"{folder.name}/{source.name}/{name}"
@@ -684,19 +688,19 @@ def _copy_snapshot(layout: StoreLayout, taken: snapshot.SnapshotManifest, folder
     try:
         snapshot.verify_snapshot(target)
     except JournalDamaged as error:  # replaced by a compaction while it was copied
-        raise SourceFileRemoved from error
+        raise BackupSourceFileRemoved from error
     return SnapshotCopy(taken.sequence, files)
 
 
-def _copy_history(layout: StoreLayout, folder: Path) -> tuple[HistoryCopy, int]:
+def _copy_history(layout: StoreLayout, folder: Path) -> tuple[BackedUpHistory, int]:
     path = folder / BACKUP_HISTORY_FILE
     try:
-        copy_database(layout.history, path)
+        copy_sqlite_database(layout.history, path)
     except sqlite3.Error as error:
-        raise SourceFileRemoved from error
+        raise BackupSourceFileRemoved from error
     cursor = read_history_extent(path)
     if cursor is None:
-        raise SourceFileRemoved
+        raise BackupSourceFileRemoved
     if (fault := find_history_row_fault(path)) is not None:
         raise BackupDamaged(
             f"{layout.history.name} of store {layout.name!r} is damaged ({fault}) and was not copied; run `kgserve "
@@ -706,4 +710,4 @@ def _copy_history(layout: StoreLayout, folder: Path) -> tuple[HistoryCopy, int]:
     size = path.stat().st_size
     with path.open("rb") as file:
         entry = BackedUpFile(f"{folder.name}/{BACKUP_HISTORY_FILE}", size, hash_file_range(file, 0, size))
-    return HistoryCopy(cursor.sequence, cursor.oldest, entry), cursor.time
+    return BackedUpHistory(cursor.sequence, cursor.oldest, entry), cursor.time

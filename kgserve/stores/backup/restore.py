@@ -36,7 +36,7 @@ from kgserve.storage.store_folder_layout import write_store_description
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupChainVerification, BackupVerification
 from kgserve.stores.backup.create import BACKUP_BLOCK_BYTES, hash_file_range
-from kgserve.stores.backup.folder import (
+from kgserve.stores.backup.folder_layout import (
     BACKUP_FOLDER_ENTRIES,
     BACKUP_MANIFEST_FILE,
     BACKUP_STORES_FOLDER,
@@ -282,7 +282,7 @@ def find_restore_point(backup: StoreBackup, manifest: BackupManifest, until: str
 
 
 def describe_restorable_range(manifest: BackupManifest) -> str:
-    """Return a description of what can be restored."""
+    """Describe the sequences and times to which a backup can be restored."""
     ranges = [
         f"sequences {base.first} to {base.last.sequence} (times {format_time(base.since)} to "
         f"{format_time(base.last.taken)})"

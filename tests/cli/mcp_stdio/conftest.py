@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.server_discovery import find_running_server
+from kgserve.platform.server_discovery import find_running_server_of_data_folder
 from tests.cli.mcp_stdio.editor import SMALL
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 from tests.stores.writing import until
@@ -28,7 +28,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "tests.cli.mcp_stdio.slow_server", str(data)]
     with log, subprocess.Popen(command, stderr=log, env=environment()) as process:
         try:
-            until(lambda: find_running_server(data) is not None)
+            until(lambda: find_running_server_of_data_folder(data) is not None)
             yield data
         finally:
             process.terminate()

@@ -22,7 +22,7 @@ from kgserve.cli.mcp_stdio import tool_hints
 from kgserve.cli.mcp_stdio.forwarder import CACHED_ANSWER_METHODS, CACHED_ANSWERS_FILE
 from kgserve.cli.mcp_stdio.json_rpc_messages import encode_mcp_header
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import find_running_server
+from kgserve.platform.server_discovery import find_running_server_of_data_folder
 from scripts.cached_answers import build_cached_answers, build_tool_hints
 from tests.cli.mcp_stdio.cutting import cutting
 from tests.cli.mcp_stdio.editor import HANDSHAKE, SMALL, STATELESS, Era, editing, end, ending
@@ -36,12 +36,11 @@ OWN = {
     "kgserve",
     "kgserve.__main__",
     "kgserve.api",
-    "kgserve.api.idempotent",
     "kgserve.cli",
     "kgserve.platform",
     "kgserve.platform.http_client",
     "kgserve.platform.file_permissions",
-    "kgserve.platform.platform_support",
+    "kgserve.platform.supported_platforms",
     "kgserve.platform.server_discovery",
     "kgserve.cli.exit_codes",
     "kgserve.platform.version",
@@ -301,7 +300,7 @@ def test_the_first_answers_do_not_wait_for_the_server(tmp_path: Path, era: Era) 
         with DataFolderLock(data):
             editor.open()
             assert editor.ask("tools/list")["tools"]
-            assert find_running_server(data) is None
+            assert find_running_server_of_data_folder(data) is None
         assert "1 node new" in editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])["text"]
         assert editor.ask("tools/list")["tools"]
 
@@ -335,10 +334,10 @@ def test_the_next_call_works_after_the_server_was_killed(tmp_path: Path, era: Er
     with ending(data), editing("--data", data, "--store", "kept", era=era, log=tmp_path / "log") as editor:
         editor.open()
         editor.call("inject_knowledge_graph", nodes=entities("a"), edges=[])
-        first = find_running_server(data)
+        first = find_running_server_of_data_folder(data)
         end(data, signal.SIGKILL)
         assert '[*] id="a"' in editor.call("traverse_knowledge_graph", start_id="a")["text"]
-        second = find_running_server(data)
+        second = find_running_server_of_data_folder(data)
         assert first is not None
         assert second is not None
         assert first.pid != second.pid
@@ -387,7 +386,7 @@ def test_notifications_continue_from_the_next_server(tmp_path: Path, era: Era) -
         listening = editor.send("subscriptions/listen", wanted) if era == "stateless" else 0
         until(news)
         end(data, signal.SIGTERM)
-        until(lambda: find_running_server(data) is None)
+        until(lambda: find_running_server_of_data_folder(data) is None)
         editor.heard.clear()
         until(news)
         assert {message["method"] for message in editor.heard} == {"notifications/resources/list_changed"}
@@ -404,5 +403,5 @@ def test_listening_does_not_restart_a_server(tmp_path: Path) -> None:
         server.process.terminate()
         server.process.wait(SERVER_TIMEOUT_SECONDS)
         time.sleep(2.5)
-        assert find_running_server(data) is None
+        assert find_running_server_of_data_folder(data) is None
         assert not (data / "launch.lock").exists()

@@ -21,10 +21,10 @@ from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
     ServerLaunchFailed,
+    assume_server_at_address,
     ensure_server_running,
     find_lock_holder,
-    find_running_server,
-    get_server_expected_at_address,
+    find_running_server_of_data_folder,
     is_server_ready,
     replace_older_server,
     replace_wildcard_host_in_url,
@@ -72,12 +72,12 @@ def test_the_server_at_a_url_is_matched_with_its_own_folder(tmp_path: Path) -> N
     with DataFolderLock(tmp_path) as lock:
         lock.publish("http://0.0.0.0:80", "secret", "PEM")
         known = DiscoveredServer("http://127.0.0.1:80", "secret", "PEM", os.getpid(), __version__)
-        assert find_running_server(tmp_path) == known
+        assert find_running_server_of_data_folder(tmp_path) == known
         for url in ("http://127.0.0.1:80", "http://127.0.0.1", "http://0.0.0.0:80", "http://127.0.0.1:80/below"):
             assert resolve_server_at_url(f"{url}/", tmp_path) == known._replace(url=url)
         assert resolve_server_at_url("http://127.0.0.1:81", tmp_path) == DiscoveredServer("http://127.0.0.1:81")
     assert resolve_server_at_url("http://127.0.0.1:80", tmp_path) == DiscoveredServer("http://127.0.0.1:80")
-    assert get_server_expected_at_address("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
+    assert assume_server_at_address("::", 1, tls=True) == DiscoveredServer("https://[::1]:1")
 
 
 def test_a_key_replaces_the_token() -> None:
@@ -88,8 +88,8 @@ def test_a_key_replaces_the_token() -> None:
 
 
 def test_nothing_is_found_in_an_empty_folder(tmp_path: Path) -> None:
-    assert find_running_server(tmp_path) is None
-    assert find_running_server(tmp_path / "none") is None
+    assert find_running_server_of_data_folder(tmp_path) is None
+    assert find_running_server_of_data_folder(tmp_path / "none") is None
     assert not is_server_ready(DiscoveredServer("http://127.0.0.1:9"))
 
 
@@ -98,7 +98,7 @@ def test_ten_concurrent_starts_make_one_server_that_later_ones_find(tmp_path: Pa
         with ThreadPoolExecutor(10) as threads:
             servers = set(threads.map(ensure_server_running, [tmp_path] * 10))
         (server,) = servers
-        assert ensure_server_running(tmp_path) == find_running_server(tmp_path) == server
+        assert ensure_server_running(tmp_path) == find_running_server_of_data_folder(tmp_path) == server
         assert (tmp_path / "server.log").read_text().count("listening on") == 1
         assert (tmp_path / "server.log").stat().st_mode & 0o777 == 0o600
 
@@ -146,7 +146,7 @@ def test_a_server_that_another_process_starts_is_waited_for(tmp_path: Path) -> N
     other.start()
     try:
         until(lambda: find_lock_holder(data) is not None)
-        assert find_running_server(data) is None, "it holds the folder but does not listen yet"
+        assert find_running_server_of_data_folder(data) is None, "it holds the folder but does not listen yet"
         assert is_server_ready(ensure_server_running(data))
         assert not (data / "server.log").exists()
     finally:
@@ -202,9 +202,9 @@ def test_a_launched_server_runs_in_its_own_folder_with_its_environment(
 def test_an_unused_server_exits_and_a_lost_server_file_is_restored(tmp_path: Path) -> None:
     with serving(tmp_path, "--idle-exit", "3", variables=SMALL) as server:
         (tmp_path / server_discovery.SERVER_FILE).unlink()
-        until(lambda: find_running_server(tmp_path) is not None)
+        until(lambda: find_running_server_of_data_folder(tmp_path) is not None)
         (tmp_path / server_discovery.SERVER_FILE).write_bytes(b"{")
-        until(lambda: find_running_server(tmp_path) is not None)
+        until(lambda: find_running_server_of_data_folder(tmp_path) is not None)
         assert server.process.wait(SERVER_TIMEOUT_SECONDS) == 0
 
 
@@ -214,18 +214,18 @@ def test_an_older_server_is_replaced_when_it_is_idle_and_was_launched(tmp_path: 
         file = tmp_path / server_discovery.SERVER_FILE
         assert replace_older_server(tmp_path, server) is None
         older = server._replace(version="0.0.9")
-        file.write_bytes(server_discovery.encode_server_json(older))
+        file.write_bytes(server_discovery.encode_server_discovery_file(older))
         assert "in use" in str(replace_older_server(tmp_path, older))
         os.utime(file, (0, time.time() - 2 * server_discovery.REPLACEABLE_IDLE_SECONDS))
         launched = (tmp_path / server_discovery.LAUNCH_LOCK_FILE).read_text()
         (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text("1\n")
         assert "has to be restarted manually" in str(replace_older_server(tmp_path, older))
         (tmp_path / server_discovery.LAUNCH_LOCK_FILE).write_text(launched)
-        assert find_running_server(tmp_path) == older
+        assert find_running_server_of_data_folder(tmp_path) == older
         with editing("--data", tmp_path, log=tmp_path.with_suffix(".log")) as editor:
             editor.open()
         assert "0.0.9" in tmp_path.with_suffix(".log").read_text()
-        following = find_running_server(tmp_path)
+        following = find_running_server_of_data_folder(tmp_path)
         assert following is not None
         assert (following.version, following.pid != server.pid) == (__version__, True)
 
@@ -255,7 +255,7 @@ def test_a_launched_server_outlives_the_process_that_started_it(tmp_path: Path) 
             check=True,
             env=environment(SMALL),
         )
-        found = find_running_server(tmp_path)
+        found = find_running_server_of_data_folder(tmp_path)
         assert found is not None
         assert is_server_ready(found)
         assert str(found.pid) == done.stdout.strip()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.platform.server_discovery import find_running_server
+from kgserve.platform.server_discovery import find_running_server_of_data_folder
 from tests.cli.mcp_stdio.editor import Editor, Era, editing, end, ending
 
 EDITORS = 10
@@ -56,7 +56,7 @@ def test_ten_concurrent_bridges_start_one_server_and_lose_nothing(tmp_path: Path
             for number in range(EDITORS)
         ]
         list(threads.map(write, range(EDITORS), editors))
-        server = find_running_server(data)
+        server = find_running_server_of_data_folder(data)
         assert server is not None
         assert (data / "server.log").read_text().count("listening on") == 1
         assert httpx.get(f"{server.url}/api/memory/shared/stats").json()["nodes"] == EDITORS * ENTITIES

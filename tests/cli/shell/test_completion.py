@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kgserve.cli.shell.interactive_prompt import find_completion_context, find_property_owner_type
-from kgserve.cli.shell.syntax_highlighter import tokenize_for_highlighting
+from kgserve.cli.shell.interactive_prompt import find_completion_context, find_type_of_property_being_typed
+from kgserve.cli.shell.syntax_highlighter import tokenize_cypher_for_highlighting
 from kgserve.cypher import lexer
 from kgserve.cypher.completion import COMPLETION_FUNCTIONS, COMPLETION_KEYWORDS, PROPERTIES_BY_LABEL
 from kgserve.cypher.interpreter.aggregates import AGGREGATE_NAMES
@@ -80,7 +80,7 @@ def test_completion_context_at_the_cursor(before: str, what: str, begun: str) ->
     ],
 )
 def test_completed_properties_belong_to_a_type(before: str, type_: str | None) -> None:
-    assert find_property_owner_type(before) == type_
+    assert find_type_of_property_being_typed(before) == type_
 
 
 def test_labels_and_properties_are_those_of_the_schema() -> None:
@@ -111,7 +111,7 @@ def test_completed_functions_are_known(name: str) -> None:
 def test_pieces_of_a_statement_have_roles() -> None:
     text = """MATCH (t:task|`two words` {due: $d})-[:BLOCKS|AFTER*1..2]->(b) // why
     WHERE b:task AND toUpper(b.name) = 'X' RETURN [x IN nodes(p) WHERE x:task | x.id], EXISTS { (b) WHERE b:done }"""
-    pieces = [*tokenize_for_highlighting(text)]
+    pieces = [*tokenize_cypher_for_highlighting(text)]
     assert "".join(piece.text for piece in pieces) == text
     roles = [(piece.role, piece.text) for piece in pieces if piece.role not in {"plain", "keyword"}]
     assert roles == [
@@ -124,4 +124,4 @@ def test_pieces_of_a_statement_have_roles() -> None:
 
 @pytest.mark.parametrize("text", ["MATCH (n:`a", "RETURN 'x", "/* a", "}])", "MATCH (n:", ":|.{:"])
 def test_pieces_of_unfinished_text_are_complete(text: str) -> None:
-    assert "".join(piece.text for piece in tokenize_for_highlighting(text)) == text
+    assert "".join(piece.text for piece in tokenize_cypher_for_highlighting(text)) == text

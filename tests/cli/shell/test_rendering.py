@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kgserve.cli.shell.formats import WRITERS, deduplicate_column_names, format_cell
-from kgserve.cli.shell.screen import (
+from kgserve.cli.shell.shell_output import (
     find_statement_error_position,
     fit_column_widths,
     format_error_caret_lines,

@@ -15,7 +15,7 @@ from kgserve.cypher.interpreter.graph_view_interface import (
     RelationshipReference,
     StatementGraphView,
 )
-from kgserve.cypher.interpreter.marker_labels import replace_marker_labels
+from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_properties
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.cypher.interpreter.semantic_checks import check_query_semantics
 from tests.cypher.interpreter.memory_graph import GENERATED_ID_PREFIX, MemoryGraph
@@ -25,7 +25,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def run_statement(graph: MemoryGraph, text: str, /, **parameters: Any) -> list[list[Any]]:
     """Run a statement, apply its changes, and return its rows as `show_value` shows them."""
-    query = replace_marker_labels(parse_cypher_query(text))
+    query = replace_marker_labels_by_properties(parse_cypher_query(text))
     info = check_query_semantics(query, text)
     edits = GraphChangeOverlay(graph)
     result = execute_cypher_statement(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.json_results import infer_column_type, to_json_cell, to_json_value
+from kgserve.cypher.interpreter.json_results import infer_result_column_type, to_json_cell, to_json_value
 from kgserve.errors import InvalidInput
 from tests.cypher.interpreter.evaluate import evaluate
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -66,4 +66,4 @@ def test_numbers_that_json_lacks_are_strings_in_columns_of_floats_only() -> None
     ],
 )
 def test_column_types(values: list[Any], expected: str) -> None:
-    assert infer_column_type(values) == expected
+    assert infer_result_column_type(values) == expected

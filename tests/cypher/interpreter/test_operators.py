@@ -15,7 +15,7 @@ from kgserve.cypher.interpreter.graph_view_interface import (
     RelationshipReference,
 )
 from kgserve.cypher.interpreter.regex_match import _compile
-from kgserve.cypher.interpreter.value_comparison import order_by_sort_key, value_equivalence_key
+from kgserve.cypher.interpreter.value_comparison import build_order_by_sort_key, value_equivalence_key
 from kgserve.errors import InvalidInput, TimedOut
 from tests.cypher.interpreter.evaluate import evaluate, is_same, new_compiler, parse_expression, replace_literals
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -464,7 +464,7 @@ def test_order_over_mixed_types() -> None:
     ]
     shuffled = [*ascending]
     random.Random(3).shuffle(shuffled)
-    for found, expected in zip(sorted(shuffled, key=order_by_sort_key), ascending, strict=True):
+    for found, expected in zip(sorted(shuffled, key=build_order_by_sort_key), ascending, strict=True):
         assert found is expected
 
 

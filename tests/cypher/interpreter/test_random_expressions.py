@@ -13,8 +13,8 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import QueryExpression
 from kgserve.cypher.interpreter.scalar_function_table import FUNCTIONS
 from kgserve.cypher.interpreter.value_comparison import (
     are_values_equal,
+    build_order_by_sort_key,
     compare_values,
-    order_by_sort_key,
     value_equivalence_key,
 )
 from kgserve.errors import InvalidInput, TooLarge
@@ -104,7 +104,7 @@ def run(text: str, tree: QueryExpression, row: dict[str, Any]) -> str:
         return "an error"
     assert are_values_equal(value, value) in {True, None} or "nan" in repr(value)
     assert compare_values(value, value, "<") is not True
-    assert order_by_sort_key(value) == order_by_sort_key(value)
+    assert build_order_by_sort_key(value) == build_order_by_sort_key(value)
     assert len({value_equivalence_key(value), value_equivalence_key(value)}) == 1
     return repr(value)
 

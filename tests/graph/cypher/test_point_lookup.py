@@ -15,10 +15,10 @@ from kgserve.errors import InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher import point_lookup
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer, open_engine_result
+from kgserve.graph.cypher.iso_temporal_answers import wrap_cursor_with_temporal_texts
 from kgserve.graph.cypher.point_lookup import find_point_lookup, has_string_lookup_id
 from kgserve.graph.cypher.result_streams import stream_statement_result, try_answer_known_point_lookup
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.cypher.temporal_text_conversion import wrap_cursor_with_temporal_texts
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.graph.statement_helpers import fill, write

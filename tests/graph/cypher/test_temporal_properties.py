@@ -11,8 +11,8 @@ import pytest
 
 from kgserve.cypher.interpreter.stored_temporal_values import decode_property_from_json, encode_property_as_json
 from kgserve.errors import InvalidInput
+from kgserve.graph.cypher.iso_temporal_answers import TemporalToTextCursor
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.cypher.temporal_text_conversion import TemporalToTextCursor
 from kgserve.graph.mutations import upsert_nodes_and_edges
 from kgserve.graph.request_bodies import CypherRequest, InjectRequest
 from kgserve.projections.cypher_engine.engine.protocol import ResultChunk

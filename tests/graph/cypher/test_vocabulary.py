@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.graph.cypher import vocabulary
 from kgserve.graph.cypher.statement_execution import run_cypher_request
-from kgserve.graph.cypher.vocabulary import list_store_vocabulary, suggest_statement
+from kgserve.graph.cypher.vocabulary import build_example_cypher_statement, list_cypher_completion_words
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.stores.pool import StorePool
 from tests.graph.statement_helpers import fill, write
@@ -32,7 +32,7 @@ def test_words_are_the_names_in_use(pool: StorePool) -> None:
     fill(pool, TASKS + PEOPLE, EDGES)
     write(pool, "MATCH (n:t) DETACH DELETE n")
     write(pool, "CREATE ({id: 'bare', shade: 'red'})-[:OWNS {since: 2020}]->(:task {id: 'last', owner: 'p'})")
-    words = list_store_vocabulary(graph_of(pool, NAME))
+    words = list_cypher_completion_words(graph_of(pool, NAME))
     assert [*words.labels.items()] == [("task", ["state", "due date", "owner"]), ("person of note", ["born"])]
     assert [*words.relation_types.items()] == [("BLOCKS", ["why"]), ("OWNS", ["since"])]
     assert {"id", "content", "tags"} <= set(words.node_properties)
@@ -45,15 +45,17 @@ def test_words_are_the_names_in_use(pool: StorePool) -> None:
 def test_sample_is_bounded(pool: StorePool, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(pool, [node(f"t{at:03}", "task", **{f"a{at:03}": 1}) for at in range(100)], [])
     monkeypatch.setattr(vocabulary, "MAX_SAMPLED_ROWS_PER_TYPE", 10)
-    assert len(list_store_vocabulary(graph_of(pool, NAME)).labels["task"]) == 10
+    assert len(list_cypher_completion_words(graph_of(pool, NAME)).labels["task"]) == 10
     monkeypatch.setattr(vocabulary, "MAX_SAMPLED_ROWS", 4)
-    assert len(list_store_vocabulary(graph_of(pool, NAME)).labels["task"]) == 2, "half of four, as there are two labels"
+    assert len(list_cypher_completion_words(graph_of(pool, NAME)).labels["task"]) == 2, (
+        "half of four, as there are two labels"
+    )
 
 
 def test_example_finds_something(pool: StorePool) -> None:
-    assert suggest_statement(graph_of(pool, NAME)) == "MATCH (a:t)-[:R]->(b:t) RETURN a.id, b.id LIMIT 10"
+    assert build_example_cypher_statement(graph_of(pool, NAME)) == "MATCH (a:t)-[:R]->(b:t) RETURN a.id, b.id LIMIT 10"
     fill(pool, TASKS + PEOPLE, EDGES)
-    example = suggest_statement(graph_of(pool, NAME))
+    example = build_example_cypher_statement(graph_of(pool, NAME))
     assert example == "MATCH (a:task)-[:BLOCKS]->(b:task) RETURN a.id, a.state, b.id LIMIT 10"
     found = run_cypher_request(graph_of(pool, NAME), CypherRequest(query=example))
     assert sorted(found.rows) == [[f"t{at}", "open", f"t{at + 1}"] for at in range(4)]
@@ -61,11 +63,11 @@ def test_example_finds_something(pool: StorePool) -> None:
 
 def test_example_of_a_store_without_relations_or_nodes(pool: StorePool) -> None:
     write(pool, "MATCH (n) DETACH DELETE n")
-    assert suggest_statement(graph_of(pool, NAME)) == ""
+    assert build_example_cypher_statement(graph_of(pool, NAME)) == ""
     fill(pool, [node("p", "person of note", **{"due date": 1})], [])
-    example = suggest_statement(graph_of(pool, NAME))
+    example = build_example_cypher_statement(graph_of(pool, NAME))
     assert example == "MATCH (a:`person of note`) RETURN a.id, a.`due date` LIMIT 10"
     assert run_cypher_request(graph_of(pool, NAME), CypherRequest(query=example)).rows == [["p", 1]]
     write(pool, "MATCH (n) DETACH DELETE n")
     fill(pool, [node("x", "y" * 400)], [])
-    assert suggest_statement(graph_of(pool, NAME)) == ""
+    assert build_example_cypher_statement(graph_of(pool, NAME)) == ""

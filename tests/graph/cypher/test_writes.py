@@ -13,10 +13,10 @@ import pytest
 
 from bench.server import ServerProcess
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut, TooLarge
-from kgserve.graph.cypher.row_changes import MAX_CHANGED_ROWS, to_write_batch
+from kgserve.graph.cypher.row_changes import MAX_CHANGED_ROWS, convert_row_changes_to_write_batch
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.search.node_search import search_store_nodes
-from kgserve.projections.cypher_engine.engine.protocol import RowChanges
+from kgserve.projections.cypher_engine.engine.protocol import StatementRowChanges
 from kgserve.storage.changefeed import ChangeFeedReader
 from kgserve.storage.model.change_feed_events import ChangeFeedEventFilter
 from kgserve.storage.model.write_batch import WriteBatch
@@ -211,7 +211,9 @@ def test_failed_statement_changes_nothing(
 def test_statement_with_too_many_changed_rows_is_rejected() -> None:
     gone = [str(number) for number in range(MAX_CHANGED_ROWS + 1)]
     with pytest.raises(TooLarge, match="200001 rows"):
-        to_write_batch(RowChanges(nodes=[], edges=[], nodes_gone=gone, edges_gone=[], doubled=[]))
+        convert_row_changes_to_write_batch(
+            StatementRowChanges(nodes=[], edges=[], nodes_gone=gone, edges_gone=[], doubled=[])
+        )
 
 
 def test_cypher_write_survives_loss_of_engine_file(tmp_path: Path) -> None:

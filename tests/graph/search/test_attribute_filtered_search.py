@@ -10,10 +10,10 @@ import pytest
 
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.search.attribute_filtered_search import AttributeFilteredIndex, NodeAttributeMatcher
-from kgserve.graph.search.node_search import StoreSearchSnapshot, open_store_search
+from kgserve.graph.search.node_search import StoreSearchSnapshot, open_store_search_snapshot
 from kgserve.projections.indexed_text import NO_TEXT_FILTER
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.storage.model.attribute_filters import encode_attribute_conditions, matches_attribute_conditions
+from kgserve.storage.model.attribute_filters import build_attribute_filter_conditions, matches_attribute_conditions
 from tests.projections.looking_back import WORDS, ModelCheckedStore, ModelNodeState, watched
 
 COUNT = 300
@@ -45,7 +45,7 @@ def among(
     searched: StoreSearchSnapshot, sample: ModelCheckedStore, wanted: dict[str, Any], tried: int
 ) -> AttributeFilteredIndex:
     """Return the index limited to nodes with some attributes; ``tried`` hits are examined before all ids are passed."""
-    asked = encode_attribute_conditions(wanted)
+    asked = build_attribute_filter_conditions(wanted)
     reader = searched.reader
 
     def passing(ids: Collection[str]) -> set[str]:
@@ -63,12 +63,12 @@ def test_attribute_filter_equals_filtering_all_hits(
     sample: ModelCheckedStore, wanted: dict[str, Any], as_of: int | None, tried: int
 ) -> None:
     past = None if as_of is None else PastMoment(sample.historian, as_of)
-    with open_store_search(sample.store, sample.indexer, past, "any") as searched:
+    with open_store_search_snapshot(sample.store, sample.indexer, past, "any") as searched:
         narrowed = among(searched, sample, wanted, tried)
         vector = searched.queries.of("fox")
         words = searched.index.search_keywords(KeywordQuery("fox"), EVERY, NO_TEXT_FILTER)
         meaning = searched.index.search_vectors(vector, EVERY, NO_TEXT_FILTER)
-        asked = encode_attribute_conditions(wanted)
+        asked = build_attribute_filter_conditions(wanted)
         left = {
             key
             for key, row in searched.reader.valid_nodes({*words, *meaning}).items()

@@ -10,8 +10,8 @@ import pytest
 
 from kgserve.graph.search.conversation_turn_scores import (
     ConversationTurnPool,
-    MaxSimTokenScores,
     ScoredConversationTurns,
+    TurnTokenMaxSimScores,
     blend_late_interaction_scores,
     score_conversation_turns,
 )
@@ -70,7 +70,7 @@ def test_questions_and_short_turns_count_less(better: str, worse: str) -> None:
 
 def test_tokens_raise_the_turn_that_has_them_and_those_around_it() -> None:
     best = np.array([[0.9, 0.2], [0.2, 0.2], [0.2, 0.2], [0.2, 0.2], [0.2, 0.8]])
-    found = scored(0.0, tokens=MaxSimTokenScores(best, np.array([0.75, 0.25])))
+    found = scored(0.0, tokens=TurnTokenMaxSimScores(best, np.array([0.75, 0.25])))
     assert {key: round(match.tokens or 0.0, 3) for key, match in found.matches.items()} == {
         "a": 0.75,
         "b": 0.0,
@@ -85,7 +85,7 @@ def test_tokens_raise_the_turn_that_has_them_and_those_around_it() -> None:
 def test_other_nodes_are_scored_by_tokens_on_request() -> None:
     matches = {"a": EntityMatchScores(0.4 + 0.6 * 0.5, 1.0, 0.5), "b": EntityMatchScores(0.6 * 0.5, None, 0.5)}
     found = blend_late_interaction_scores(
-        matches, ["a", "b"], MaxSimTokenScores(np.array([[0.1], [0.9]]), np.ones(1)), 0.4
+        matches, ["a", "b"], TurnTokenMaxSimScores(np.array([[0.1], [0.9]]), np.ones(1)), 0.4
     )
     assert found["b"].tokens == 1.0
     assert found["b"].score == pytest.approx(0.6 * (0.89 * 0.5 + 1.11) / 1.6)

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.score_fusion import EntityMatchScores, GraphProximityBoost
-from kgserve.platform.text import query_words as words
-from kgserve.platform.text.query_words import FUNCTION_WORD_WEIGHT, MAX_WEIGHTED_WORDS, compute_word_weights
+from kgserve.platform.text import function_and_content_words as words
+from kgserve.platform.text.function_and_content_words import (
+    FUNCTION_WORD_WEIGHT,
+    MAX_WEIGHTED_WORDS,
+    compute_query_word_weights,
+)
 
 _ids = st.sampled_from("abcdefgh")
 _scores = st.dictionaries(_ids, st.floats(0.0, 1.0))
@@ -70,7 +74,7 @@ def test_external_top_score_lowers_normalized_keyword_score() -> None:
 
 
 def test_irregular_word_forms_have_lower_weight() -> None:
-    found = words.add_word_forms(words.compute_word_weights("When did the children go away"))
+    found = words.add_word_forms(words.compute_query_word_weights("When did the children go away"))
     assert {"went", "gone", "child"} < found.keys()
     assert found["went"] == found["child"] == words.FORM_WEIGHT
     assert found["go"] == found["children"] == 1.0
@@ -81,13 +85,13 @@ def test_irregular_word_forms_have_lower_weight() -> None:
 @pytest.mark.parametrize(("alpha", "first"), [(1.0, "word"), (0.0, "sense")])
 def test_alpha_of_0_or_1_uses_one_list_only(alpha: float, first: str) -> None:
     found = score_fusion.fuse_scores_by_weighted_sum({"word": 5.0}, {"sense": 0.4}, alpha)
-    assert score_fusion.rank_matches(found)[0].id == first
+    assert score_fusion.rank_matches_with_proximity_boosts(found)[0].id == first
     assert min(match.score for match in found.values()) == 0.0
 
 
 def test_fusion_of_empty_lists_is_empty() -> None:
     assert score_fusion.fuse_scores_by_weighted_sum({}, {}) == {}
-    assert score_fusion.rank_matches({}) == []
+    assert score_fusion.rank_matches_with_proximity_boosts({}) == []
 
 
 # --- Reciprocal rank fusion
@@ -193,7 +197,9 @@ def test_propagation_keeps_best_match_first(
 ) -> None:
     best = max(scores.values(), default=0.0)
     matches = {key: EntityMatchScores(score) for key, score in scores.items()}
-    ranked = score_fusion.rank_matches(matches, score_fusion.propagate_scores(scores, graph, decay))
+    ranked = score_fusion.rank_matches_with_proximity_boosts(
+        matches, score_fusion.propagate_scores(scores, graph, decay)
+    )
     assert all(hit.score <= best + 1e-12 for hit in ranked)
     assert all(hit.score >= scores.get(hit.id, 0.0) for hit in ranked)
 
@@ -260,7 +266,7 @@ def test_neighbour_lookup_without_relations_calls_once() -> None:
 
 def test_hit_explains_its_score() -> None:
     matches = score_fusion.fuse_scores_by_weighted_sum({"a": 4.0, "b": 1.0}, {"a": 0.5})
-    ranked = score_fusion.rank_matches(
+    ranked = score_fusion.rank_matches_with_proximity_boosts(
         matches, score_fusion.propagate_scores({"a": 0.7, "b": 0.1}, chain("a", "b", "c"))
     )
     assert [hit.id for hit in ranked] == ["a", "b", "c"]
@@ -273,7 +279,7 @@ def test_hit_explains_its_score() -> None:
 def test_ranking_ties_by_match_then_by_id() -> None:
     matches = {"b": EntityMatchScores(0.4), "a": EntityMatchScores(0.4), "c": EntityMatchScores(0.2)}
     nearby = {"c": (GraphProximityBoost(0.2, "z", 1),)}
-    assert [hit.id for hit in score_fusion.rank_matches(matches, nearby)] == ["a", "b", "c"]
+    assert [hit.id for hit in score_fusion.rank_matches_with_proximity_boosts(matches, nearby)] == ["a", "b", "c"]
 
 
 # --- Paths
@@ -298,34 +304,36 @@ def test_path_has_best_strength_and_shortest_distance() -> None:
 
 
 def test_function_words_have_a_tenth_of_the_weight() -> None:
-    weights = compute_word_weights("What did Caroline research?")
+    weights = compute_query_word_weights("What did Caroline research?")
     assert weights == {"what": FUNCTION_WORD_WEIGHT, "did": FUNCTION_WORD_WEIGHT, "caroline": 1.0, "research": 1.0}
 
 
 def test_query_of_function_words_only_has_full_weight() -> None:
-    assert compute_word_weights("To be or not to be") == {"to": 1.0, "be": 1.0, "or": 1.0, "not": 1.0}
+    assert compute_query_word_weights("To be or not to be") == {"to": 1.0, "be": 1.0, "or": 1.0, "not": 1.0}
 
 
 def test_names_and_months_are_not_function_words() -> None:
-    weights = compute_word_weights("Did Will go to the US in May?")
+    weights = compute_query_word_weights("Did Will go to the US in May?")
     assert weights["will"] == weights["us"] == weights["may"] == 1.0
     assert weights["did"] == weights["the"] == FUNCTION_WORD_WEIGHT
 
 
 @pytest.mark.parametrize("query", ["Nate's turtles don't swim", "Nate\u2019s turtles don\u2019t swim"])
 def test_contractions_are_function_words(query: str) -> None:
-    light = {word for word, weight in compute_word_weights(query).items() if weight < 1.0}
+    light = {word for word, weight in compute_query_word_weights(query).items() if weight < 1.0}
     assert light == {"s", "don", "t"}
-    assert compute_word_weights("vitamin D and Don")["d"] == 1.0
-    assert compute_word_weights("vitamin D and Don")["don"] == 1.0
+    assert compute_query_word_weights("vitamin D and Don")["d"] == 1.0
+    assert compute_query_word_weights("vitamin D and Don")["don"] == 1.0
 
 
 def test_words_of_other_scripts_have_full_weight() -> None:
-    assert compute_word_weights("где Пётр 東京") == {"где": 1.0, "пётр": 1.0, "東京": 1.0}
-    assert len(compute_word_weights(" ".join(map(str, range(5000))))) == MAX_WEIGHTED_WORDS
-    assert compute_word_weights(" ?! ") == {}
+    assert compute_query_word_weights("где Пётр 東京") == {"где": 1.0, "пётр": 1.0, "東京": 1.0}
+    assert len(compute_query_word_weights(" ".join(map(str, range(5000))))) == MAX_WEIGHTED_WORDS
+    assert compute_query_word_weights(" ?! ") == {}
 
 
 @given(st.text(max_size=200))
 def test_word_weights_are_bounded_for_any_text(query: str) -> None:
-    assert all(word == word.lower() and 0.0 < weight <= 1.0 for word, weight in compute_word_weights(query).items())
+    assert all(
+        word == word.lower() and 0.0 < weight <= 1.0 for word, weight in compute_query_word_weights(query).items()
+    )

@@ -23,10 +23,10 @@ from kgserve.graph.request_bodies import (
 from kgserve.graph.search.node_search import build_llm_context, search_query_variants, search_store_nodes
 from kgserve.graph.search.search_notices import NEAREST_BY_LETTERS, NEAREST_BY_MEANING, SearchNotices
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import RecallRequest
+from kgserve.memory.memory_models import RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.platform.text.language_detection import LanguageSetting
-from kgserve.projections.indexed_text import IndexedText
+from kgserve.projections.indexed_text import IndexedEntityText
 from kgserve.projections.text_indexes import CurrentKeywordIndexProjection
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
@@ -120,7 +120,7 @@ def paused_build(monkeypatch: pytest.MonkeyPatch) -> Generator[threading.Event]:
     """Pause the next builds of keyword indexes before their last text, until the event is set or the block ends."""
     go_on, build = threading.Event(), CurrentKeywordIndexProjection._with_progress
 
-    def paused(self: CurrentKeywordIndexProjection, texts: Iterable[IndexedText]) -> Iterator[IndexedText]:
+    def paused(self: CurrentKeywordIndexProjection, texts: Iterable[IndexedEntityText]) -> Iterator[IndexedEntityText]:
         last = None
         for text in build(self, texts):
             if last is not None:

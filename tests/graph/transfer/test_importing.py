@@ -11,21 +11,21 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import ImportAnswer
+from kgserve.graph.transfer.columnar_ndjson_decoder import decode_simple_ndjson_lines
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import MAX_LINE_BYTES
 from kgserve.graph.transfer.import_export import (
     ARCHIVE_FORMAT,
     SMALL_IMPORT_BLOCK_BYTES,
     SMALL_IMPORT_BLOCK_LINES,
-    ConvertedImport,
+    ForeignFormatImport,
     StreamingImport,
     open_export,
 )
-from kgserve.graph.transfer.simple_ndjson_lines import decode_simple_ndjson_lines
 from kgserve.storage.model.change_feed_events import MAX_SINGLE_EVENT_ROWS
 from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
-from kgserve.stores.bulk_insert import plan_bulk_insert
+from kgserve.stores.bulk_insert import plan_bulk_insert_of_new_rows
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import assert_whole, settings, write
@@ -167,7 +167,7 @@ def test_converted_import_is_throttled(pool: StorePool, asking: bool, commits: i
     with zipfile.ZipFile(body, "w") as archive:
         archive.writestr("nodes.csv", "\n".join(["id,type,content", *rows]))
         archive.writestr("edges.csv", "from,to,relation_type\n")
-    taken = ConvertedImport(graph_of(pool, "s"), ARCHIVE_FORMAT, lambda: asking)
+    taken = ForeignFormatImport(graph_of(pool, "s"), ARCHIVE_FORMAT, lambda: asking)
     taken.write(body.getvalue())
     answer = taken.finish()
     assert (answer.nodes_created, answer.sequence) == (count, commits)
@@ -294,7 +294,7 @@ def test_import_creates_new_rows_in_bulk(pool: StorePool, line: bytes, is_bulk: 
     with pool.lease("s") as store:
         store.rows.limits = DeltaMergeLimits(rows=1)
         plain = decode_simple_ndjson_lines(line + b"\n", 1, 0)
-        assert (plain is not None and plan_bulk_insert(store.rows, plain) is not None) == is_bulk
+        assert (plain is not None and plan_bulk_insert_of_new_rows(store.rows, plain) is not None) == is_bulk
 
 
 def test_import_falls_back_to_delta_during_merge(pool: StorePool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kgserve.memory.api import ConsolidationRunListQuery, UndoConsolidationRequest
-from kgserve.memory.consolidation.operations import list_consolidations, undo_consolidation
+from kgserve.memory.consolidation.consolidate_undo_prune import list_consolidations, undo_consolidation
+from kgserve.memory.memory_models import ConsolidationRunListQuery, UndoConsolidationRequest
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.write_batch import EdgeUpsert
 from kgserve.stores.pool import StorePool
@@ -18,8 +18,8 @@ CLUSTERS = 60
 CONSOLIDATE = """
 import sys
 from pathlib import Path
-from kgserve.memory.api import ConsolidateRequest
-from kgserve.memory.consolidation.operations import consolidate_memories
+from kgserve.memory.memory_models import ConsolidateRequest
+from kgserve.memory.consolidation.consolidate_undo_prune import consolidate_memories
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings

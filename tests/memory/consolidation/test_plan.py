@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.memory.api import MemoryMergeCluster
 from kgserve.memory.consolidation.plan import (
     MAX_MERGED_CHARS,
     MAX_MERGED_LINES,
@@ -14,14 +13,15 @@ from kgserve.memory.consolidation.plan import (
     MemoryClusterMergePlan,
     MemoryWithEffectiveConfidence,
     PrimaryMemoryUndoRecord,
-    TooManyEdges,
+    TooManyAbsorbedMemoryEdges,
     decode_absorbed_record,
     decode_primary_record,
     encode_consolidation_undo_record,
-    get_consolidation_criteria,
+    get_memory_consolidation_criteria,
     move_absorbed_edges_to_primary,
     plan_memory_cluster_merge,
 )
+from kgserve.memory.memory_models import MemoryMergeCluster
 from kgserve.storage.model.node_edge_fields import NodeExtras
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.model.soft_delete import (
@@ -128,12 +128,12 @@ def test_pinned_memory_is_not_absorbed() -> None:
 
 
 def test_kinds_that_can_be_consolidated() -> None:
-    usual = get_consolidation_criteria(row("a"))
-    assert usual == get_consolidation_criteria(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
+    usual = get_memory_consolidation_criteria(row("a"))
+    assert usual == get_memory_consolidation_criteria(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
     others = [row("c", layer=1), row("d", name="n"), row("e", valid_from=1), row("f", valid_to=1)]
-    assert usual not in [get_consolidation_criteria(each) for each in others]
+    assert usual not in [get_memory_consolidation_criteria(each) for each in others]
     assert [
-        get_consolidation_criteria(each)
+        get_memory_consolidation_criteria(each)
         for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))
     ] == [None] * 3
 
@@ -161,7 +161,7 @@ def test_records_round_trip() -> None:
     assert decode_absorbed_record(encode_consolidation_undo_record(taken)) == taken
     grown = PrimaryMemoryUndoRecord("", 2, "former", parented=True, had=[edge("a", "c")])
     assert decode_primary_record(encode_consolidation_undo_record(grown)) == grown
-    with pytest.raises(TooManyEdges):
+    with pytest.raises(TooManyAbsorbedMemoryEdges):
         encode_consolidation_undo_record(
             AbsorbedMemoryUndoRecord("run", "", 1, [edge("a", f"b{at}") for at in range(3_000)])
         )

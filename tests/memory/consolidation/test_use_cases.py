@@ -10,20 +10,20 @@ import pytest
 from typing_extensions import override
 
 from kgserve.errors import Conflict, NotFound, Unavailable
-from kgserve.memory.api import (
+from kgserve.memory.consolidation.consolidate_undo_prune import (
+    CONSOLIDATION_RETRY_AFTER_SECONDS,
+    consolidate_memories,
+    list_consolidations,
+    prune_memories,
+    undo_consolidation,
+)
+from kgserve.memory.memory_models import (
     ConsolidateRequest,
     ConsolidationReport,
     ConsolidationRunListQuery,
     DryRunPlanReference,
     PruneMemoriesRequest,
     UndoConsolidationRequest,
-)
-from kgserve.memory.consolidation.operations import (
-    CONSOLIDATION_RETRY_AFTER_SECONDS,
-    consolidate_memories,
-    list_consolidations,
-    prune_memories,
-    undo_consolidation,
 )
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION

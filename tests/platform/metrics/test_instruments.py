@@ -4,16 +4,16 @@ import threading
 
 import pytest
 
+from kgserve.platform.metrics.app_metrics_and_request_context import Histogram, LabeledCounter, LabeledHistograms
 from kgserve.platform.metrics.exposition import (
     MetricsScrape,
     count_process_threads,
-    counter_family,
+    create_counter_family,
     encode_metrics,
     estimate_histogram_quantile,
     gauge_family,
     histogram_family,
 )
-from kgserve.platform.metrics.telemetry import Histogram, LabeledCounter, LabeledHistograms
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -43,7 +43,7 @@ def test_exposed_metrics_can_be_parsed() -> None:
     seconds.observe("/a", value=0.05)
     seconds.observe("/a", value=5.0)
     families = [
-        counter_family("kgserve_things", "Things", ("name",), {('say "so"\n\\',): 3}),
+        create_counter_family("kgserve_things", "Things", ("name",), {('say "so"\n\\',): 3}),
         gauge_family("kgserve_level", "Level", (), {(): 1.5}),
         histogram_family("kgserve_seconds", "Seconds", ("route",), seconds.measured()),
     ]
@@ -59,7 +59,7 @@ def test_exposed_metrics_can_be_parsed() -> None:
 
 
 def test_openmetrics_format_is_negotiated() -> None:
-    families = [counter_family("kgserve_things", "Things", (), {(): 3})]
+    families = [create_counter_family("kgserve_things", "Things", (), {(): 3})]
     body, media_type = encode_metrics(families, OPENMETRICS, process=False)
     assert media_type.startswith("application/openmetrics-text")
     assert body.endswith(b"kgserve_things_total 3.0\n# EOF\n")

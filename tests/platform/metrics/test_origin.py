@@ -8,7 +8,7 @@ import pytest
 
 from kgserve.cypher.guard import guard_cypher_statement
 from kgserve.errors import StorageFull
-from kgserve.platform.metrics.telemetry import (
+from kgserve.platform.metrics.app_metrics_and_request_context import (
     OriginatingRequest,
     SlowOperationLog,
     Telemetry,
@@ -20,7 +20,7 @@ from kgserve.platform.metrics.telemetry import (
 )
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.write_batch import WriteBatch
-from kgserve.stores.writer import QueuedWrite, WriterThread
+from kgserve.stores.writer_thread import QueuedWrite, WriterThread
 from tests.captured_log import capture_log
 
 PATIENCE = 30

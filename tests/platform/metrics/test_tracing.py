@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.errors import InvalidInput
 from kgserve.platform import settings
-from kgserve.platform.metrics.telemetry import create_tracer
+from kgserve.platform.metrics.app_metrics_and_request_context import create_tracer
 from tests.cli.running import environment
 from tests.platform.metrics.receiver import Receiver, receiving
 from tests.server.http.serving import accepted, serving

@@ -13,10 +13,10 @@ from kgserve.platform.text.text_equality import (
     extract_meaningful_words,
     find_consolidation_conflict,
     find_numbers,
-    find_text_difference,
+    find_text_difference_kind,
     fingerprint_wording,
+    hash_normalized_text,
     is_same_text,
-    text_hash,
 )
 
 LISTS = Path(__file__).parent / "likeness"
@@ -38,7 +38,7 @@ def test_the_lists_are_long_enough() -> None:
 
 
 def test_sentences_with_different_meaning_have_different_wording() -> None:
-    wrong = [pair for pair in pairs("different") if is_same_text(*pair) or not find_text_difference(*pair)]
+    wrong = [pair for pair in pairs("different") if is_same_text(*pair) or not find_text_difference_kind(*pair)]
     assert wrong == []
 
 
@@ -48,10 +48,14 @@ def test_sentences_with_the_same_meaning_have_the_same_wording() -> None:
 
 
 def test_text_hash_ignores_case_whitespace_and_final_punctuation() -> None:
-    one = text_hash("The user prefers\tdark  mode")
-    assert one == text_hash(" the USER prefers dark mode. ") == text_hash("The user prefers dark mode!")
-    assert one != text_hash("User prefers dark mode")
-    assert one != text_hash("The user prefers dark mode?")
+    one = hash_normalized_text("The user prefers\tdark  mode")
+    assert (
+        one
+        == hash_normalized_text(" the USER prefers dark mode. ")
+        == hash_normalized_text("The user prefers dark mode!")
+    )
+    assert one != hash_normalized_text("User prefers dark mode")
+    assert one != hash_normalized_text("The user prefers dark mode?")
     assert len(one) == TEXT_HASH_BYTES
 
 
@@ -92,7 +96,7 @@ def test_number_words_equal_digits(text: str, counted: list[str]) -> None:
     ],
 )
 def test_the_difference_of_two_texts_is_reported(one: str, other: str, reason: str) -> None:
-    assert find_text_difference(one, other) == find_text_difference(other, one) == reason
+    assert find_text_difference_kind(one, other) == find_text_difference_kind(other, one) == reason
 
 
 def test_few_similar_but_different_texts_pass_the_consolidation_guard() -> None:
@@ -126,7 +130,7 @@ def test_the_guard_rejects_sibling_terms_and_accepts_synonyms() -> None:
 )
 def test_synonyms_pass_the_consolidation_guard(one: str, other: str) -> None:
     assert find_consolidation_conflict(one, other) == find_consolidation_conflict(other, one) == ""
-    assert find_text_difference(one, other) == "words"
+    assert find_text_difference_kind(one, other) == "words"
 
 
 @pytest.mark.parametrize(
@@ -150,19 +154,19 @@ def test_the_consolidation_guard_rejects_exclusive_words(one: str, other: str, r
 
 def test_wordless_and_long_texts_use_the_text_hash_as_fingerprint() -> None:
     assert fingerprint_wording("...") != fingerprint_wording("???")
-    assert fingerprint_wording("the") == text_hash("the")
+    assert fingerprint_wording("the") == hash_normalized_text("the")
     long = "word " * MAX_COMPARED_CHARS
-    assert fingerprint_wording(long) == text_hash(long)
+    assert fingerprint_wording(long) == hash_normalized_text(long)
     assert not is_same_text(long, long + "the word")
-    assert find_text_difference(long, long + "other") in {"names", "words"}
+    assert find_text_difference_kind(long, long + "other") in {"names", "words"}
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_similarity_is_symmetric(one: str, other: str) -> None:
-    assert find_text_difference(one, other) == find_text_difference(other, one)
-    assert bool(find_consolidation_conflict(one, other)) <= bool(find_text_difference(one, other))
-    assert find_text_difference(one, one) == find_consolidation_conflict(other, other) == ""
-    assert (not find_text_difference(one, other)) == is_same_text(one, other)
+    assert find_text_difference_kind(one, other) == find_text_difference_kind(other, one)
+    assert bool(find_consolidation_conflict(one, other)) <= bool(find_text_difference_kind(one, other))
+    assert find_text_difference_kind(one, one) == find_consolidation_conflict(other, other) == ""
+    assert (not find_text_difference_kind(one, other)) == is_same_text(one, other)
 
 
 PIECES = ["alice", "reads", "seven", "books", "on", "3", "trains", ",", "not", "-", "a", "the", "b2", "'s", "."]

@@ -14,10 +14,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kgserve.graph.node_reads import summarize_node
-from kgserve.graph.query_parameters import NodeListParameters
+from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.catalog.node_catalog import NodeCatalog, prefix_upper_bound
-from kgserve.storage.model.attribute_filters import encode_attribute_conditions, matches_attribute_conditions
+from kgserve.storage.model.attribute_filters import build_attribute_filter_conditions, matches_attribute_conditions
 from kgserve.storage.model.change_set import NetChange
 from kgserve.storage.model.node_and_memory_filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
 from kgserve.storage.model.node_edge_fields import NodeExtras, NodeExtrasUpsert
@@ -69,7 +69,7 @@ filters = st.builds(
     tags=st.lists(st.sampled_from([*TAGS, "none"]), max_size=2).map(tuple),
     valid_at=TIMES,
     attributes=st.sampled_from([{}, {}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"b": True}, {"a": 1, "b": True}]).map(
-        encode_attribute_conditions
+        build_attribute_filter_conditions
     ),
 )
 
@@ -269,7 +269,7 @@ def test_a_prefix_shared_by_many_tags(tmp_path: Path) -> None:
 
 def test_a_stale_attribute_index_is_rebuilt(tmp_path: Path) -> None:
     """A version that does not know the index leaves it behind while it follows the journal."""
-    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=encode_attribute_conditions({"a": 1}))
+    path, wanted = tmp_path / "catalog.sqlite", NodeFilter(attributes=build_attribute_filter_conditions({"a": 1}))
     rows = [row("n1"), msgspec.structs.replace(row("n2"), attributes='{"a":1}')]
     catalog = NodeCatalog(path)
     catalog.rebuild(rows, [], 1)

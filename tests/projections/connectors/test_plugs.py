@@ -127,7 +127,7 @@ def test_dropping_a_store_calls_forget_store(tmp_path: Path) -> None:
 
 
 def test_a_slow_syncer_delays_neither_writes_nor_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kgserve.projections.schedule.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("kgserve.projections.update_scheduler.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("kgserve.projections.connectors.sink_delivery.FOLLOWER_CLOSE_TIMEOUT_SECONDS", 0.2)
     slow = Batches()
     slow.may.clear()

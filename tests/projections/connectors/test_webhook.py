@@ -34,7 +34,7 @@ Json = dict[str, Any]
 @pytest.fixture(autouse=True)
 def short_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the retry delay."""
-    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kgserve.projections.update_scheduler.STEP_FIRST_RETRY_SECONDS", 0.05)
 
 
 def awaited(what: Callable[[], Any]) -> Any:
@@ -141,7 +141,7 @@ def test_status_reports_the_error_without_the_response_body(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 2.0
+        "kgserve.projections.update_scheduler.STEP_FIRST_RETRY_SECONDS", 2.0
     )  # keeps the error visible until then
     with receiving() as receiver, telling(tmp_path, receiver) as told:
         receiver.script.append(refuses(503))

@@ -17,12 +17,12 @@ from kgserve.admin.stores import get_store_stats
 from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadablePage
+from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadableSqlitePage
 from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 from kgserve.projections.history.page_checksums import PageChecksumFile
-from kgserve.projections.history.recovery import find_history_fault, read_history_gaps, salvage_history
+from kgserve.projections.history.recovery import find_history_file_damage, read_history_gaps, salvage_history
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.projections.history.salvage import read_intact_content
+from kgserve.projections.history.salvage import salvage_intact_history_content
 from kgserve.storage.model.projection_statuses import HistoryStatus
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
@@ -173,7 +173,7 @@ def test_every_row_of_a_damaged_file_is_unchanged_or_within_a_gap(
             harm = source.choice([copy_page, clear_range, change_bytes, flip_header_or_pointer, flip_header_or_pointer])
             harm(data, source.randrange(len(data) // HISTORY_PAGE_BYTES) * HISTORY_PAGE_BYTES, source)
         path.write_bytes(data)
-        found = read_intact_content(path, checksums, checksums.sealed())
+        found = salvage_intact_history_content(path, checksums, checksums.sealed())
         for table, first, rows in ("node", 1, nodes), ("edge", 3, edges):
             intact = {*found.rows[table]}
             gaps = [gap for gap in found.gaps if gap.table == table]
@@ -416,7 +416,7 @@ def test_an_older_copy_applies_the_journal_and_reports_gaps(
     for suffix in ("", "-pages") if with_checksums else ("",):
         name = layout(data).history.name + suffix
         shutil.copyfile(layout(trimmed[1]).history.with_name(name), layout(data).history.with_name(name))
-    fault = find_history_fault(layout(data).history)
+    fault = find_history_file_damage(layout(data).history)
     assert (fault is not None and fault.is_older_copy) is not with_checksums
     refused, damage = compared(data, trimmed[2])
     assert refused == {*range(SEEN_BY_COPY + 1, LOST_UNTIL), "o2", "n"}
@@ -433,9 +433,9 @@ def test_a_file_without_checksums_is_sealed_at_opening(filled: tuple[Path, dict[
     found = harmed(data, tmp_path / "copy", unseal)
     assert (found.found, found.damage) == (before, None)
     path = layout(tmp_path / "copy").history
-    assert find_history_fault(path) is None
+    assert find_history_file_damage(path) is None
     flip_in(9, random.Random(1))(path)
-    fault = find_history_fault(path)
+    fault = find_history_file_damage(path)
     assert fault is not None
     assert "pages do not match their checksums: 10" in fault.reason
 
@@ -476,7 +476,7 @@ def test_scrub_detects_damage_before_a_reader_does(tmp_path: Path) -> None:
 
 def test_pages_are_parsed_as_sqlite_does(filled: tuple[Path, dict[Any, Any]]) -> None:
     path = layout(filled[0]).history
-    pages, unread = DatabasePages(path, frozenset()), list[UnreadablePage]()
+    pages, unread = DatabasePages(path, frozenset()), list[UnreadableSqlitePage]()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as file:
         for table, root in pages.root_pages().items():
             if table in {"node", "edge"}:

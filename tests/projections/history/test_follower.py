@@ -145,7 +145,7 @@ class held_up:  # noqa: N801 - used as a function
 
 def test_a_lock_is_not_treated_as_damage(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kgserve.projections.history.row_state_history.HISTORY_LOCK_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr("kgserve.projections.schedule.STEP_FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("kgserve.projections.update_scheduler.STEP_FIRST_RETRY_SECONDS", 0.1)
     # Captured, because an unconfigured log renders tracebacks in color, which takes seconds.
     with capture_log(event="index_step_failed") as lines, kept(filled) as of:
         with held_up(of):

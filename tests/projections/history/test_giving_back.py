@@ -14,7 +14,7 @@ import pytest
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.history import reader as reading
 from kgserve.projections.history.history_sql import HISTORY_SCHEMA
-from kgserve.projections.history.reader import EndedStateReadPosition, read_ended_states
+from kgserve.projections.history.reader import EndedStateReadPosition, read_ended_node_states
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.journal import journal_reader
 from kgserve.storage.journal.journal_reader import JournalReader
@@ -107,7 +107,7 @@ def test_large_ended_states_are_read_in_small_batches(tmp_path: Path, monkeypatc
     filled(path).close()
     monkeypatch.setattr(reading, "ENDED_STATES_BATCH_BYTES", 3 * LARGE)
     place, ends = EndedStateReadPosition(0), list[int | None]()
-    while (found := read_ended_states(path, place, 1_000)) is not None:
+    while (found := read_ended_node_states(path, place, 1_000)) is not None:
         assert len(found.states) <= 3
         ends += [state.last for state in found.states]
         place = found.place

@@ -12,14 +12,14 @@ from kgserve.errors import Conflict, Gone, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import NodeHistoryState
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import get_node_history, get_node_version, list_changes, revert_node
-from kgserve.graph.query_parameters import (
+from kgserve.graph.request_bodies import PointInTimeRestoreRequest, TraverseRequest
+from kgserve.graph.transfer.import_export import open_export, restore_past_state_to_new_store
+from kgserve.graph.url_parameters import (
     NodeHistoryRequest,
     NodeListParameters,
     RevertNodeRequest,
     StoreChangesParameters,
 )
-from kgserve.graph.request_bodies import PointInTimeRestoreRequest, TraverseRequest
-from kgserve.graph.transfer.import_export import open_export, restore_to_new_store
 from kgserve.storage.model.write_batch import WriteBatch
 from tests.graphs import graph_of, node_of, nodes_of, walked
 from tests.projections.history.following import SMALL_JOURNAL, StoreWithHistory, kept, node
@@ -212,7 +212,7 @@ def test_without_a_history_only_the_current_state_is_readable(tmp_path: Path) ->
             ),
             lambda: get_node_version(graph_of(of.pool, NAME, historian=None), "a", 1),
             lambda: revert_node(graph_of(of.pool, NAME, historian=None), RevertNodeRequest(node_id="a", version=1)),
-            lambda: restore_to_new_store(
+            lambda: restore_past_state_to_new_store(
                 graph_of(of.pool, NAME, historian=None), PointInTimeRestoreRequest(as_of="1", into="other")
             ),
             lambda: walked(graph_of(of.pool, NAME, historian=None), TraverseRequest(start_id="a", as_of="1")),
@@ -278,7 +278,7 @@ def test_restore_creates_an_equal_store(tmp_path: Path) -> None:
         write(of.store, batch("b", "ü/\n", edges=[("a", "b", "R"), ("b", "b", "self")]), node("b", "text"))
         as_it_was = lines(of, NAME, "4")
         write(of.store, WriteBatch(delete_nodes=["a"]), node("c", "new"))
-        answer = restore_to_new_store(
+        answer = restore_past_state_to_new_store(
             graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="4", into="then")
         )
         assert (answer.name, answer.nodes, answer.edges, answer.from_sequence) == ("then", 3, 2, 4)
@@ -295,7 +295,7 @@ def test_restore_of_a_complete_store_has_the_same_content_digest(tmp_path: Path)
     with kept(tmp_path) as of:
         nodes = [f"n{number}" for number in range(6000)]
         write(of.store, batch(*nodes, edges=[(a, b, "R") for a, b in pairwise(nodes)]))
-        answer = restore_to_new_store(
+        answer = restore_past_state_to_new_store(
             graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="1", into="then")
         )
         assert (answer.nodes, answer.edges) == (6000, 5999)
@@ -308,11 +308,11 @@ def test_restore_never_writes_into_an_existing_store(tmp_path: Path) -> None:
         for into in (NAME, "other"):
             of.pool.create(into)
             with pytest.raises(Conflict, match=into):
-                restore_to_new_store(
+                restore_past_state_to_new_store(
                     graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="1", into=into)
                 )
         with pytest.raises(NotFound):
-            restore_to_new_store(
+            restore_past_state_to_new_store(
                 graph_of(of.pool, "never-there", historian=of.historian),
                 PointInTimeRestoreRequest(as_of="1", into="new"),
             )
@@ -321,7 +321,7 @@ def test_restore_never_writes_into_an_existing_store(tmp_path: Path) -> None:
             PointInTimeRestoreRequest(as_of="then", into="new"),
         ):
             with pytest.raises(InvalidInput):
-                restore_to_new_store(graph_of(of.pool, NAME, historian=of.historian), request)
+                restore_past_state_to_new_store(graph_of(of.pool, NAME, historian=of.historian), request)
         with pytest.raises(NotFound):
             node_of(graph_of(of.pool, "new"), "a")
 
@@ -333,7 +333,7 @@ def test_a_failed_restore_leaves_no_store(tmp_path: Path) -> None:
         with closing(sqlite3.connect(of.store.layout.root / "history.sqlite")) as other, other:
             other.execute("UPDATE edge SET hash = hash + 1")
         with pytest.raises(Unavailable, match="damaged"):
-            restore_to_new_store(
+            restore_past_state_to_new_store(
                 graph_of(of.pool, NAME, historian=of.historian), PointInTimeRestoreRequest(as_of="1", into="then")
             )
         with pytest.raises(NotFound):

@@ -43,30 +43,30 @@ EDGES = [
 
 @pytest.mark.parametrize("row", NODES)
 def test_a_node_round_trips(row: NodeRow) -> None:
-    assert row_format.unpack_node(*row_format.pack_node(row), row.id, row.type, row.version) == row
+    assert row_format.unpack_history_node(*row_format.pack_history_node(row), row.id, row.type, row.version) == row
 
 
 @pytest.mark.parametrize("row", EDGES, ids=repr)
 def test_edges_and_links_round_trip(row: EdgeRow) -> None:
-    found = row_format.unpack_edge(*row_format.pack_edge(row), *row.key, row.version)
+    found = row_format.unpack_history_edge(*row_format.pack_history_edge(row), *row.key, row.version)
     assert repr(found) == repr(row)
-    assert row_format.unpack_edge(*row_format.pack_edge(row), *row.key, row.version) == row
+    assert row_format.unpack_history_edge(*row_format.pack_history_edge(row), *row.key, row.version) == row
     link = CrossStoreLinkRow("other", row)
     assert row_format.unpack_link(*row_format.pack_link(link), *row.key, row.version, "other") == link
 
 
 def test_packed_rows_are_smaller() -> None:
-    assert len(row_format.pack_edge(an_edge()).content) < 20
-    assert len(row_format.pack_node(a_node("word " * 1_000)).content) < 500
+    assert len(row_format.pack_history_edge(an_edge()).content) < 20
+    assert len(row_format.pack_history_node(a_node("word " * 1_000)).content) < 500
 
 
 def test_checksum_mismatches_in_row_and_columns_are_detected() -> None:
-    content, sum_ = row_format.pack_edge(an_edge())
-    assert row_format.unpack_edge(content, sum_, "a", "b", "R", 3) == an_edge()
-    assert row_format.unpack_edge(content, sum_, "a", "c", "R", 3) is None
-    assert row_format.unpack_edge(content, sum_, "a", "b", "R", 4) is None
-    assert row_format.unpack_edge(content[:-1] + b"\x00", sum_, "a", "b", "R", 3) is None
-    assert row_format.unpack_edge(None, sum_, "a", "b", "R", 3) is None
+    content, sum_ = row_format.pack_history_edge(an_edge())
+    assert row_format.unpack_history_edge(content, sum_, "a", "b", "R", 3) == an_edge()
+    assert row_format.unpack_history_edge(content, sum_, "a", "c", "R", 3) is None
+    assert row_format.unpack_history_edge(content, sum_, "a", "b", "R", 4) is None
+    assert row_format.unpack_history_edge(content[:-1] + b"\x00", sum_, "a", "b", "R", 3) is None
+    assert row_format.unpack_history_edge(None, sum_, "a", "b", "R", 3) is None
 
 
 def test_a_file_of_an_older_version_is_read_and_continued(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.admin.api import PruneHistoryAnswer, PruneHistoryRequest
+from kgserve.admin.store_admin_models import PruneHistoryAnswer, PruneHistoryRequest
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import prune_history

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.row_state_history import HistoryFile
-from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkKey,
     CrossStoreLinkRow,
@@ -168,7 +168,7 @@ def link(source: str, store: str, version: int, at: int, *, updated: int = 0) ->
 
 
 def linked(sequence: int, **rows: list[object]) -> ChangeSet:
-    return msgspec.structs.replace(change(sequence, **rows), links=CrossStoreLinksState())
+    return msgspec.structs.replace(change(sequence, **rows), links=CrossStoreLinksCountAndDigest())
 
 
 def links(history: HistoryFile, at: int, node_id: str = "") -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ from kgserve.projections.memory_index.confidence_decay import (
     compute_decay_sort_key,
     compute_min_decay_sort_key,
     decayed_confidence,
-    latest_confidence,
+    get_later_confidence,
     restore_and_boost_confidence,
 )
 
@@ -76,9 +76,9 @@ def test_setting_the_clock_back_does_not_raise_confidence() -> None:
 
 def test_the_later_of_access_and_stored_confidence_counts() -> None:
     stored = ConfidenceAtTime(0.9, NOW)
-    assert latest_confidence(stored, None) == stored
-    assert latest_confidence(stored, ConfidenceAtTime(0.5, NOW)) == stored
-    assert latest_confidence(stored, ConfidenceAtTime(0.5, NOW + 1)) == ConfidenceAtTime(0.5, NOW + 1)
+    assert get_later_confidence(stored, None) == stored
+    assert get_later_confidence(stored, ConfidenceAtTime(0.5, NOW)) == stored
+    assert get_later_confidence(stored, ConfidenceAtTime(0.5, NOW + 1)) == ConfidenceAtTime(0.5, NOW + 1)
 
 
 def test_half_life_by_type_or_default() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.platform.text.text_equality import fingerprint_wording, text_hash
+from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
@@ -210,11 +210,16 @@ def test_live_values_and_equal_texts(memories: MemoryIndexFile) -> None:
         assert memories.accesses(writer.nodes) == writer.accesses
         text = "Alice likes tea."
         now = {each for each, row in writer.in_force().items() if row.is_valid_at(NOW)}
-        same = [each.id for each in memories.memories_with_equal_text(text_hash(text), fingerprint_wording(text), NOW)]
+        same = [
+            each.id
+            for each in memories.memories_with_equal_text(hash_normalized_text(text), fingerprint_wording(text), NOW)
+        ]
         assert set(same) == {
             each for each in now if fingerprint_wording(writer.nodes[each].content) == fingerprint_wording(text)
         }
-        hashed = {each for each in same if text_hash(writer.nodes[each].content) == text_hash(text)}
+        hashed = {
+            each for each in same if hash_normalized_text(writer.nodes[each].content) == hash_normalized_text(text)
+        }
         assert set(same[: len(hashed)]) == hashed
 
 

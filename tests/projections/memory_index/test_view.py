@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kgserve.embedding.cache import round_to_half_precision
-from kgserve.graph.search.search_index import SearchIndex
+from kgserve.graph.search.search_index_interface import SearchIndex
 from kgserve.projections.indexed_text import EntitySearchFilter, extract_facets
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexesAsOf

@@ -30,17 +30,17 @@ from kgserve.graph.cypher.interpreted_statements import describe_plan, prepare_i
 from kgserve.server.bolt.backend import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
+    BeginTransactionRequest,
     BoltBackend,
     BoltResult,
     BoltRoutingTable,
     BoltTransaction,
     ExecutionPlanOperator,
-    ExplainedStatement,
     ShowDatabasesRow,
+    StatementExplanation,
     StatementNotification,
     StatementRequest,
     StatementSummary,
-    TransactionRequest,
 )
 from kgserve.server.bolt.execution_plans import build_bolt_plan_tree, classify_statement_access
 from kgserve.server.bolt.failures import InvalidBookmark
@@ -96,20 +96,20 @@ class ScriptedBackend(BoltBackend):
         return ScriptedResult(self, request, self.notes[request.database], is_commit=True)
 
     @override
-    def explain(self, request: StatementRequest) -> ExplainedStatement:
+    def explain(self, request: StatementRequest) -> StatementExplanation:
         statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
         limits = ExecutionLimits(request.interruption.check)
         plan = build_bolt_plan_tree(describe_plan(statement, EmptyGraph(), limits))
-        return ExplainedStatement(
+        return StatementExplanation(
             columns=statement.info.columns, type=classify_statement_access(statement.info), plan=plan
         )
 
     @override
-    def begin(self, request: TransactionRequest) -> BoltTransaction:
+    def begin(self, request: BeginTransactionRequest) -> BoltTransaction:
         self._check(request)
         return ScriptedTransaction(self, request)
 
-    def _check(self, request: StatementRequest | TransactionRequest) -> None:
+    def _check(self, request: StatementRequest | BeginTransactionRequest) -> None:
         self.threads.add(threading.current_thread().name)
         if request.database == "missing":
             raise NoStore(request.database)
@@ -126,7 +126,7 @@ class ScriptedBackend(BoltBackend):
 class ScriptedTransaction(BoltTransaction):
     """Notes are collected and added at commit."""
 
-    def __init__(self, backend: ScriptedBackend, request: TransactionRequest) -> None:
+    def __init__(self, backend: ScriptedBackend, request: BeginTransactionRequest) -> None:
         self.backend, self.request = backend, request
         self.notes: list[str] = []
         backend.counts["opened"] += 1

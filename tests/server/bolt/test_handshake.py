@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from kgserve.server.bolt.handshake import MAGIC, choose_version
+from kgserve.server.bolt.handshake import MAGIC, choose_bolt_version
 from tests.server.bolt.raw_client import CREDENTIALS, HELLO, LOGON, SUCCESS, RawClient
 from tests.server.bolt.running import RunningServer
 
@@ -31,7 +31,7 @@ MANIFEST_OF_DRIVERS = bytes.fromhex("000001ff 00080805 00020404 00000003")
     ],
 )
 def test_the_highest_common_version_of_a_proposal_is_chosen(proposal: str, version: tuple[int, int] | None) -> None:
-    assert choose_version(bytes.fromhex(proposal)) == version
+    assert choose_bolt_version(bytes.fromhex(proposal)) == version
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.memory.erasure import StoreErasureManager
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.server.app import HttpServer, bind_listener, create_app, uvicorn_config
 from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS
 from kgserve.stores.pool import StorePool
@@ -61,7 +61,7 @@ def serving(data: Path, **options: Any) -> Generator[RunningServer]:
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
     with (
         closing(bind_listener(settings.host, 0)) as listener,
-        closing(IndexWorker(load_embedder(settings))) as indexer,
+        closing(TextIndexWorker(load_embedder(settings))) as indexer,
         closing(HistoryWorker()) as historian,
     ):
         port = listener.getsockname()[1]

@@ -12,8 +12,8 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.api.memory_table import MEMORY_CASES
-from kgserve.api.operation import UseCase
+from kgserve.api.memory_operation_table import MEMORY_CASES
+from kgserve.api.operation import ApiUseCase
 from tests.platform.access.keys import client, given
 from tests.server.http.serving import RunningServer, accepted, problem, refusal
 from tests.server.http.test_abuse_json import JSON, ODD
@@ -42,19 +42,19 @@ def of(http: httpx.Client, store: str) -> Iterator[httpx.Client]:
         assert client.get(f"/api/memory/{store}/export").content == before
 
 
-def path_of(case: UseCase) -> str:
+def path_of(case: ApiUseCase) -> str:
     return case.path.replace("{id}", "Ann" if "/entities" in case.path else "m")
 
 
-def example_of(case: UseCase) -> dict[str, Any]:
+def example_of(case: ApiUseCase) -> dict[str, Any]:
     return msgspec.to_builtins(case.operation.request.example) if case.operation.request else {}
 
 
-def send(of: httpx.Client, case: UseCase, body: bytes | str) -> httpx.Response:
+def send(of: httpx.Client, case: ApiUseCase, body: bytes | str) -> httpx.Response:
     return of.request(case.method, path_of(case), content=body, headers=JSON)
 
 
-def refused(answer: httpx.Response, case: UseCase, sent: object) -> None:
+def refused(answer: httpx.Response, case: ApiUseCase, sent: object) -> None:
     said = f"{case.method} {case.path} {str(sent)[:300]}: {answer.status_code} {answer.text[:300]}"
     assert answer.status_code in {400, 413}, said
     problem(answer.status_code, answer.headers, answer.content)

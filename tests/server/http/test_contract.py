@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.api.operation import UseCase
-from kgserve.api.table import USE_CASES
+from kgserve.api.operation import ApiUseCase
+from kgserve.api.operation_table import USE_CASES
 from kgserve.graph.compat.versioned_nodes_field_names import VERSIONED_JSON_MEDIA_TYPE
 from kgserve.platform.codecs import decode_json
 from tests.server.http.serving import accepted, refusal
@@ -256,7 +256,7 @@ READS = [case for case in USE_CASES if case.takes_names]
 
 
 @pytest.mark.parametrize("case", READS, ids=lambda case: case.name)
-def test_versioned_schemas_match_the_answers(case: UseCase) -> None:
+def test_versioned_schemas_match_the_answers(case: ApiUseCase) -> None:
     """Examples contain nodes and edges in every place, and both ways of renaming know the same places."""
     [other] = case.operation.others
     assert other.struct is not None

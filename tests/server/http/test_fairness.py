@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from kgserve.platform.gil_yield import fair_pause_seconds
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.server.admission import ACTIVE_CALLER_SECONDS, ActiveCallers, ActiveRequestCounter
 from tests.platform.access.keys import bearer, given
@@ -42,7 +42,7 @@ def http(served: RunningServer) -> Iterator[httpx.Client]:
 
 
 def indexes_of(served: RunningServer, name: str) -> CurrentAndPastTextIndexes:
-    [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
+    [indexer] = [each for each in served.pool.companions if isinstance(each, TextIndexWorker)]
     with served.pool.lease(name) as store:
         return indexer.of(store)
 

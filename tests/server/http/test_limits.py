@@ -19,8 +19,8 @@ from kgserve.platform.settings import Settings
 from kgserve.server.http.connection import (
     MAX_HEADER_LINES,
     MIN_BODY_BYTES_PER_WINDOW,
-    HttpConnection,
     HttpConnectionLimits,
+    HttpServerConnection,
     RequestBodyRateMonitor,
 )
 from tests.server.http.serving import PATIENCE, Reply, RunningServer, accepted, read_reply, serving
@@ -292,7 +292,7 @@ def test_closed_connection_leaves_no_garbage(served: RunningServer) -> None:
         with connected(served.port) as connection:
             connection.sendall(HEALTH)
             assert read_reply(connection).status == 200
-            crowd = cast("set[HttpConnection]", served.server.server_state.connections)
+            crowd = cast("set[HttpServerConnection]", served.server.server_state.connections)
             [gone] = [weakref.ref(each) for each in tuple(crowd) if each.client == connection.getsockname()]
         eventually(lambda: gone() is None)
     finally:
@@ -307,6 +307,6 @@ def test_client_that_does_not_read_is_disconnected(strict: RunningServer, http: 
         connection.settimeout(PATIENCE)
         connection.connect(("127.0.0.1", strict.port))
         connection.sendall(get(b"/api/memory/unread/export", b"Connection: close"))
-        crowd = cast("set[HttpConnection]", strict.server.server_state.connections)
+        crowd = cast("set[HttpServerConnection]", strict.server.server_state.connections)
         eventually(lambda: any(each.client == connection.getsockname() for each in tuple(crowd)))
         eventually(lambda: not any(each.client == connection.getsockname() for each in tuple(crowd)))

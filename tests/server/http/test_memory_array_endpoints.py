@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.memory.api import RESERVED_IDS
+from kgserve.memory.memory_models import RESERVED_IDS
 from tests.platform.access.keys import client, given
 from tests.server.http.serving import RunningServer, accepted, refusal
 

@@ -15,7 +15,7 @@ from kgserve.server.http.error_responses import (
     HostNotAllowed,
     MethodNotAllowed,
     UrlTooLong,
-    render_error,
+    build_error_response,
 )
 from tests.captured_log import capture_log
 from tests.server.http.serving import accepted
@@ -29,7 +29,7 @@ def codes(root: type[KgserveError]) -> set[str]:
 
 
 def body_of(error: Exception) -> dict[str, Any]:
-    return msgspec.json.decode(render_error(error, "id-1").body)
+    return msgspec.json.decode(build_error_response(error, "id-1").body)
 
 
 def test_every_error_code_has_a_status() -> None:
@@ -61,13 +61,13 @@ def test_problem_document_names_request_and_fields() -> None:
 
 @pytest.mark.parametrize("error", [RateLimited("slow down", 7), Unavailable("queue full", 7)])
 def test_temporary_errors_have_retry_after(error: KgserveError) -> None:
-    assert dict(render_error(error, "x").headers)[b"retry-after"] == b"7"
+    assert dict(build_error_response(error, "x").headers)[b"retry-after"] == b"7"
 
 
 @pytest.mark.parametrize("error", [Internal("secret path /etc"), RuntimeError("secret"), HTTPException("secret")])
 def test_internal_errors_are_logged_without_leaking(error: Exception) -> None:
     with capture_log() as lines:
-        answer = render_error(error, "id-1")
+        answer = build_error_response(error, "id-1")
     assert answer.status == 500
     assert b"secret" not in answer.body
     assert b"internal error" in answer.body
@@ -76,7 +76,7 @@ def test_internal_errors_are_logged_without_leaking(error: Exception) -> None:
 
 def test_framework_errors_become_problem_documents() -> None:
     assert body_of(NotFoundException())["type"] == "urn:kgserve:error:not_found"
-    refused = render_error(MethodNotAllowedException(headers={"allow": "GET"}), "x")
+    refused = build_error_response(MethodNotAllowedException(headers={"allow": "GET"}), "x")
     assert (refused.status, dict(refused.headers)[b"allow"]) == (405, b"GET, HEAD")
     assert body_of(HTTPException("bad host", status_code=400))["detail"] == "bad host"
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from kgserve import __version__
-from kgserve.platform.server_discovery import SERVER_FILE, find_running_server
+from kgserve.platform.server_discovery import SERVER_FILE, find_running_server_of_data_folder
 from tests.cli.running import COMMAND, environment
 from tests.server.http.serving import accepted
 from tests.stores.writing import ids, opened, until
@@ -71,7 +71,7 @@ def test_server_starts_publishes_and_stops(tmp_path: Path, number: signal.Signal
     data = tmp_path / "data"
     with process(data) as running:
         url = url_of(running, data)
-        published = find_running_server(data)
+        published = find_running_server_of_data_folder(data)
         assert published is not None
         assert (published.pid, published.url) == (running.pid, url)
         assert len(published.token or "") >= 32
@@ -80,7 +80,7 @@ def test_server_starts_publishes_and_stops(tmp_path: Path, number: signal.Signal
         running.send_signal(number)
         _, said = running.communicate(timeout=PATIENCE)
         assert (running.returncode, "Traceback" in said) == (0, False), said
-    assert find_running_server(data) is None
+    assert find_running_server_of_data_folder(data) is None
     with opened(data, "demo") as store:
         assert ids(store) == ["a"]
 
@@ -94,8 +94,8 @@ def test_closed_terminal_stops_gracefully(tmp_path: Path) -> None:
     with begun as running:
         try:
             os.close(its)
-            until(lambda: find_running_server(tmp_path) is not None, PATIENCE)
-            found = find_running_server(tmp_path)
+            until(lambda: find_running_server_of_data_folder(tmp_path) is not None, PATIENCE)
+            found = find_running_server_of_data_folder(tmp_path)
             assert found is not None
             accepted(httpx.post(f"{found.url}/api/memory/demo/inject", json={"nodes": [{"id": "a", "type": "t"}]}))
             os.close(terminal)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.projections.indexer import IndexWorker
+from kgserve.projections.text_index_worker import TextIndexWorker
 from tests.cli.running import kgserve
 from tests.cli.running import serving as serving_process
 from tests.server.http.serving import PATIENCE, RunningServer, accepted, refusal, serving
@@ -115,7 +115,7 @@ def test_at_least_waits_for_a_rebuilt_index(
 ) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": NODES}))
     search(http, api)
-    [indexer] = [each for each in served.pool.companions if isinstance(each, IndexWorker)]
+    [indexer] = [each for each in served.pool.companions if isinstance(each, TextIndexWorker)]
     with served.pool.lease(store) as opened:
         vector = indexer.of(opened).vector
     look_up, clear, waiting = vector.search, vector._opened().clear, set(vector._watchers)

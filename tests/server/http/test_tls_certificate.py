@@ -21,16 +21,16 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import load_pem_x509_certificate
 
-from kgserve.cli.mcp_stdio.connection import ConnectionPool, McpExchange
+from kgserve.cli.mcp_stdio.connection import McpExchange, McpServerConnectionPool
 from kgserve.cli.shell.session import ServerConnection
 from kgserve.client import AsyncClient, Client, Unreachable
 from kgserve.errors import InvalidInput
 from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.platform.server_discovery import (
     DiscoveredServer,
-    create_tls_context,
-    encode_server_json,
-    find_running_server,
+    create_client_tls_context,
+    encode_server_discovery_file,
+    find_running_server_of_data_folder,
     is_server_ready,
 )
 from kgserve.platform.settings import Settings
@@ -176,11 +176,11 @@ def test_shell_and_bridge_over_tls(secured: ServerProcessHandle) -> None:
     shell = ServerConnection(None, secured.data, lambda _: None)
     assert shell.stores() is not None
     shell.close()
-    found = find_running_server(secured.data)
+    found = find_running_server_of_data_folder(secured.data)
     assert found is not None
     assert is_server_ready(found)
     assert not is_server_ready(found._replace(certificate=None))
-    connections = ConnectionPool({})
+    connections = McpServerConnectionPool({})
     with McpExchange(connections, found) as exchange:
         exchange.send("GET", {})
         assert exchange.answer.status in {400, 405, 406}
@@ -189,13 +189,13 @@ def test_shell_and_bridge_over_tls(secured: ServerProcessHandle) -> None:
 
 
 def test_server_json_over_tls(secured: ServerProcessHandle, files: Files) -> None:
-    found = find_running_server(secured.data)
+    found = find_running_server_of_data_folder(secured.data)
     assert found is not None
     assert found.url == secured.url
     assert found.url.startswith("https://127.0.0.1:")
     assert found.certificate is not None
     assert found.certificate in files.cert.read_text()
-    assert b"certificate" not in encode_server_json(DiscoveredServer("http://x", "t", pid=1))
+    assert b"certificate" not in encode_server_discovery_file(DiscoveredServer("http://x", "t", pid=1))
 
 
 def test_only_the_published_certificate_is_trusted(secured: ServerProcessHandle, tmp_path: Path, files: Files) -> None:
@@ -205,7 +205,7 @@ def test_only_the_published_certificate_is_trusted(secured: ServerProcessHandle,
             socket.create_connection(address(secured), PATIENCE) as plain,
             pytest.raises(ssl.SSLCertVerificationError),
         ):
-            create_tls_context(pem).wrap_socket(plain).close()
+            create_client_tls_context(pem).wrap_socket(plain).close()
 
 
 def test_certificate_reload_on_sighup(tmp_path: Path) -> None:
@@ -219,7 +219,12 @@ def test_certificate_reload_on_sighup(tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGHUP)
             eventually(lambda: shown(running) != before)
             after = shown(running)
-            eventually(lambda: (found := find_running_server(running.data)) is not None and found.certificate == after)
+            eventually(
+                lambda: (
+                    (found := find_running_server_of_data_folder(running.data)) is not None
+                    and found.certificate == after
+                )
+            )
             files.cert.write_text("-----BEGIN CERTIFICATE-----\n")
             running.process.send_signal(signal.SIGHUP)
             eventually(lambda: "certificate_not_renewed" in (tmp_path / "data.log").read_text())

@@ -1,4 +1,4 @@
-"""Behavior of uvicorn alone under the attacks for which `HttpConnection` overrides it.
+"""Behavior of uvicorn alone under the attacks for which `HttpServerConnection` overrides it.
 
 test_limits and test_connections test kgserve's own answers. A test that fails here shows that uvicorn withstands the
 attack with its public options by now: remove the override.

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kgserve.memory.reflect import empty_reflection
-from kgserve.memory.reflect_models import ConceptCandidate, ReflectionProposal
+from kgserve.memory.organize_memories import empty_reflection
+from kgserve.memory.reflect_models import ParentConceptCandidate, ReflectionProposal
 from kgserve.server.mcp.memory_tools import ReflectArguments
 from kgserve.server.mcp.tool_replies import build_tool_reply
 from kgserve.server.mcp.tool_structured_content import MAX_REPLY_CHARS
@@ -161,7 +161,7 @@ def test_reflection_numbers_its_proposals(agent: Agent) -> None:
     proposals = [
         ReflectionProposal(number=1, kind="contradiction", ids=["b", "a"], differs="numbers"),
         ReflectionProposal(number=2, kind="concept", ids=["c", "d", "e"], name="trams", state="refused"),
-        ReflectionProposal(number=3, kind="link", ids=["f"], candidates=[ConceptCandidate(id="g", score=0.5)]),
+        ReflectionProposal(number=3, kind="link", ids=["f"], candidates=[ParentConceptCandidate(id="g", score=0.5)]),
     ]
     found = replace(empty_reflection("run", dry_run=False), proposals=proposals, proposals_count=3, near_checked=True)
     reply = build_tool_reply(found, ReflectArguments(), "")

@@ -11,7 +11,7 @@ import pytest
 from kgserve.errors import InvalidInput
 from kgserve.server.mcp.shared_tool_arguments import (
     StoreToolArguments,
-    append_request_fields,
+    add_request_fields_to_arguments,
     convert_arguments_to_request,
 )
 from kgserve.server.mcp.tool_argument_decoder import decode_tool_arguments
@@ -30,7 +30,7 @@ class Request(msgspec.Struct, kw_only=True):
     hidden: bool = True
 
 
-@append_request_fields(Request, "hidden")
+@add_request_fields_to_arguments(Request, "hidden")
 class ExampleArguments(StoreToolArguments, kw_only=True):
     """Arguments."""
 

@@ -19,8 +19,8 @@ from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArgu
 from kgserve.server.mcp.store_tools import DescribeStoreArguments
 from kgserve.server.mcp.tool_argument_decoder import (
     decode_tool_arguments,
-    find_store_argument,
-    format_error,
+    find_tool_store_argument,
+    format_mcp_tool_error,
     format_name_suggestions,
     resolve_tool_call_store,
 )
@@ -42,7 +42,7 @@ def read(into: type[msgspec.Struct], **given: Any) -> tuple[Any, list[str]]:
 def faults(into: type[msgspec.Struct], **given: Any) -> list[str]:
     with pytest.raises(InvalidInput) as refused:
         decode_tool_arguments(given, into, [])
-    return format_error(refused.value).splitlines()
+    return format_mcp_tool_error(refused.value).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,10 @@ def test_json_text_in_arguments_must_be_valid_json() -> None:
 
 def test_similar_store_names_are_listed_first_up_to_a_limit() -> None:
     names = [f"store-{number:02}" for number in range(30)] + ["project"]
-    said = format_error(NoStore("projekt"), lambda: names)
+    said = format_mcp_tool_error(NoStore("projekt"), lambda: names)
     assert said.startswith("there is no store 'projekt'; there are \"project\", ")
     assert said.endswith(" and 21 more")
-    assert format_error(NoStore("a")) == "there is no store 'a', nor any other"
+    assert format_mcp_tool_error(NoStore("a")) == "there is no store 'a', nor any other"
     with pytest.raises(InvalidInput, match='list_stores returns the stores: "project"'):
         resolve_tool_call_store(msgspec.UNSET, None, lambda: ["project"])
     assert format_name_suggestions("", []) == ""
@@ -238,7 +238,7 @@ def test_similar_store_names_are_listed_first_up_to_a_limit() -> None:
 
 def test_the_audited_store_is_the_resolved_one() -> None:
     assert [
-        find_store_argument(given) for given in ({"index": "a"}, {"store": "a"}, {"Store": "a"}, {"name": "a"}, {})
+        find_tool_store_argument(given) for given in ({"index": "a"}, {"store": "a"}, {"Store": "a"}, {"name": "a"}, {})
     ] == [*("a", "a", "a", None, None)]
 
 

@@ -119,7 +119,7 @@ def _snapshot(folder: Path, accesses: list[MemoryAccessRecord]) -> Path:
     rows.mkdir()
     state = materialize_rows_to_parquet(None, history.changes, rows).state
     snapshot.write_snapshot_access_records((accesses[at : at + 10_000] for at in range(0, len(accesses), 10_000)), rows)
-    return snapshot.publish_snapshot(rows, folder, state)
+    return snapshot.publish_journal_snapshot(rows, folder, state)
 
 
 def test_damaged_accesses_are_reported_without_reading_rows(tmp_path: Path) -> None:

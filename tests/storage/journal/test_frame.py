@@ -14,7 +14,7 @@ from kgserve.storage.journal.journal import (
     JournalFrameError,
     encode_frame_compressed_if_smaller,
     encode_journal_frame,
-    encode_uncompressed_frame,
+    encode_uncompressed_journal_frame,
     find_frame_offset_by_sequence,
     find_next_frame,
     read_journal_frame,
@@ -34,7 +34,7 @@ def test_frame_roundtrip(data: bytes, changes: list[ChangeSet]) -> None:
     assert frame.changes() == changes
     assert (frame.first, frame.last, frame.count) == (1, len(changes), len(changes))
     assert (frame.offset, frame.end) == (0, len(data))
-    assert encode_uncompressed_frame(frame) == encode_journal_frame(changes)
+    assert encode_uncompressed_journal_frame(frame) == encode_journal_frame(changes)
 
 
 def test_only_similar_rows_are_compressed() -> None:

@@ -46,7 +46,7 @@ def old_snapshot(folder: Path, history: History) -> Path:
             field if not field.name.endswith("_at") else field.with_type(pa.timestamp("us")) for field in table.schema
         ]
         pq.write_table(table.cast(pa.schema(times)), rows / name)
-    return snapshot.publish_snapshot(rows, folder, history.state)
+    return snapshot.publish_journal_snapshot(rows, folder, history.state)
 
 
 def old_frame(changes: list[ChangeSet]) -> bytes:
@@ -111,7 +111,7 @@ def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
     rows.mkdir()
     folded = materialize_rows_to_parquet(base, history.changes[before:], rows)
     assert not folded.is_digest_replaced
-    newer = snapshot.publish_snapshot(rows, tmp_path, folded.state)
+    newer = snapshot.publish_journal_snapshot(rows, tmp_path, folded.state)
     assert rows_of(newer) == rows_planned(history)
     assert snapshot.digest_and_count_row_files(newer) == (
         history.state.digest,
@@ -130,7 +130,7 @@ def test_folding_rows_with_extras_matches_plan(tmp_path: Path, middle: int) -> N
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
-    base = snapshot.publish_snapshot(
+    base = snapshot.publish_journal_snapshot(
         folders[0], tmp_path, materialize_rows_to_parquet(None, history.changes[:middle], folders[0]).state
     )
     folded = materialize_rows_to_parquet(base, history.changes[middle:], folders[1])

@@ -38,7 +38,7 @@ def damage(folder: Path, sequence: int) -> Path:
 def take_snapshot(folder: Path, sequence: int) -> None:
     rows = folder / "rows"
     rows.mkdir()
-    snapshot.publish_snapshot(rows, folder, materialize_rows_to_parquet(None, CHANGES[:sequence], rows).state)
+    snapshot.publish_journal_snapshot(rows, folder, materialize_rows_to_parquet(None, CHANGES[:sequence], rows).state)
 
 
 def read_on(folder: Path, after: int) -> list[ChangeSet]:

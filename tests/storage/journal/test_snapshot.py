@@ -21,7 +21,7 @@ def folded(tmp_path: Path, history: History, upto: int, base: Path | None = None
     rows = tmp_path / f"rows-{upto}-{after}"
     rows.mkdir()
     state = materialize_rows_to_parquet(base, history.changes[after:upto], rows).state
-    return snapshot.publish_snapshot(rows, tmp_path, state)
+    return snapshot.publish_journal_snapshot(rows, tmp_path, state)
 
 
 def held(folder: Path) -> tuple[set[NodeRow], set[EdgeRow]]:
@@ -127,7 +127,7 @@ def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
     again = tmp_path / "again"
     again.mkdir()
     materialize_rows_to_parquet(None, history.changes, again)
-    assert snapshot.publish_snapshot(again, tmp_path, history.state) == first
+    assert snapshot.publish_journal_snapshot(again, tmp_path, history.state) == first
     snapshot.verify_snapshot(first)
 
 

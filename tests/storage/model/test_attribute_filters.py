@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kgserve.storage.model.attribute_filters import (
-    compute_attribute_digests,
-    encode_attribute_conditions,
+    build_attribute_filter_conditions,
+    compute_node_attribute_digests,
     matches_attribute_conditions,
 )
 
@@ -44,15 +44,15 @@ OTHERS: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("wanted", "own", "same"), [(*p, True) for p in SAME] + [(*p, False) for p in OTHERS])
 def test_equality_of_attribute_values(wanted: Any, own: Any, same: bool) -> None:
     attributes = json.dumps({"k": own, "other": {"k": wanted}})
-    asked = encode_attribute_conditions({"k": wanted})
+    asked = build_attribute_filter_conditions({"k": wanted})
     assert matches_attribute_conditions(attributes, asked) is same
-    assert (asked[0].digest in compute_attribute_digests(attributes)) is same
+    assert (asked[0].digest in compute_node_attribute_digests(attributes)) is same
 
 
 def test_all_conditions_must_match_and_keys_are_exact() -> None:
-    assert matches_attribute_conditions('{"a":1,"b":null}', encode_attribute_conditions({"b": None, "a": 1}))
-    assert not matches_attribute_conditions('{"a":1}', encode_attribute_conditions({"a": 1, "b": None}))
-    assert not matches_attribute_conditions('{"a":1}', encode_attribute_conditions({"A": 1}))
-    assert matches_attribute_conditions("{}", encode_attribute_conditions({}))
-    assert matches_attribute_conditions("{}", encode_attribute_conditions(None))
-    assert not compute_attribute_digests('{"ab":"c"}') & compute_attribute_digests('{"a":"bc"}')
+    assert matches_attribute_conditions('{"a":1,"b":null}', build_attribute_filter_conditions({"b": None, "a": 1}))
+    assert not matches_attribute_conditions('{"a":1}', build_attribute_filter_conditions({"a": 1, "b": None}))
+    assert not matches_attribute_conditions('{"a":1}', build_attribute_filter_conditions({"A": 1}))
+    assert matches_attribute_conditions("{}", build_attribute_filter_conditions({}))
+    assert matches_attribute_conditions("{}", build_attribute_filter_conditions(None))
+    assert not compute_node_attribute_digests('{"ab":"c"}') & compute_node_attribute_digests('{"a":"bc"}')

@@ -12,9 +12,9 @@ from kgserve.storage.model.change_set import StoreState, VersionCoAuthorRecord
 from kgserve.storage.model.node_edge_fields import EDGE as EDGE_FIELDS
 from kgserve.storage.model.node_edge_fields import (
     NODE,
-    ColumnSet,
     EdgeExtras,
     EdgeExtrasUpsert,
+    NodeEdgeColumnSet,
     NodeExtras,
     NodeExtrasUpsert,
 )
@@ -26,9 +26,9 @@ from kgserve.storage.model.write_batch import (
     NodeUpsert,
     WriteBatch,
     WriteRules,
-    apply_edge_extras_upsert,
-    apply_node_extras_upsert,
     build_node_restore_upsert,
+    compute_edge_extras_after_upsert,
+    compute_node_extras_after_upsert,
 )
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 
@@ -73,7 +73,7 @@ ALL_OF_THEM = "1761c0fb8e7f7961fee4d6a5928faa07"
 def test_node_extras_columns_roundtrip(extras: NodeExtras) -> None:
     assert NodeExtras.of_columns(extras.columns) == extras
     assert NodeExtras.of_columns([None] * len(extras.columns)) is None
-    if extras.width < ColumnSet.MEMORY:
+    if extras.width < NodeEdgeColumnSet.MEMORY:
         assert NodeExtras.of_columns(extras.columns[: len(NODE.extras)]) == extras
 
 
@@ -81,7 +81,7 @@ def test_node_extras_columns_roundtrip(extras: NodeExtras) -> None:
 def test_edge_extras_columns_roundtrip(extras: EdgeExtras) -> None:
     assert EdgeExtras.of_columns(extras.columns) == extras
     assert EdgeExtras.of_columns([None] * len(extras.columns)) is None
-    if extras.width < ColumnSet.MEMORY:
+    if extras.width < NodeEdgeColumnSet.MEMORY:
         assert EdgeExtras.of_columns(extras.columns[: len(EDGE_FIELDS.extras)]) == extras
 
 
@@ -151,11 +151,11 @@ def test_every_extra_changes_the_hash(plain: NodeRow | EdgeRow, full: NodeExtras
 
 
 def test_omitted_extras_are_kept_except_author() -> None:
-    assert apply_node_extras_upsert(NodeExtrasUpsert(), FULL) == replace(FULL, created_by="", conflicts=())
-    assert apply_node_extras_upsert(None, FULL) == replace(FULL, created_by="", conflicts=())
+    assert compute_node_extras_after_upsert(NodeExtrasUpsert(), FULL) == replace(FULL, created_by="", conflicts=())
+    assert compute_node_extras_after_upsert(None, FULL) == replace(FULL, created_by="", conflicts=())
     assert (
-        apply_edge_extras_upsert(EdgeExtrasUpsert(), FULL_EDGE)
-        == apply_edge_extras_upsert(None, FULL_EDGE)
+        compute_edge_extras_after_upsert(EdgeExtrasUpsert(), FULL_EDGE)
+        == compute_edge_extras_after_upsert(None, FULL_EDGE)
         == replace(FULL_EDGE, created_by="")
     )
 
@@ -163,30 +163,36 @@ def test_omitted_extras_are_kept_except_author() -> None:
 def test_given_extras_replace_and_none_or_empty_clears() -> None:
     memory = ("Bob", 1.0, 7, 0.0, "mail", "", 0, "", None, None, "")
     given = NodeExtrasUpsert("other", ("c",), 6, "bob", 11, 21, *memory)
-    assert apply_node_extras_upsert(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
-    assert apply_node_extras_upsert(NodeExtrasUpsert("", (), None, "", None, None), NARROW) == NodeExtras()
-    assert apply_edge_extras_upsert(EdgeExtrasUpsert(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(
+    assert compute_node_extras_after_upsert(given, FULL) == NodeExtras("other", ("c",), 6, "bob", 11, 21, (), *memory)
+    assert compute_node_extras_after_upsert(NodeExtrasUpsert("", (), None, "", None, None), NARROW) == NodeExtras()
+    assert compute_edge_extras_after_upsert(EdgeExtrasUpsert(7, "bob", 0, None, None, ""), FULL_EDGE) == EdgeExtras(
         7, "bob", 0, None
     )
 
 
 def test_zero_is_not_cleared() -> None:
     zeros = NodeExtrasUpsert(freshness_at=0, valid_from=0, valid_to=0)
-    assert apply_node_extras_upsert(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
-    assert apply_edge_extras_upsert(EdgeExtrasUpsert(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
+    assert compute_node_extras_after_upsert(zeros, None) == NodeExtras(freshness_at=0, valid_from=0, valid_to=0)
+    assert compute_edge_extras_after_upsert(EdgeExtrasUpsert(0, "", 0, 0), None) == EdgeExtras(0, "", 0, 0)
 
 
 def test_empty_extras_are_kept_only_by_nodes_that_had_some() -> None:
     assert (
-        apply_node_extras_upsert(None, None)
-        is apply_node_extras_upsert(NodeExtrasUpsert(), None)
-        is apply_node_extras_upsert(CLEARING, None)
+        compute_node_extras_after_upsert(None, None)
+        is compute_node_extras_after_upsert(NodeExtrasUpsert(), None)
+        is compute_node_extras_after_upsert(CLEARING, None)
         is None
     )
-    assert apply_node_extras_upsert(CLEARING, NARROW) == NodeExtras()
-    assert apply_edge_extras_upsert(None, None) is apply_edge_extras_upsert(EdgeExtrasUpsert(), None) is None
+    assert compute_node_extras_after_upsert(CLEARING, NARROW) == NodeExtras()
     assert (
-        apply_edge_extras_upsert(EdgeExtrasUpsert(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2))
+        compute_edge_extras_after_upsert(None, None)
+        is compute_edge_extras_after_upsert(EdgeExtrasUpsert(), None)
+        is None
+    )
+    assert (
+        compute_edge_extras_after_upsert(
+            EdgeExtrasUpsert(valid_from=None, valid_to=None), EdgeExtras(None, "ada", 1, 2)
+        )
         is None
     )
 

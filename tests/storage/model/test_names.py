@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.storage.model.entity_names import (
     MAX_ALIASES,
-    list_entity_names,
+    list_entity_names_and_aliases,
     normalize_entity_name,
     parse_entity_aliases,
 )
@@ -54,5 +54,12 @@ def test_aliases_are_strings_of_a_list(attributes: dict[str, Any], aliases: list
     text = json.dumps(attributes)
     assert parse_entity_aliases(text) == aliases
     row = NodeRow("n", "person", "", text, 1, 1, 1, 1)
-    assert list_entity_names(row) == list_entity_names(msgspec.structs.replace(row, extras=NodeExtras())) == []
-    assert list_entity_names(msgspec.structs.replace(row, extras=NodeExtras(name="Ada"))) == ["Ada", *aliases]
+    assert (
+        list_entity_names_and_aliases(row)
+        == list_entity_names_and_aliases(msgspec.structs.replace(row, extras=NodeExtras()))
+        == []
+    )
+    assert list_entity_names_and_aliases(msgspec.structs.replace(row, extras=NodeExtras(name="Ada"))) == [
+        "Ada",
+        *aliases,
+    ]

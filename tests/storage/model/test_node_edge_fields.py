@@ -14,7 +14,14 @@ from kgserve.graph.compat.versioned_nodes_api import SubgraphEdgeInput, Subgraph
 from kgserve.graph.request_bodies import EdgeInput, EdgeNdjsonLine, NodeInput, NodeNdjsonLine
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import ExportedEdgeLine, ExportedNodeLine
 from kgserve.storage.model import node_edge_fields
-from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE, RowField, RowFields, field_names_of
+from kgserve.storage.model.node_edge_fields import (
+    EDGE,
+    EDGE_ENDPOINTS,
+    NODE,
+    RowField,
+    RowFieldGroups,
+    get_row_field_names,
+)
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.rows.row_json_encoder import (
     EdgeWithRawAttributes,
@@ -25,7 +32,7 @@ from kgserve.storage.rows.row_json_encoder import (
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 FOUND_WHEN_READ = {"stale", "superseded_by", "is_current"}
-STORED: dict[node_edge_fields.FieldType, Any] = {
+STORED: dict[node_edge_fields.EngineAndArrowFieldType, Any] = {
     node_edge_fields.STRING_TYPE: str,
     node_edge_fields.STRING_LIST_TYPE: tuple[str, ...],
     node_edge_fields.INT64_TYPE: int,
@@ -40,10 +47,10 @@ STORED: dict[node_edge_fields.FieldType, Any] = {
     [(NodeRow, node_edge_fields.NodeExtras, NODE), (EdgeRow, node_edge_fields.EdgeExtras, EDGE)],
 )
 def test_row_structs_have_fields_in_order(
-    row: type[msgspec.Struct], extras: type[msgspec.Struct], known: RowFields
+    row: type[msgspec.Struct], extras: type[msgspec.Struct], known: RowFieldGroups
 ) -> None:
-    assert row.__struct_fields__ == (*field_names_of(known.plain), "extras")
-    assert extras.__struct_fields__ == field_names_of(known.optional)
+    assert row.__struct_fields__ == (*get_row_field_names(known.plain), "extras")
+    assert extras.__struct_fields__ == get_row_field_names(known.optional)
     for struct, some in ((row, known.plain), (extras, known.optional)):
         hints = get_type_hints(struct)
         for field in some:
@@ -59,17 +66,21 @@ def test_row_structs_have_fields_in_order(
         (node_edge_fields.EdgeExtrasInput, EDGE),
     ],
 )
-def test_put_structs_have_all_extras_that_callers_may_write(struct: type[msgspec.Struct], known: RowFields) -> None:
+def test_put_structs_have_all_extras_that_callers_may_write(
+    struct: type[msgspec.Struct], known: RowFieldGroups
+) -> None:
     by_itself = {
         field.name for field in known.optional if field.is_own or (field.is_kept and "Input" in struct.__name__)
     }
-    assert struct.__struct_fields__ == tuple(name for name in field_names_of(known.optional) if name not in by_itself)
+    assert struct.__struct_fields__ == tuple(
+        name for name in get_row_field_names(known.optional) if name not in by_itself
+    )
 
 
 def test_answers_have_all_extras() -> None:
     shown = tuple(name for name in node_edge_fields.NodeExtrasAnswer.__struct_fields__ if name not in FOUND_WHEN_READ)
-    assert shown == field_names_of(NODE.optional)
-    assert node_edge_fields.EdgeExtrasAnswer.__struct_fields__ == field_names_of(EDGE.optional)
+    assert shown == get_row_field_names(NODE.optional)
+    assert node_edge_fields.EdgeExtrasAnswer.__struct_fields__ == get_row_field_names(EDGE.optional)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +100,7 @@ def test_public_structs_have_all_fields_under_wire_names(
 
 def test_put_of_whole_version_accepts_every_extra() -> None:
     assert set(SubgraphNodeInput.__struct_fields__) >= {field.name for field in NODE.extras if not field.is_own}
-    assert set(SubgraphEdgeInput.__struct_fields__) >= set(field_names_of(EDGE.extras))
+    assert set(SubgraphEdgeInput.__struct_fields__) >= set(get_row_field_names(EDGE.extras))
 
 
 def test_request_rows_default_to_omitted_fields() -> None:

@@ -14,7 +14,7 @@ from kgserve.storage.model.change_set import ChangeSet, StoreState
 from kgserve.storage.model.node_edge_fields import EdgeExtras
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
-from kgserve.storage.rows.node_edge_pages import (
+from kgserve.storage.rows.edge_pages import (
     encode_page_of_edges,
     filter_edges_by_type,
     filter_valid_edges,

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import EdgeKey
-from kgserve.storage.rows.current_rows import STAGED_MARK, CurrentRowsProjection, StagedBaseSegment
+from kgserve.storage.rows.current_rows import STAGED_MARK, BaseSegmentStagedBeforeDelete, CurrentRowsProjection
 from tests.storage.rows.test_view import IDS, Model, check
 
 
@@ -48,7 +48,7 @@ class FilledView:
         with (view or self.view).reading() as rows:
             check(rows, self.model.nodes, self.model.edges)
 
-    def leave_out(self, staged_base: StagedBaseSegment) -> ChangeSet:
+    def leave_out(self, staged_base: BaseSegmentStagedBeforeDelete) -> ChangeSet:
         """Stage the deletion of a third of the nodes with their edges; return the commit that deletes them."""
         model, rows = self.model, staged_base.rows
         gone = sorted(model.nodes)[::3]
@@ -57,7 +57,7 @@ class FilledView:
         model.at += 1
         return deleting_change(model.at, gone, cut, len(model.nodes) - len(gone), len(model.edges) - len(cut))
 
-    def show(self, staged_base: StagedBaseSegment, change: ChangeSet) -> None:
+    def show(self, staged_base: BaseSegmentStagedBeforeDelete, change: ChangeSet) -> None:
         self.journal.append(change)
         staged_base.catch_up()
         staged_base.show(change)

@@ -11,9 +11,9 @@ import pytest
 from kgserve.storage.model.change_set import ChangeSet, StoreState
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes
 from kgserve.storage.rows.base_segment_file_format import ROWS_BLOCK_BYTES
-from kgserve.storage.rows.base_segment_merge import build_base_segment_from_rows, merge_into_base_segment
+from kgserve.storage.rows.base_segment_merge import build_base_segment_from_rows, write_merged_row_base_segment
 from kgserve.storage.rows.current_rows import CurrentRowsProjection, collect_row_changes_since_base
-from kgserve.storage.rows.row_json_encoder import encode_edge_as_json, encode_node_as_open_json
+from kgserve.storage.rows.row_json_encoder import encode_edge_as_json, encode_node_as_unclosed_json
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.rows.suffix_dictionary import (
     MAX_SUFFIX_BYTES,
@@ -48,7 +48,7 @@ def written(
 def check(rows: RowsSnapshot, nodes: list[NodeRow], edges: list[EdgeRow]) -> None:
     """Check that texts are complete when read singly, in batches and all at once."""
     base = rows.base
-    wanted = [[encode_node_as_open_json(row) for row in nodes], [encode_edge_as_json(row) for row in edges]]
+    wanted = [[encode_node_as_unclosed_json(row) for row in nodes], [encode_edge_as_json(row) for row in edges]]
     assert [base.node(at) for at in range(base.nodes)] == wanted[0]
     assert [base.edge(at) for at in range(base.edges)] == wanted[1]
     assert base.some_node_texts(range(base.nodes)) == base.node_texts(np.arange(base.nodes)) == wanted[0]
@@ -70,7 +70,7 @@ def test_common_suffixes_are_stored_once_across_merges(tmp_path: Path) -> None:
     with view.reading() as rows:
         check(rows, nodes, edges)
         assert len(rows.base.endings) == 3
-        whole = sum(map(len, [*map(encode_node_as_open_json, nodes), *map(encode_edge_as_json, edges)]))
+        whole = sum(map(len, [*map(encode_node_as_unclosed_json, nodes), *map(encode_edge_as_json, edges)]))
         assert stored(rows) < whole / 2
     # Rare suffixes are not added, suffixes of the base are reused, and unused ones are removed.
     for number in range(MIN_SUFFIX_ROWS - 1):
@@ -100,7 +100,7 @@ def test_copying_keeps_suffixes(tmp_path: Path) -> None:
     view.fold(copying=True)
     with view.reading() as rows:
         check(rows, [node(0, 2), *nodes[1:]], edges)
-        merge_into_base_segment(
+        write_merged_row_base_segment(
             rows.base, collect_row_changes_since_base(rows), rows.state, tmp_path / "again.rows", copying=True
         )
 

@@ -17,9 +17,9 @@ from kgserve.storage.model.change_set import ChangeSet, StoreState
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
-from kgserve.storage.rows.base_segment import MappedBaseSegment, concatenate_ranges
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment, concatenate_ranges
 from kgserve.storage.rows.base_segment_file_format import ROWS_MAGIC
-from kgserve.storage.rows.base_segment_merge import build_base_segment_from_rows, merge_into_base_segment
+from kgserve.storage.rows.base_segment_merge import build_base_segment_from_rows, write_merged_row_base_segment
 from kgserve.storage.rows.current_rows import (
     UNSYNCED_MARK,
     CurrentRowsProjection,
@@ -27,10 +27,10 @@ from kgserve.storage.rows.current_rows import (
     collect_row_changes_since_base,
 )
 from kgserve.storage.rows.graph_drawing_samples import count_degrees
-from kgserve.storage.rows.row_delta import RowDelta
+from kgserve.storage.rows.row_delta import InMemoryRowsDelta
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
-from kgserve.storage.rows.row_tuples import iterate_edge_tuples, iterate_node_tuples
 from kgserve.storage.rows.rows_snapshot import MAX_SINGLE_READS, RowsSnapshot
+from kgserve.storage.rows.snapshot_row_tuples import iterate_edge_tuples, iterate_node_tuples
 from tests.captured_log import capture_log
 
 IDS = ["", "é", "a\0b", "\U0010ffff", *(f"n{number}" for number in range(40))]
@@ -201,15 +201,15 @@ def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
         for offset in range(0, len(whole), max(len(whole) // 150, 1)):
             path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x20]) + whole[offset + 1 :])
             with pytest.raises(RowsDamaged):
-                MappedBaseSegment(rows).check()
+                MappedRowBaseSegment(rows).check()
         for size in (0, 7, 40, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:size])
             with pytest.raises(RowsDamaged):
-                MappedBaseSegment(rows).check()
+                MappedRowBaseSegment(rows).check()
         path.write_bytes(whole)
     texts.unlink()
     with pytest.raises(RowsDamaged):
-        MappedBaseSegment(rows)
+        MappedRowBaseSegment(rows)
 
 
 def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_reading_a_changed_text_raises(tmp_path: Path) -> None:
     for place in (first, first + len(content) // 2, first + len(content) - 1):
         texts.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
         with pytest.raises(RowsDamaged):
-            MappedBaseSegment(rows).node(0)
+            MappedRowBaseSegment(rows).node(0)
 
 
 @pytest.mark.parametrize("others", ["", "a", "z", "az"])
@@ -307,7 +307,7 @@ def test_failed_merge_restores_text_file(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
     with view.reading() as rows, pytest.raises(OSError, match="taken"):
-        merge_into_base_segment(rows.base, collect_row_changes_since_base(rows), view.state, taken)
+        write_merged_row_base_segment(rows.base, collect_row_changes_since_base(rows), view.state, taken)
     taken.rmdir()
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
@@ -320,7 +320,7 @@ def test_base_of_all_rows_is_built_in_batches(tmp_path: Path, monkeypatch: pytes
     state = StoreState(model.at, model.at, 1, len(model.nodes), len(model.edges))
     base = build_base_segment_from_rows(tmp_path, reversed(model.nodes.values()), reversed(model.edges.values()), state)
     assert base.state == state
-    check(RowsSnapshot(base, RowDelta(base), state), model.nodes, model.edges)
+    check(RowsSnapshot(base, InMemoryRowsDelta(base), state), model.nodes, model.edges)
 
 
 HARM: dict[str, Callable[[bytes], bytes]] = {

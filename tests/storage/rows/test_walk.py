@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest, clamp_depth
+from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest, clamp_traversal_depth
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
-from kgserve.storage.rows.breadth_first_row_traversal import load_traversal_result, traverse_rows
+from kgserve.storage.rows.breadth_first_row_traversal import load_traversal_result, traverse_rows_breadth_first
 from kgserve.stores.open_store import OpenStore
 from tests.property.graph import Graph
 from tests.stores.writing import opened, write
@@ -40,7 +40,7 @@ def test_traversal_matches_breadth_first_search(
         for depth in (0, 1, 2, 4, 10):
             request = TraversalRequest(f"n{source.randrange(120)}", depth, direction, types, weight, most)
             with store.reading() as rows:
-                found = load_traversal_result(rows, traverse_rows(rows, request))
+                found = load_traversal_result(rows, traverse_rows_breadth_first(rows, request))
             depths, edges, more = graph.walk(request)
             assert [(row.id, at) for row, at in found.nodes] == list(depths.items())
             assert (sorted(row.key for row in found.edges), found.truncated) == (sorted(edges), more)
@@ -49,9 +49,11 @@ def test_traversal_matches_breadth_first_search(
 
 def test_unknown_start_reaches_nothing(stored: tuple[OpenStore, Graph]) -> None:
     with stored[0].reading() as rows:
-        found = load_traversal_result(rows, traverse_rows(rows, TraversalRequest("nobody", 3, "both", None, None, 10)))
+        found = load_traversal_result(
+            rows, traverse_rows_breadth_first(rows, TraversalRequest("nobody", 3, "both", None, None, 10))
+        )
     assert (found.nodes, found.edges, found.truncated) == ([], [], False)
 
 
 def test_depth_is_clamped() -> None:
-    assert [clamp_depth(depth) for depth in (-5, 0, 1, 10, 11, 1 << 40)] == [0, 0, 1, 10, 10, 10]
+    assert [clamp_traversal_depth(depth) for depth in (-5, 0, 1, 10, 11, 1 << 40)] == [0, 0, 1, 10, 10, 10]

@@ -9,7 +9,7 @@ from kgserve.errors import KgserveError
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
-from kgserve.stores.backup.folder import BackupFolder, BackupManifest
+from kgserve.stores.backup.folder_layout import BackupFolder, BackupManifest
 from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool

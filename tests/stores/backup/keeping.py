@@ -16,7 +16,7 @@ from kgserve.storage.model.store_rows_digest import format_digest
 from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
-from kgserve.stores.backup.folder import BackupFolder
+from kgserve.stores.backup.folder_layout import BackupFolder
 from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool

@@ -17,9 +17,9 @@ from kgserve.storage.journal.journal import journal_segment_path, list_journal_s
 from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import StoreBackupAnswer
-from kgserve.stores.backup.create import BackupOptions, BackupSource
+from kgserve.stores.backup.create import BackupOptions, StoreToBackUp
 from kgserve.stores.backup.create import back_up_all as stores_back_up
-from kgserve.stores.backup.folder import BACKUP_UNCHANGED_FILE, BackupFolder
+from kgserve.stores.backup.folder_layout import BACKUP_UNCHANGED_FILE, BackupFolder
 from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import LONG, back_up, faults, manifest, restored
@@ -235,7 +235,7 @@ def test_a_commit_made_while_files_are_copied_is_not_covered(pool: StorePool, fo
 
     with pool.lease(NAME) as store:
         done = stores_back_up(
-            BackupFolder(folder), [BackupSource(store.layout, mark_then_write)], BackupOptions(live=True)
+            BackupFolder(folder), [StoreToBackUp(store.layout, mark_then_write)], BackupOptions(live=True)
         ).stores[0]
         assert done.sequence == 1
         assert done.taken_at < format_time(store.state.time)

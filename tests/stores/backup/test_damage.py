@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, KgserveError
-from kgserve.stores.backup.folder import BackupFolder
+from kgserve.stores.backup.folder_layout import BackupFolder
 from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import faults, files, make, manifest

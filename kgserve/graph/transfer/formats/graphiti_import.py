@@ -102,7 +102,7 @@ def _episode(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **_node(row, "Episode"),
         "content": row.get("content") or row.get("name") or "",
-        "valid_from": to_rfc3339(row.get("valid_at")),
+        "valid_from": convert_kuzu_time_to_rfc3339(row.get("valid_at")),
         "attributes": _present_values(row, "name", "group_id", "source", "source_description", "entity_edges"),
     }
 
@@ -116,7 +116,7 @@ def _saga(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node(row: dict[str, Any], kind: str) -> dict[str, Any]:
-    return {"id": row["uuid"], "type": kind, "created_at": to_rfc3339(row.get("created_at"))}
+    return {"id": row["uuid"], "type": kind, "created_at": convert_kuzu_time_to_rfc3339(row.get("created_at"))}
 
 
 def _content_and_summary(row: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +150,9 @@ def _fact(row: dict[str, Any], count: int) -> dict[str, Any]:
     name = row.get("name") or "RELATES_TO"
     attributes = _present_values(row, "uuid", "fact", "group_id", "episodes") | _stored_attributes(row)
     attributes |= {
-        field: to_rfc3339(row[field]) for field in ("created_at", "expired_at", "reference_time") if row.get(field)
+        field: convert_kuzu_time_to_rfc3339(row[field])
+        for field in ("created_at", "expired_at", "reference_time")
+        if row.get(field)
     }
     if count > 1:
         attributes["name"] = name
@@ -158,8 +160,8 @@ def _fact(row: dict[str, Any], count: int) -> dict[str, Any]:
         "from": row["source"],
         "to": row["target"],
         "relation_type": name if count == 1 else f"{name} ({count})",
-        "valid_from": to_rfc3339(row.get("valid_at")),
-        "valid_to": to_rfc3339(row.get("invalid_at") or row.get("expired_at")),
+        "valid_from": convert_kuzu_time_to_rfc3339(row.get("valid_at")),
+        "valid_to": convert_kuzu_time_to_rfc3339(row.get("invalid_at") or row.get("expired_at")),
         "attributes": attributes,
     }
 
@@ -169,7 +171,7 @@ def _links(table: str, pattern: LiteralString, rows: RowQuery, there: frozenset[
     query += ", a.uuid AS source, b.uuid AS target"
     for number, row in enumerate(rows(query), 1):
         attributes = _present_values(row, "uuid", "group_id")
-        if created := to_rfc3339(row.get("created_at")):
+        if created := convert_kuzu_time_to_rfc3339(row.get("created_at")):
             attributes["created_at"] = created
         values = {"from": row["source"], "to": row["target"], "relation_type": table, "attributes": attributes}
         yield encode_edge_ndjson_line(number, values)
@@ -185,6 +187,6 @@ def _stored_attributes(row: dict[str, Any]) -> dict[str, Any]:
     return parse_json_cell("attributes", text, dict) if text else {}
 
 
-def to_rfc3339(text: str | None) -> str | None:
+def convert_kuzu_time_to_rfc3339(text: str | None) -> str | None:
     """Convert the engine's ``2025-07-15 12:00:00[.000000]``, which is in UTC, to RFC 3339."""
     return text.replace(" ", "T", 1) + "Z" if text else None

@@ -11,7 +11,11 @@ from typing import BinaryIO, Literal
 
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.transfer.formats.graphml import read_graphml, write_graphml
-from kgserve.graph.transfer.formats.kb_notes_sqlite_import import is_kb_notes_folder, is_sqlite, open_kb_notes_and_links
+from kgserve.graph.transfer.formats.kb_notes_sqlite_import import (
+    is_kb_notes_folder,
+    is_sqlite_file,
+    open_kb_notes_and_links,
+)
 from kgserve.graph.transfer.formats.mcp_memory_server_file import (
     read_mcp_observations_as_memories,
     write_mcp_memory_server_file,
@@ -28,9 +32,9 @@ from kgserve.graph.transfer.formats.nodes_and_edges_csv import (
     TableFileOpener,
     open_mapped_csv_tables,
     read_csv_import_mapping,
-    write_csv,
+    write_nodes_and_edges_csv,
 )
-from kgserve.graph.transfer.formats.nodes_and_edges_parquet import ParquetTable, write_parquet
+from kgserve.graph.transfer.formats.nodes_and_edges_parquet import ParquetTable, write_nodes_and_edges_parquet
 
 ExportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server"]
 ImportFormat = Literal["ndjson", "parquet", "csv", "graphml", "memory-server", "graphiti", "kb"]
@@ -58,7 +62,7 @@ def detect_export_format(path: Path | None) -> ExportFormat:
 def detect_import_format(paths: Sequence[Path]) -> ImportFormat:
     """Return the format of files to read, by their suffix; for a folder, by its contents."""
     first = paths[0]
-    if is_kb_notes_folder(first) or (first.suffix.lower() not in _FORMATS_BY_SUFFIX and is_sqlite(first)):
+    if is_kb_notes_folder(first) or (first.suffix.lower() not in _FORMATS_BY_SUFFIX and is_sqlite_file(first)):
         return "kb"
     if first.is_dir():
         kinds = {
@@ -94,7 +98,7 @@ def find_node_and_edge_files(paths: Sequence[Path], kind: str) -> list[Path]:
     return files
 
 
-def open_import_tables(
+def open_import_source_tables(
     kind: str, paths: Sequence[Path], stack: ExitStack, mapping: Path | None = None
 ) -> list[ImportSourceTable]:
     """Return the parts of the files of an import, nodes first; ``stack`` closes the files.
@@ -134,7 +138,7 @@ def write_single_file_export(kind: str, blocks: Iterable[bytes], file: BinaryIO,
 
 def write_node_and_edge_files(kind: str, blocks: Iterable[bytes], sink: TableFileOpener) -> int:
     """Write an export in a format of two files, and return the number of its lines."""
-    return write_parquet(blocks, sink) if kind == "parquet" else write_csv(blocks, sink)
+    return write_nodes_and_edges_parquet(blocks, sink) if kind == "parquet" else write_nodes_and_edges_csv(blocks, sink)
 
 
 def _table(kind: str, path: Path, stack: ExitStack) -> CsvTable | ParquetTable:

@@ -42,7 +42,7 @@ _LAYERS_BY_TEXT = {str(layer): layer for layer in range(4)}
 _Row = Mapping[str, Any]
 
 
-def is_sqlite(path: Path) -> bool:
+def is_sqlite_file(path: Path) -> bool:
     """Return whether a file is a SQLite database, by its first bytes."""
     if not path.is_file():
         return False
@@ -51,7 +51,7 @@ def is_sqlite(path: Path) -> bool:
 
 
 def is_kb_notes_folder(path: Path) -> bool:
-    """Return whether a folder was created by kb."""
+    """Return whether a folder contains the index of kb's notes."""
     return (path / KB_INDEX_PATH).is_file()
 
 
@@ -62,7 +62,7 @@ def open_kb_notes_and_links(path: Path) -> Generator[list[ImportSourceTable]]:
     Raises InvalidInput for a file that is not kb's.
     """
     file = path / KB_INDEX_PATH if path.is_dir() else path
-    if not is_sqlite(file):
+    if not is_sqlite_file(file):
         raise InvalidInput(f"{path} is not a SQLite database; kb keeps one as {KB_INDEX_PATH} in its folder")
     with _database(file) as connection:
         columns = _columns(connection, path)

@@ -13,7 +13,7 @@ import msgspec
 from kgserve.graph.compat.mcp_memory_server_api import (
     DEFAULT_ENTITY_TYPE,
     EntityNameRelation,
-    ObservedEntity,
+    EntityWithObservations,
     decode_observations,
     encode_observations,
     is_placeholder_node,
@@ -34,7 +34,7 @@ from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE, IS_ABOUT_RELATION, UNKNOWN_TYPE
 
 
-class _EntityLine(ObservedEntity, tag="entity", tag_field="type", kw_only=True):
+class _EntityLine(EntityWithObservations, tag="entity", tag_field="type", kw_only=True):
     entity_type: str = msgspec.field(name="entityType", default="")
     observations: list[str] = msgspec.field(default_factory=list)
 
@@ -60,17 +60,17 @@ def is_mcp_memory_server_line(text: bytes) -> bool:
     )
 
 
-def is_mcp_memory_graph_start(text: bytes) -> bool:
+def is_mcp_read_graph_answer_start(text: bytes) -> bool:
     """Return whether a line begins an object of all entities and relations, an answer of the memory server."""
     return _GRAPH_OBJECT_START.match(text) is not None
 
 
-def decode_mcp_memory_server_line(text: bytes) -> ObservedEntity | EntityNameRelation:
+def decode_mcp_memory_server_line(text: bytes) -> EntityWithObservations | EntityNameRelation:
     """Decode a line of the memory server. Raises msgspec's DecodeError."""
     return _decode(text.removeprefix(BOM_UTF8))
 
 
-def mcp_entity_to_ndjson_line(entity: ObservedEntity) -> NodeNdjsonLine:
+def mcp_entity_to_ndjson_line(entity: EntityWithObservations) -> NodeNdjsonLine:
     """Convert an entity to a line of the exchange format."""
     content = encode_observations(entity.observations)
     return NodeNdjsonLine(id=entity.name, type=entity.entity_type or DEFAULT_ENTITY_TYPE, content=content)
@@ -138,14 +138,14 @@ def _memories_of(number: int, line: bytes) -> Iterator[ImportRecord]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         yield RejectedImportRow(number, f"is not a valid line of the memory server: {error}")
         return
-    if isinstance(found, ObservedEntity):
+    if isinstance(found, EntityWithObservations):
         yield from _entity_and_memories(number, found)
     else:
         ends: dict[str, Any] = {"from": found.source, "to": found.target}
         yield encode_edge_ndjson_line(number, ends | {"relation_type": found.relation_type})
 
 
-def _entity_and_memories(number: int, entity: ObservedEntity) -> Iterator[ImportRecord]:
+def _entity_and_memories(number: int, entity: EntityWithObservations) -> Iterator[ImportRecord]:
     yield encode_node_ndjson_line(
         number, {"id": entity.name, "type": entity.entity_type or UNKNOWN_TYPE, "name": entity.name}
     )

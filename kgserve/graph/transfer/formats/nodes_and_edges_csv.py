@@ -39,9 +39,9 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     record_values,
     table_row_to_ndjson_line,
 )
-from kgserve.platform.codecs import convert_to_type, decode_json, locate_validation_error
+from kgserve.platform.codecs import convert_plain_value_to_type, decode_json, locate_validation_error
 from kgserve.storage.model import node_edge_fields
-from kgserve.storage.model.node_edge_fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, RowField, RowFields
+from kgserve.storage.model.node_edge_fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, RowField, RowFieldGroups
 
 TableFileOpener = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens the file of nodes, or of edges; one at a time."""
@@ -52,7 +52,7 @@ _MAX_ROW_CHARS = 16 << 20
 csv.field_size_limit(MAX_LINE_BYTES)
 
 
-def write_csv(blocks: Iterable[bytes], sink: TableFileOpener) -> int:
+def write_nodes_and_edges_csv(blocks: Iterable[bytes], sink: TableFileOpener) -> int:
     """Write an export as CSV, one file of nodes and one of edges; return the number of its lines."""
     lines = ExportNodeEdgeSplitter(blocks)
     with sink(KIND_NODES) as file:
@@ -192,14 +192,14 @@ def _records(table: CsvReader, kind: str) -> Iterator[ImportRecord]:
 def _value(column: str, text: str) -> Any:
     match _COLUMN_TYPES[column]:
         case node_edge_fields.INT64_TYPE:
-            return parse_integer(column, text)
+            return parse_integer_cell(column, text)
         case node_edge_fields.DOUBLE_TYPE:
             return parse_finite_float(column, text)
         case _:
             return text
 
 
-def parse_integer(column: str, text: str) -> int:
+def parse_integer_cell(column: str, text: str) -> int:
     """Parse an integer. Raises InvalidCell."""
     try:
         return int(text)
@@ -226,37 +226,37 @@ _TRUE_WORDS = frozenset({"true", "yes", "y", "1", "t"})
 _FALSE_WORDS = frozenset({"false", "no", "n", "0", "f"})
 
 
-class AttributeColumn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A column stored as an attribute with another name."""
+class CsvAttributeColumn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Column of a CSV file that is stored as an attribute with another name, and the type of its values."""
 
     column: str
     type: AttributeValueType = "text"
 
 
-class TagsColumn(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class CsvTagsColumnMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A column of tags."""
 
     column: str
     separator: Annotated[str, msgspec.Meta(min_length=1)] = ","
 
 
-class NodeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class CsvNodeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Mapping of a CSV file's rows to nodes. Texts are templates; several ``content`` are joined by line breaks."""
 
     file: str
     id: str
     type: str
     content: str | list[str] = ""
-    attributes: dict[str, AttributeValueType | AttributeColumn] = {}
+    attributes: dict[str, AttributeValueType | CsvAttributeColumn] = {}
     summary: str = ""
-    tags: TagsColumn | None = None
+    tags: CsvTagsColumnMapping | None = None
     created_by: str = ""
     valid_from: str = ""
     valid_to: str = ""
     freshness_at: str = ""
 
 
-class EdgeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class CsvEdgeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Mapping of a CSV file's rows to edges. Texts are templates; ``to_graph`` is the store of ``to``, if another."""
 
     file: str
@@ -266,7 +266,7 @@ class EdgeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     to_graph: str = ""
     weight: str = ""
     ordinal: str = ""
-    attributes: dict[str, AttributeValueType | AttributeColumn] = {}
+    attributes: dict[str, AttributeValueType | CsvAttributeColumn] = {}
     created_by: str = ""
     valid_from: str = ""
     valid_to: str = ""
@@ -275,8 +275,8 @@ class EdgeTableMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class CsvImportMapping(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A mapping file: the CSV dialect, and the contents of the files. Paths are relative to it."""
 
-    nodes: list[NodeTableMapping] = []
-    edges: list[EdgeTableMapping] = []
+    nodes: list[CsvNodeTableMapping] = []
+    edges: list[CsvEdgeTableMapping] = []
     delimiter: _Character = ","
     quote: _Character = '"'
     encoding: str = "utf-8"
@@ -287,7 +287,7 @@ def read_csv_import_mapping(path: Path) -> CsvImportMapping:
     try:
         text = path.read_bytes()
         data = decode_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
-        mapping = convert_to_type(data, CsvImportMapping)
+        mapping = convert_plain_value_to_type(data, CsvImportMapping)
         # Also refuses Python codecs that are not text encodings, such as base64.
         TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
     except msgspec.ValidationError as error:
@@ -333,7 +333,7 @@ class _MappedFile:
     def __init__(
         self,
         mapping: CsvImportMapping,
-        table: NodeTableMapping | EdgeTableMapping,
+        table: CsvNodeTableMapping | CsvEdgeTableMapping,
         path: Path,
         stack: ExitStack,
         place: str,
@@ -348,7 +348,7 @@ class _MappedFile:
         )
         self._check(table, place)
 
-    def records(self, table: NodeTableMapping | EdgeTableMapping) -> Iterator[ImportRecord]:
+    def records(self, table: CsvNodeTableMapping | CsvEdgeTableMapping) -> Iterator[ImportRecord]:
         """Yield a record for each row."""
         for number, cells in self._table.rows():
             if isinstance(cells, str):
@@ -356,12 +356,14 @@ class _MappedFile:
                 continue
             try:
                 yield (
-                    _node(number, table, cells) if isinstance(table, NodeTableMapping) else _edge(number, table, cells)
+                    _node(number, table, cells)
+                    if isinstance(table, CsvNodeTableMapping)
+                    else _edge(number, table, cells)
                 )
             except InvalidCell as error:
                 yield RejectedImportRow(number, str(error))
 
-    def _check(self, table: NodeTableMapping | EdgeTableMapping, place: str) -> None:
+    def _check(self, table: CsvNodeTableMapping | CsvEdgeTableMapping, place: str) -> None:
         for field, column in _columns(table):
             if column not in self._table.header:
                 header = ", ".join(self._table.header[:20])
@@ -372,13 +374,13 @@ class _MappedFile:
                 raise InvalidInput.at(f"{place}.{field}", message)
 
 
-def _columns(table: NodeTableMapping | EdgeTableMapping) -> Iterator[tuple[str, str]]:
+def _columns(table: CsvNodeTableMapping | CsvEdgeTableMapping) -> Iterator[tuple[str, str]]:
     for field in table.__struct_fields__:
         value: Any = getattr(table, field)
         if field == "attributes":
             for name, wanted in value.items():
-                yield f"attributes.{name}", wanted.column if isinstance(wanted, AttributeColumn) else name
-        elif isinstance(value, TagsColumn):
+                yield f"attributes.{name}", wanted.column if isinstance(wanted, CsvAttributeColumn) else name
+        elif isinstance(value, CsvTagsColumnMapping):
             yield "tags.column", value.column
         elif field != "file" and value:
             for text in value if isinstance(value, list) else [value]:
@@ -398,7 +400,7 @@ def _fill(template: str, cells: dict[str, str]) -> str:
     return _TEMPLATE_PLACEHOLDER.sub(lambda found: found[0][0] if found[1] is None else cells[found[1]], template)
 
 
-def _node(number: int, table: NodeTableMapping, cells: dict[str, str]) -> ImportRecord:
+def _node(number: int, table: CsvNodeTableMapping, cells: dict[str, str]) -> ImportRecord:
     contents = [table.content] if isinstance(table.content, str) else table.content
     texts = (_fill(content, cells) for content in contents)
     values: dict[str, Any] = {
@@ -414,7 +416,7 @@ def _node(number: int, table: NodeTableMapping, cells: dict[str, str]) -> Import
     return encode_node_ndjson_line(number, values)
 
 
-def _edge(number: int, table: EdgeTableMapping, cells: dict[str, str]) -> ImportRecord:
+def _edge(number: int, table: CsvEdgeTableMapping, cells: dict[str, str]) -> ImportRecord:
     weight, ordinal = _fill(table.weight, cells), _fill(table.ordinal, cells)
     values: dict[str, Any] = {
         "from": _fill_required("from", table.source, cells),
@@ -422,7 +424,7 @@ def _edge(number: int, table: EdgeTableMapping, cells: dict[str, str]) -> Import
         "relation_type": _fill_required("relation_type", table.relation_type, cells),
         "to_graph": _fill(table.to_graph, cells) or None,
         "weight": parse_finite_float("weight", weight) if weight else None,
-        "ordinal": parse_integer("ordinal", ordinal) if ordinal else None,
+        "ordinal": parse_integer_cell("ordinal", ordinal) if ordinal else None,
         "attributes": _attributes(table.attributes, cells),
         **_extras(table, EDGE, cells),
     }
@@ -430,7 +432,7 @@ def _edge(number: int, table: EdgeTableMapping, cells: dict[str, str]) -> Import
 
 
 def _extras(
-    table: NodeTableMapping | EdgeTableMapping, fields: RowFields, cells: dict[str, str]
+    table: CsvNodeTableMapping | CsvEdgeTableMapping, fields: RowFieldGroups, cells: dict[str, str]
 ) -> dict[str, str | None]:
     """Return the optional texts and times."""
     filled = (
@@ -450,10 +452,10 @@ def _fill_required(field: str, template: str, cells: dict[str, str]) -> str:
     return _fill(template, cells)
 
 
-def _attributes(wanted: dict[str, AttributeValueType | AttributeColumn], cells: dict[str, str]) -> dict[str, Any]:
+def _attributes(wanted: dict[str, AttributeValueType | CsvAttributeColumn], cells: dict[str, str]) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name, found in wanted.items():
-        column, kind = (found.column, found.type) if isinstance(found, AttributeColumn) else (name, found)
+        column, kind = (found.column, found.type) if isinstance(found, CsvAttributeColumn) else (name, found)
         if cells[column]:
             attributes[name] = _mapped_value(column, kind, cells[column])
     return attributes
@@ -462,7 +464,7 @@ def _attributes(wanted: dict[str, AttributeValueType | AttributeColumn], cells: 
 def _mapped_value(column: str, kind: AttributeValueType, text: str) -> Any:
     match kind:
         case "int":
-            return parse_integer(column, text)
+            return parse_integer_cell(column, text)
         case "float":
             return parse_finite_float(column, text)
         case "bool":

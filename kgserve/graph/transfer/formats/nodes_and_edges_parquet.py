@@ -23,7 +23,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     table_row_to_ndjson_line,
 )
 from kgserve.graph.transfer.formats.nodes_and_edges_csv import TableFileOpener
-from kgserve.platform.lazy_pyarrow import arrow_type, pa, pc, pq
+from kgserve.platform.lazy_pyarrow import pa, parse_arrow_type, pc, pq
 from kgserve.platform.timestamps import format_time, is_representable_time, parse_time
 from kgserve.storage.model.node_edge_fields import NODE, TIMESTAMP_TYPE, RowField
 
@@ -43,7 +43,7 @@ def _schema(fields: tuple[RowField, ...]) -> pa.Schema:
 
 
 def _type(field: RowField) -> pa.DataType:
-    return pa.timestamp("us", tz="UTC") if field.type is TIMESTAMP_TYPE else arrow_type(field.type.arrow)
+    return pa.timestamp("us", tz="UTC") if field.type is TIMESTAMP_TYPE else parse_arrow_type(field.type.arrow)
 
 
 def _read_errors() -> tuple[type[Exception], ...]:
@@ -51,7 +51,7 @@ def _read_errors() -> tuple[type[Exception], ...]:
     return (pa.ArrowException, OSError, ValueError)
 
 
-def write_parquet(blocks: Iterable[bytes], sink: TableFileOpener) -> int:
+def write_nodes_and_edges_parquet(blocks: Iterable[bytes], sink: TableFileOpener) -> int:
     """Write an export as Parquet, one file of nodes and one of edges; return the number of its lines."""
     lines = ExportNodeEdgeSplitter(blocks)
     with sink(KIND_NODES) as file:

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.service_url import build_json_request_headers, parse_service_url
+from kgserve.platform.external_service_url import build_json_request_headers, parse_external_service_url
 
 MAX_LLM_ANSWER_BYTES = 256 << 10
 """Maximum length of an answer that is read."""
@@ -36,7 +36,7 @@ _MAX_QUOTED_CHARS = 200
 _encode = msgspec.json.encode
 
 
-class NoUsableAnswer(Exception):
+class NoUsableLlmAnswer(Exception):
     """Error: no usable answer of a language model; `of_service` tells if the service or the question is at fault.
 
     `pause` is the number of seconds that the service asked to wait. `reason` is the message without the service's own
@@ -51,11 +51,11 @@ class NoUsableAnswer(Exception):
         self.pause = pause
 
 
-class ChatInterrupted(Exception):
+class LlmChatCancelled(Exception):
     """Error: the question to the language model was cancelled."""
 
 
-class ChatQuestion(NamedTuple):
+class LlmJsonPrompt(NamedTuple):
     """A question: task, material, and the JSON Schema of the answer with its name."""
 
     task: str
@@ -99,7 +99,7 @@ class ChatClient:
 
     def __init__(self, url: str, model: str, key: str = "", seconds: float = 60.0) -> None:
         """Create a client for a base URL, such as https://host/v1. Raises InvalidInput for an invalid URL or key."""
-        self._base, self._key, self._seconds = parse_service_url(url, "llm_url"), key, seconds
+        self._base, self._key, self._seconds = parse_external_service_url(url, "llm_url"), key, seconds
         # Compressed answers could expand a thousandfold.
         self._headers = build_json_request_headers(key, "llm_key") | {"Accept-Encoding": "identity"}
         self.model = model
@@ -110,24 +110,24 @@ class ChatClient:
         self._client: httpx.AsyncClient | None = None
         self._closed = False
 
-    def ask(self, question: ChatQuestion, unwanted: Callable[[], bool]) -> ChatReply:
+    def ask(self, question: LlmJsonPrompt, unwanted: Callable[[], bool]) -> ChatReply:
         """Ask and wait for the answer, until `unwanted` returns true.
 
-        Raises NoUsableAnswer, and ChatInterrupted once it is unwanted or the client is closed.
+        Raises NoUsableLlmAnswer, and LlmChatCancelled once it is unwanted or the client is closed.
         """
         call = asyncio.run_coroutine_threadsafe(self._ask_with_timeout(question), self._get_loop())
         while True:
             try:
                 return call.result(_LLM_CALL_POLL_SECONDS)
             except concurrent.futures.CancelledError:
-                raise ChatInterrupted from None
+                raise LlmChatCancelled from None
             except TimeoutError:
                 if unwanted() or self._closed:
                     call.cancel()
-                    raise ChatInterrupted from None
+                    raise LlmChatCancelled from None
 
     def close(self) -> None:
-        """Accept no more questions; waiting callers receive ChatInterrupted."""
+        """Accept no more questions; waiting callers receive LlmChatCancelled."""
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
@@ -140,7 +140,7 @@ class ChatClient:
         """Return the event loop; start it with the first question."""
         with self._lock:
             if self._closed:
-                raise ChatInterrupted
+                raise LlmChatCancelled
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name="llm", daemon=True)
@@ -162,16 +162,16 @@ class ChatClient:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _ask_with_timeout(self, question: ChatQuestion) -> ChatReply:
+    async def _ask_with_timeout(self, question: LlmJsonPrompt) -> ChatReply:
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._send_question(question)
         except TimeoutError:
-            raise NoUsableAnswer(f"no answer within {self._seconds:g} s", of_service=True) from None
+            raise NoUsableLlmAnswer(f"no answer within {self._seconds:g} s", of_service=True) from None
         except httpx.HTTPError as error:
-            raise NoUsableAnswer(self._quote(str(error) or type(error).__name__), of_service=True) from None
+            raise NoUsableLlmAnswer(self._quote(str(error) or type(error).__name__), of_service=True) from None
 
-    async def _send_question(self, question: ChatQuestion) -> ChatReply:
+    async def _send_question(self, question: LlmJsonPrompt) -> ChatReply:
         """Send the question in the form accepted last time, then in simpler ones while it is rejected."""
         first, refusal = self._variant, ""
         for variant in range(first, _REQUEST_VARIANTS):
@@ -181,11 +181,11 @@ class ChatClient:
                 return _reply(content, question)
             refusal = self._quote(f"status {status}: {content.decode(errors='replace')}")
             if status not in _REFUSAL_STATUSES:
-                raise NoUsableAnswer(refusal, of_service=True, pause=pause, reason=f"status {status}")
+                raise NoUsableLlmAnswer(refusal, of_service=True, pause=pause, reason=f"status {status}")
         self._variant = 0
-        raise NoUsableAnswer(refusal, of_service=False, reason="rejected in every form")
+        raise NoUsableLlmAnswer(refusal, of_service=False, reason="rejected in every form")
 
-    def _body(self, question: ChatQuestion, variant: int) -> dict[str, Any]:
+    def _body(self, question: LlmJsonPrompt, variant: int) -> dict[str, Any]:
         task = question.task if variant < 2 else f"{question.task}\n{_schema_instruction(question)}"  # noqa: PLR2004
         body: dict[str, Any] = {
             "model": self.model,
@@ -202,7 +202,7 @@ class ChatClient:
                 return body
 
     async def _post(self, body: bytes) -> tuple[int, float, bytes]:
-        """Return status, requested pause, and body; long error bodies are truncated. Raises NoUsableAnswer."""
+        """Return status, requested pause, and body; long error bodies are truncated. Raises NoUsableLlmAnswer."""
         if self._client is None:
             self._client = httpx.AsyncClient(
                 base_url=self._base,
@@ -216,7 +216,7 @@ class ChatClient:
                 content += piece
                 if len(content) > MAX_LLM_ANSWER_BYTES:
                     if response.is_success:
-                        raise NoUsableAnswer(
+                        raise NoUsableLlmAnswer(
                             f"the answer is longer than {MAX_LLM_ANSWER_BYTES} bytes", of_service=False
                         )
                     break
@@ -227,11 +227,11 @@ class ChatClient:
         return (text.replace(self._key, "…") if self._key else text)[:_MAX_QUOTED_CHARS]
 
 
-def _json_schema_format(question: ChatQuestion) -> dict[str, Any]:
+def _json_schema_format(question: LlmJsonPrompt) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": question.name, "strict": True, "schema": question.schema}}
 
 
-def _schema_instruction(question: ChatQuestion) -> str:
+def _schema_instruction(question: LlmJsonPrompt) -> str:
     return f"Answer with one JSON object of this JSON Schema, and nothing else: {_encode(question.schema).decode()}"
 
 
@@ -243,15 +243,15 @@ def _retry_after(response: httpx.Response) -> float:
         return 0.0
 
 
-def _reply(content: bytes, question: ChatQuestion) -> ChatReply:
+def _reply(content: bytes, question: LlmJsonPrompt) -> ChatReply:
     estimate = question.tokens + len(content) // BYTES_PER_TOKEN
     try:
         answer = decode_json(content, _ChatAnswer)
         text = answer.choices[0].message.content
     except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
-        raise NoUsableAnswer("the answer is not in OpenAI's format", of_service=False) from None
+        raise NoUsableLlmAnswer("the answer is not in OpenAI's format", of_service=False) from None
     if not text:
-        raise NoUsableAnswer("the answer is empty", of_service=False)
+        raise NoUsableLlmAnswer("the answer is empty", of_service=False)
     return ChatReply(text, max(estimate, _reported_tokens(answer.usage)))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from kgserve.memory.extraction.llm.chat_completions_client import ChatQuestion, NoUsableAnswer
+from kgserve.memory.extraction.llm.chat_completions_client import LlmJsonPrompt, NoUsableLlmAnswer
 from kgserve.platform.codecs import decode_json
 
 Item = TypeVar("Item")
@@ -29,20 +29,20 @@ def object_schema(**properties: Any) -> dict[str, Any]:
     }
 
 
-def list_schema(kind: dict[str, Any]) -> dict[str, Any]:
+def build_list_json_schema(kind: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a list."""
     return {"type": "array", "items": kind}
 
 
 def extract_llm_answer_lists(text: str, known: Sequence[str]) -> tuple[dict[str, list[msgspec.Raw]], int]:
-    """Return the known lists of an answer, undecoded, and the number of other keys. Raises NoUsableAnswer."""
+    """Return the known lists of an answer, undecoded, and the number of other keys. Raises NoUsableLlmAnswer."""
     try:
         found = decode_json(extract_json_object(text), dict[str, msgspec.Raw])
         lists = {name: decode_json(bytes(found[name]), list[msgspec.Raw] | None) for name in known if name in found}
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise NoUsableAnswer("the answer is not the requested JSON", of_service=False) from None
+        raise NoUsableLlmAnswer("the answer is not the requested JSON", of_service=False) from None
     if not lists:
-        raise NoUsableAnswer(f"the answer has none of {', '.join(known)}", of_service=False)
+        raise NoUsableLlmAnswer(f"the answer has none of {', '.join(known)}", of_service=False)
     return {name: lists.get(name) or [] for name in known}, len(found.keys() - set(known))
 
 
@@ -77,7 +77,7 @@ _DATA_PROMPT = (
 )
 
 
-class ProposalAdvice(msgspec.Struct, frozen=True):
+class LlmProposalAdvice(msgspec.Struct, frozen=True):
     """Advice on a proposal: a name, or a verdict on two memories; and the reason."""
 
     number: int
@@ -108,7 +108,7 @@ Answer with a JSON object: answer, and used, the marks of the memories that it i
 
 _STRING_SCHEMA = {"type": "string"}
 _ADVICE_SCHEMA = object_schema(
-    advice=list_schema(
+    advice=build_list_json_schema(
         object_schema(
             number={"type": "integer"},
             name=NULLABLE_STRING_SCHEMA,
@@ -117,35 +117,37 @@ _ADVICE_SCHEMA = object_schema(
         )
     )
 )
-_ANSWER_SCHEMA = object_schema(answer=_STRING_SCHEMA, used=list_schema(_STRING_SCHEMA))
+_ANSWER_SCHEMA = object_schema(answer=_STRING_SCHEMA, used=build_list_json_schema(_STRING_SCHEMA))
 
 
-def build_advice_question(concepts: dict[str, list[str]], contradictions: dict[str, list[str]]) -> ChatQuestion:
-    """Return the question about proposals, given by number with the texts of their memories."""
+def build_proposal_advice_question(
+    concepts: dict[str, list[str]], contradictions: dict[str, list[str]]
+) -> LlmJsonPrompt:
+    """Return the question that asks a model for advice on numbered proposals, with the texts of their memories."""
     material = msgspec.json.encode({"concepts": concepts, "contradictions": contradictions})
-    return ChatQuestion(_ADVICE_PROMPT, material, "advice", _ADVICE_SCHEMA)
+    return LlmJsonPrompt(_ADVICE_PROMPT, material, "advice", _ADVICE_SCHEMA)
 
 
-def parse_advice(text: str) -> list[ProposalAdvice]:
-    """Return the advice in an answer. Raises NoUsableAnswer if it is malformed."""
+def parse_advice(text: str) -> list[LlmProposalAdvice]:
+    """Return the advice in an answer. Raises NoUsableLlmAnswer if it is malformed."""
     lists, _ = extract_llm_answer_lists(text, ("advice",))
-    return decode_valid_llm_items(lists["advice"], ProposalAdvice, MAX_ADVICE_PROPOSALS)[0]
+    return decode_valid_llm_items(lists["advice"], LlmProposalAdvice, MAX_ADVICE_PROPOSALS)[0]
 
 
-def build_question_over_memories(asked: str, memories: dict[str, dict[str, str]]) -> ChatQuestion:
+def build_question_over_memories(asked: str, memories: dict[str, dict[str, str]]) -> LlmJsonPrompt:
     """Return the question that a model answers from the given memories, by label."""
     material = msgspec.json.encode({"question": asked, "memories": memories})
-    return ChatQuestion(_ANSWER_PROMPT, material, "answer", _ANSWER_SCHEMA)
+    return LlmJsonPrompt(_ANSWER_PROMPT, material, "answer", _ANSWER_SCHEMA)
 
 
 def parse_llm_answer_with_citations(text: str) -> LlmAnswerWithCitations:
-    """Return the answer and its citations. Raises NoUsableAnswer if it is malformed or empty."""
+    """Return the answer and its citations. Raises NoUsableLlmAnswer if it is malformed or empty."""
     try:
         found = decode_json(extract_json_object(text), LlmAnswerWithCitations)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise NoUsableAnswer("the answer is not the requested JSON", of_service=False) from None
+        raise NoUsableLlmAnswer("the answer is not the requested JSON", of_service=False) from None
     if not found.answer.strip():
-        raise NoUsableAnswer("the answer is empty", of_service=False)
+        raise NoUsableLlmAnswer("the answer is empty", of_service=False)
     return found
 
 
@@ -179,7 +181,7 @@ class ProposedFact(msgspec.Struct, frozen=True):
 
 
 class ProposedEntity(msgspec.Struct, frozen=True):
-    """An entity named in a text."""
+    """An entity that a language model found in a text."""
 
     name: _Name
     entity_type: _Name
@@ -233,12 +235,12 @@ relations: how two entities are related, such as works_at, depends_on or located
 
 
 _EXTRACTION_SCHEMA = object_schema(
-    facts=list_schema(
+    facts=build_list_json_schema(
         object_schema(
             content=_STRING_SCHEMA,
             memory_type=NULLABLE_STRING_SCHEMA,
             layer={"type": ["integer", "null"]},
-            entities=list_schema(_STRING_SCHEMA),
+            entities=build_list_json_schema(_STRING_SCHEMA),
             parent=NULLABLE_STRING_SCHEMA,
             supersedes=NULLABLE_STRING_SCHEMA,
             valid_from=NULLABLE_STRING_SCHEMA,
@@ -246,18 +248,20 @@ _EXTRACTION_SCHEMA = object_schema(
             confidence={"type": ["number", "null"]},
         )
     ),
-    entities=list_schema(object_schema(name=_STRING_SCHEMA, entity_type=_STRING_SCHEMA)),
-    relations=list_schema(object_schema(source=_STRING_SCHEMA, target=_STRING_SCHEMA, relation_type=_STRING_SCHEMA)),
+    entities=build_list_json_schema(object_schema(name=_STRING_SCHEMA, entity_type=_STRING_SCHEMA)),
+    relations=build_list_json_schema(
+        object_schema(source=_STRING_SCHEMA, target=_STRING_SCHEMA, relation_type=_STRING_SCHEMA)
+    ),
 )
 
 
-def build_extraction_question(material: ExtractionMaterial) -> ChatQuestion:
+def build_extraction_question(material: ExtractionMaterial) -> LlmJsonPrompt:
     """Return the question that extracts facts from a text."""
-    return ChatQuestion(_EXTRACTION_PROMPT, msgspec.json.encode(material), "notes", _EXTRACTION_SCHEMA)
+    return LlmJsonPrompt(_EXTRACTION_PROMPT, msgspec.json.encode(material), "notes", _EXTRACTION_SCHEMA)
 
 
 def parse_llm_extraction_answer(text: str) -> LlmExtractionAnswer:
-    """Return the facts, entities and relations in a model's answer. Raises NoUsableAnswer if it is malformed."""
+    """Return the facts, entities and relations in a model's answer. Raises NoUsableLlmAnswer if it is malformed."""
     lists, dropped = extract_llm_answer_lists(text, ("facts", "entities", "relations"))
     facts, bad_facts = decode_valid_llm_items(lists["facts"], ProposedFact, MAX_PROPOSED_FACTS)
     entities, bad_entities = decode_valid_llm_items(lists["entities"], ProposedEntity, MAX_PROPOSED_ENTITIES)

@@ -63,7 +63,7 @@ def serve_fork_requests(engine: str, number: str, seconds: str, log_format: str,
         if child == 0:
             server.close()
             control, *channels = map(Connection, fds)
-            serving.serve_requests(control, channels)
+            serving.serve_engine_requests(control, channels)
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):  # a closed socket ends the loop at the next receive

@@ -16,8 +16,8 @@ import msgspec
 
 from kgserve.errors import EngineFailed
 from kgserve.platform.lazy_pyarrow import pa
-from kgserve.projections.cypher_engine.driver.engine_column_values import microseconds_to_naive_utc, to_arrow_column
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.row_to_engine_conversion import microseconds_to_naive_utc, to_arrow_column
 from kgserve.storage.model.change_set import NetChange, StoreState
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
@@ -27,10 +27,10 @@ from kgserve.storage.model.node_edge_fields import (
     STRING_LIST_TYPE,
     STRING_TYPE,
     TIMESTAMP_TYPE,
-    ColumnSet,
+    NodeEdgeColumnSet,
     RowField,
-    RowFields,
-    field_names_of,
+    RowFieldGroups,
+    get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkKey,
@@ -39,7 +39,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
     edge_column_values,
-    find_required_column_set,
+    get_column_set_for_extras,
     node_column_values,
 )
 from kgserve.storage.model.store_rows_digest import format_digest
@@ -129,16 +129,16 @@ def _delete_edges_change(kind: LiteralString = "RELATES_TO", far: LiteralString 
     return _RowChange(EDGE.plain[: EDGE_ENDPOINTS + 1], tuple, text("$"), f"LOAD FROM $rows {text('')}", 200)
 
 
-def _value_getter(fields: RowFields, width: ColumnSet) -> Callable[[Any], Sequence[Any]]:
+def _value_getter(fields: RowFieldGroups, width: NodeEdgeColumnSet) -> Callable[[Any], Sequence[Any]]:
     """Return a function that extracts the values of a row for the columns of ``width``."""
-    if width is ColumnSet.PLAIN:
-        return attrgetter(*field_names_of(fields.plain))
+    if width is NodeEdgeColumnSet.PLAIN:
+        return attrgetter(*get_row_field_names(fields.plain))
     values, count = (node_column_values if fields is NODE else edge_column_values), len(fields.columns(width))
     return lambda row: values(msgspec.structs.astuple(row))[:count]
 
 
-_CREATE_NODES = [_create_nodes_change(NODE.columns(width), _value_getter(NODE, width)) for width in ColumnSet]
-_UPDATE_NODES = [_update_nodes_change(NODE.columns(width), _value_getter(NODE, width)) for width in ColumnSet]
+_CREATE_NODES = [_create_nodes_change(NODE.columns(width), _value_getter(NODE, width)) for width in NodeEdgeColumnSet]
+_UPDATE_NODES = [_update_nodes_change(NODE.columns(width), _value_getter(NODE, width)) for width in NodeEdgeColumnSet]
 _DELETE_NODES = _RowChange(
     NODE.plain[:1],
     lambda node_id: (node_id,),
@@ -146,12 +146,12 @@ _DELETE_NODES = _RowChange(
     "LOAD FROM $rows MATCH (e:Entity {id: id_}) DELETE e RETURN count(*)",
     20,
 )
-_CREATE_EDGES = [_create_edges_change(EDGE.columns(width), _value_getter(EDGE, width)) for width in ColumnSet]
+_CREATE_EDGES = [_create_edges_change(EDGE.columns(width), _value_getter(EDGE, width)) for width in NodeEdgeColumnSet]
 _DELETE_EDGES = _delete_edges_change()
 # A link is an edge whose target is the key of an `Elsewhere` node.
 _LINK_PATTERN: tuple[LiteralString, LiteralString] = ("LINKS_TO", "Elsewhere {key: ")
 _CREATE_LINKS = _create_edges_change(
-    EDGE.columns(ColumnSet.LINKS), _value_getter(EDGE, ColumnSet.LINKS), *_LINK_PATTERN
+    EDGE.columns(NodeEdgeColumnSet.LINKS), _value_getter(EDGE, NodeEdgeColumnSet.LINKS), *_LINK_PATTERN
 )
 _DELETE_LINKS = _delete_edges_change(*_LINK_PATTERN)
 _LINK_TARGET_FIELDS = (
@@ -196,19 +196,19 @@ def apply_net_change_to_engine(session: PreparedStatementSession, net: NetChange
 
 
 def _create_nodes(session: PreparedStatementSession, rows: Iterable[NodeRow]) -> None:
-    _by_width(session, ((find_required_column_set(row.extras), row) for row in rows), _CREATE_NODES)
+    _by_width(session, ((get_column_set_for_extras(row.extras), row) for row in rows), _CREATE_NODES)
 
 
 def _update_nodes(session: PreparedStatementSession, net: NetChange) -> None:
     # A node that lost some extras still has others, or is listed in `net.remade`.
-    def width(row: NodeRow) -> ColumnSet:
-        return ColumnSet.PLAIN if row.extras is None and row.id not in net.remade else session.width
+    def width(row: NodeRow) -> NodeEdgeColumnSet:
+        return NodeEdgeColumnSet.PLAIN if row.extras is None and row.id not in net.remade else session.width
 
     _by_width(session, ((width(row), row) for row in net.nodes_updated.values()), _UPDATE_NODES)
 
 
 def _create_edges(session: PreparedStatementSession, rows: Iterable[EdgeRow]) -> None:
-    _by_width(session, ((find_required_column_set(row.extras), row) for row in rows), _CREATE_EDGES)
+    _by_width(session, ((get_column_set_for_extras(row.extras), row) for row in rows), _CREATE_EDGES)
 
 
 def _delete_links(session: PreparedStatementSession, net: NetChange) -> None:
@@ -240,7 +240,7 @@ def _as_edge(key: CrossStoreLinkKey) -> EdgeKey:
 
 def _by_width(
     session: PreparedStatementSession,
-    rows: Iterable[tuple[ColumnSet, NodeRow | EdgeRow]],
+    rows: Iterable[tuple[NodeEdgeColumnSet, NodeRow | EdgeRow]],
     changes: Sequence[_RowChange],
 ) -> None:
     """Apply a change to rows grouped by the columns they need; most rows have no extras and writing columns is slow."""

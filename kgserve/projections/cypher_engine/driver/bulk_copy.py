@@ -18,14 +18,14 @@ from typing import LiteralString, cast
 from kgserve.errors import InvalidInput
 from kgserve.platform.lazy_pyarrow import pa, pq
 from kgserve.platform.malloc_control import release_free_memory
-from kgserve.projections.cypher_engine.driver.engine_column_values import (
-    build_edge_fields_query_variants,
-    build_node_fields_query_variants,
-)
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.row_to_engine_conversion import (
+    build_edge_queries_by_column_set,
+    build_node_queries_by_column_set,
+)
 from kgserve.storage.journal.snapshot import PARQUET_READ_BUFFER_BYTES, read_snapshot_column_set
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE, ColumnSet, field_names_of
+from kgserve.storage.model.node_edge_fields import EDGE, EDGE_ENDPOINTS, NODE, NodeEdgeColumnSet, get_row_field_names
 from kgserve.storage.model.store_rows_digest import SerializedStoreState
 
 
@@ -60,14 +60,16 @@ def load_engine_tables_from_parquet(
     width = read_snapshot_column_set(folder)
     # An empty COPY still adds 2 MB to the file.
     if state.nodes:
-        fields = f"({', '.join(field_names_of(NODE.columns(width)))})" if width < session.width else ""
+        fields = f"({', '.join(get_row_field_names(NODE.columns(width)))})" if width < session.width else ""
         _load_nodes(session, folder, f"COPY Entity{fields}", group_bytes)
     if state.edges:
-        fields = f"({', '.join(field_names_of(EDGE.columns(width)[EDGE_ENDPOINTS:]))})" if width < session.width else ""
+        fields = (
+            f"({', '.join(get_row_field_names(EDGE.columns(width)[EDGE_ENDPOINTS:]))})" if width < session.width else ""
+        )
         session.run(build_copy_statement(f"COPY RELATES_TO{fields}", folder / "edges.parquet", "FROM"))
 
 
-def estimate_edge_cache_bytes(folder: Path) -> int:
+def estimate_edge_load_cache_bytes(folder: Path) -> int:
     """Estimate the page cache in bytes needed to load the edges of a folder, which are all cached at once."""
     with pq.ParquetFile(folder / "edges.parquet") as parquet:
         return (
@@ -147,9 +149,9 @@ def _null_rows(schema: pa.Schema, rows: int) -> pa.RecordBatch:
 _JOINED_ROWS = 2_000
 _SORTED_ROW_OVERHEAD_BYTES = 128
 _SEQUENCE_HISTOGRAM_PARTS = 4096
-_MATCH_COPIED_NODES = build_node_fields_query_variants("MATCH (e:Entity) RETURN")
-_MATCH_COPIED_EDGES = build_edge_fields_query_variants("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
-_MATCH_COPIED_LINKS = build_edge_fields_query_variants(
+_MATCH_COPIED_NODES = build_node_queries_by_column_set("MATCH (e:Entity) RETURN")
+_MATCH_COPIED_EDGES = build_edge_queries_by_column_set("MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN x.id, y.id,")
+_MATCH_COPIED_LINKS = build_edge_queries_by_column_set(
     "MATCH (x:Entity)-[k:LINKS_TO]->(y:Elsewhere) RETURN y.store, x.id, y.id,"
 )
 _MATCH_NODE_WITHOUT_SEQUENCE = "MATCH (e:Entity) WHERE e.sequence IS NULL RETURN 1 LIMIT 1"
@@ -177,20 +179,20 @@ def dump_engine_tables_to_parquet(session: PreparedStatementSession, folder: Pat
     """
     session.run("BEGIN TRANSACTION READ ONLY")
     found = read_engine_commit_state(session)
-    export_nodes(session, folder)
-    export_edges(session, folder)
-    if session.width is ColumnSet.LINKS:
+    export_nodes_to_parquet(session, folder)
+    export_engine_edges_to_parquet(session, folder)
+    if session.width is NodeEdgeColumnSet.LINKS:
         session.run(build_copy_statement(f"COPY ({_MATCH_COPIED_LINKS.text(session)})", folder / "links.parquet"))
     session.run("COMMIT")
     return found
 
 
-def export_edges(session: PreparedStatementSession, folder: Path) -> None:
+def export_engine_edges_to_parquet(session: PreparedStatementSession, folder: Path) -> None:
     """Write all edges to edges.parquet, within the caller's transaction if one is open."""
     session.run(build_copy_statement(f"COPY ({_MATCH_COPIED_EDGES.text(session)})", folder / "edges.parquet"))
 
 
-def export_nodes(session: PreparedStatementSession, folder: Path) -> None:
+def export_nodes_to_parquet(session: PreparedStatementSession, folder: Path) -> None:
     """Write all nodes to nodes.parquet, within the caller's transaction if one is open."""
     target = folder / "nodes.parquet"
     bounds = _bounds(session)

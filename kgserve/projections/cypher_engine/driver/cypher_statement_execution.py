@@ -21,11 +21,11 @@ from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.platform.timestamps import format_time
-from kgserve.projections.cypher_engine.driver.engine_column_values import naive_utc_to_microseconds
 from kgserve.projections.cypher_engine.driver.error_translation import STATEMENT_ERRORS, translate_statement_error
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.row_to_engine_conversion import naive_utc_to_microseconds
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import INTERNAL, QueryResult
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import NodeRow
 
 _INTERNAL: dict[str, str] = dict(zip(("_ID", "_LABEL", "_SRC", "_DST", "_NODES", "_RELS"), INTERNAL, strict=True))
@@ -133,7 +133,7 @@ _TIME_TYPES = ("DATE", "TIMESTAMP", "INTERVAL")
 _RELATION_TYPE = "REL"
 
 
-class StatementResult:
+class EngineStatementResult:
     """Open result of a statement; ``total`` is its number of rows."""
 
     def __init__(
@@ -189,7 +189,7 @@ class StatementResult:
             for value in row:
                 _collect(value, self._names, offsets, elsewhere)
         # A map built by the caller may look like a link in a file without link tables.
-        if (elsewhere := elsewhere - self._link_targets.keys()) and self._session.width is ColumnSet.LINKS:
+        if (elsewhere := elsewhere - self._link_targets.keys()) and self._session.width is NodeEdgeColumnSet.LINKS:
             found = self._session.rows(_MATCH_LINK_TARGETS, {"offsets": sorted(elsewhere)})
             self._link_targets.update((offset, (store, node_id)) for offset, store, node_id in found)
         unknown = sorted(offsets - self._names.keys())
@@ -282,7 +282,7 @@ def _check_assumptions(session: PreparedStatementSession, statement: GuardedCyph
 @contextmanager
 def open_read_statement_result(
     session: PreparedStatementSession, statement: GuardedCypherStatement
-) -> Generator[StatementResult]:
+) -> Generator[EngineStatementResult]:
     """Yield the result of a read statement. Raises errors from `kgserve.errors` in the caller's terms.
 
     A read-only transaction costs as much as a point query, so statements that have run in one are cached as read-only.
@@ -292,11 +292,11 @@ def open_read_statement_result(
     known = session.rerun_cached_statement(statement)
     if known is not None:
         with known:
-            yield StatementResult(session, statement, known)
+            yield EngineStatementResult(session, statement, known)
         return
     session.run("BEGIN TRANSACTION READ ONLY")
     with session.run_guarded(statement) as result:
-        cursor = StatementResult(session, statement, result)
+        cursor = EngineStatementResult(session, statement, result)
         yield cursor
     session.run("COMMIT")
     if not any(_RELATION_TYPE in kind for kind in cursor.types):
@@ -306,12 +306,12 @@ def open_read_statement_result(
 @contextmanager
 def open_write_statement_result(
     session: PreparedStatementSession, statement: GuardedCypherStatement
-) -> Generator[StatementResult]:
+) -> Generator[EngineStatementResult]:
     """Yield the result of a statement that may change the session's file, which must be a scratch copy."""
     if statement.assumptions:
         _check_assumptions(session, statement)
     with session.run_guarded(statement) as result:
-        yield StatementResult(session, statement, result, through_arrow=True)
+        yield EngineStatementResult(session, statement, result, through_arrow=True)
 
 
 def _collect(value: Any, names: dict[int, str], offsets: set[int], elsewhere: set[int]) -> None:

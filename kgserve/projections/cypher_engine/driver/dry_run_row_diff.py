@@ -18,18 +18,18 @@ import numpy as np
 from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.platform.lazy_pyarrow import pa, pc
 from kgserve.projections.cypher_engine.driver import bulk_copy
-from kgserve.projections.cypher_engine.driver.engine_column_values import (
-    QueryVariantsByColumnSet,
-    build_edge_fields_query_variants,
-    build_node_fields_query_variants,
-)
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.row_to_engine_conversion import (
+    QueryVariantsByColumnSet,
+    build_edge_queries_by_column_set,
+    build_node_queries_by_column_set,
+)
 from kgserve.projections.cypher_engine.engine.protocol import (
     ChangedRow,
     CompareDryRunRowsRequest,
     DryRunChangesReply,
-    RowChanges,
     ScratchCopyUnreliable,
+    StatementRowChanges,
 )
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_fields import (
@@ -40,13 +40,13 @@ from kgserve.storage.model.node_edge_fields import (
     STRING_LIST_TYPE,
     STRING_TYPE,
     RowField,
-    field_names_of,
+    get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import EdgeKey
 
 
 class RowDiffQueries(msgspec.Struct, frozen=True):
-    """Queries for one table: fingerprints of all rows, rows by offset, rows without a version."""
+    """Cypher queries to diff one table in a dry run: fingerprints, rows by offset, rows without a version."""
 
     look: LiteralString
     columns: Mapping[str, LiteralString]
@@ -70,16 +70,16 @@ def _fingerprint_expression(value: LiteralString, field: RowField) -> LiteralStr
 NODE_LOOKUP = RowDiffQueries(
     "MATCH (e:Entity) RETURN offset(id(e)), e.version",
     _columns("e", NODE.whole[1:]),
-    build_node_fields_query_variants("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
-    build_node_fields_query_variants("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
+    build_node_queries_by_column_set("MATCH (e:Entity) WHERE offset(id(e)) IN $offsets RETURN"),
+    build_node_queries_by_column_set("MATCH (e:Entity) WHERE e.version IS NULL RETURN"),
 )
 EDGE_LOOKUP = RowDiffQueries(
     "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) RETURN offset(id(k)), k.version",
     _columns("k", EDGE.whole[EDGE_ENDPOINTS:]),
-    build_edge_fields_query_variants(
+    build_edge_queries_by_column_set(
         "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE offset(id(k)) IN $offsets RETURN x.id, y.id,"
     ),
-    build_edge_fields_query_variants(
+    build_edge_queries_by_column_set(
         "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE k.version IS NULL RETURN x.id, y.id,"
     ),
 )
@@ -124,7 +124,7 @@ def find_changed_row_offsets(before: RowFingerprints, now: RowFingerprints) -> C
     was, is_now = before.table.filter(pa.array(stays)), now.table.filter(pa.array(stayed))
     other = np.zeros(was.num_rows, np.bool_)
     for one, two in zip(was.columns, is_now.columns, strict=True):
-        other |= compare_columns(one, two).to_numpy().astype(np.bool_)
+        other |= mark_column_differences(one, two).to_numpy().astype(np.bool_)
     changed = before.places[stays][other]
     return ChangedRowOffsets(
         np.concatenate((before.places[~stays], changed)).tolist(),
@@ -132,24 +132,26 @@ def find_changed_row_offsets(before: RowFingerprints, now: RowFingerprints) -> C
     )
 
 
-def compare_columns(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+def mark_column_differences(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return where two columns differ; null equals null, and NaN differs from itself."""
     one_missing = pc.xor(pc.is_null(one), pc.is_null(other))
     return pc.or_(one_missing, pc.fill_null(pc.not_equal(one, other), fill_value=False))
 
 
-def count_nodes(session: PreparedStatementSession) -> int:
+def count_nodes_in_session(session: PreparedStatementSession) -> int:
     """Return the number of nodes."""
     return session.rows(_MATCH_TRIAL_NODE_COUNT)[0][0]
 
 
-def read_rows_at_offsets(session: PreparedStatementSession, kind: RowDiffQueries, places: Sequence[int]) -> pa.Table:
+def read_rows_at_table_offsets(
+    session: PreparedStatementSession, kind: RowDiffQueries, places: Sequence[int]
+) -> pa.Table:
     """Return the rows at the given table offsets, at least one, with all columns. Time grows with their number."""
     return session.arrow(kind.at.text(session), {"offsets": places})
 
 
-def read_new_unversioned_rows(session: PreparedStatementSession, kind: RowDiffQueries) -> pa.Table:
-    """Return the rows created by a statement without a version."""
+def read_rows_created_by_statement(session: PreparedStatementSession, kind: RowDiffQueries) -> pa.Table:
+    """Return the rows that the dry-run statement created: those that have no version yet."""
     return session.arrow(kind.new.text(session))
 
 
@@ -168,8 +170,8 @@ MAX_COMPARED_PAIRS = 100_000_000
 _NODE_KEY = ("id",)
 _EDGE_KEY = ("source", "target", "relation_type")
 _BEFORE = "_before"
-_NODE_COLUMN_NAMES = field_names_of(NODE.whole)
-_EDGE_COLUMN_NAMES = field_names_of(EDGE.whole)
+_NODE_COLUMN_NAMES = get_row_field_names(NODE.whole)
+_EDGE_COLUMN_NAMES = get_row_field_names(EDGE.whole)
 
 
 class DryRunRowComparison:
@@ -189,7 +191,7 @@ class DryRunRowComparison:
         nodes, nodes_gone = _compare(*self._tables(NODE_LOOKUP, reach, self._asked.nodes), _NODE_KEY)
         before, now = self._tables(EDGE_LOOKUP, reach, self._asked.edges)
         edges, edges_gone = _compare(before, now, _EDGE_KEY)
-        found = RowChanges(
+        found = StatementRowChanges(
             nodes=nodes,
             edges=edges,
             nodes_gone=[key[0] for key in nodes_gone],
@@ -213,10 +215,10 @@ class DryRunRowComparison:
         if reach.deletes:
             # Without new nodes, the node count shows whether any was deleted. The edge count may include one left
             # behind.
-            is_same = kind is NODE_LOOKUP and not reach.creates and count_nodes(self._session) == count
+            is_same = kind is NODE_LOOKUP and not reach.creates and count_nodes_in_session(self._session) == count
             return _empty_tables(kind) if is_same else self._changed_tables(kind, columns, reach, count)
         if reach.creates:
-            new = _comparable(read_new_unversioned_rows(self._session, kind), kind)
+            new = _comparable(read_rows_created_by_statement(self._session, kind), kind)
             return new.slice(0, 0), new
         return _empty_tables(kind)
 
@@ -251,16 +253,18 @@ class DryRunRowComparison:
 
     def _fetch(self, kind: RowDiffQueries, found: ChangedRowOffsets) -> _Tables:
         if not found.before:
-            new = _comparable(read_rows_at_offsets(self._session, kind, found.now), kind)
+            new = _comparable(read_rows_at_table_offsets(self._session, kind, found.now), kind)
             return new.slice(0, 0), new
-        before = _comparable(read_rows_at_offsets(self._before, kind, found.before), kind)
+        before = _comparable(read_rows_at_table_offsets(self._before, kind, found.before), kind)
         now = (
-            _comparable(read_rows_at_offsets(self._session, kind, found.now), kind) if found.now else before.slice(0, 0)
+            _comparable(read_rows_at_table_offsets(self._session, kind, found.now), kind)
+            if found.now
+            else before.slice(0, 0)
         )
         return before, now
 
     def _full_tables(self, kind: RowDiffQueries) -> _Tables:
-        write = bulk_copy.export_nodes if kind is NODE_LOOKUP else bulk_copy.export_edges
+        write = bulk_copy.export_nodes_to_parquet if kind is NODE_LOOKUP else bulk_copy.export_engine_edges_to_parquet
         name = snapshot.NODES_FILE if kind is NODE_LOOKUP else snapshot.EDGES_FILE
         tables: list[pa.Table] = []
         for session in (self._before, self._session):
@@ -312,7 +316,7 @@ def _compare(before: pa.Table, now: pa.Table, key: tuple[str, ...]) -> tuple[lis
     other = new
     for name in now.column_names:
         if name not in key:
-            other = pc.or_(other, compare_columns(joined[name], joined[name + _BEFORE]))
+            other = pc.or_(other, mark_column_differences(joined[name], joined[name + _BEFORE]))
     changed = joined.filter(pc.and_(other, pc.invert(gone))).to_pylist()
     lost = joined.filter(gone).select([name + _BEFORE for name in key]).to_pylist()
     return [_changed(row, now.column_names, key) for row in changed], [list(row.values()) for row in lost]

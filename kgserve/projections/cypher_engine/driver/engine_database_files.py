@@ -16,7 +16,7 @@ from kgserve.projections.cypher_engine.driver.apply_changes import (
     record_engine_commit_state,
 )
 from kgserve.projections.cypher_engine.driver.bulk_copy import (
-    estimate_edge_cache_bytes,
+    estimate_edge_load_cache_bytes,
     load_engine_tables_from_parquet,
 )
 from kgserve.projections.cypher_engine.driver.error_translation import translate_engine_error
@@ -25,7 +25,7 @@ from kgserve.projections.cypher_engine.driver.selected_engine_classes import Dat
 from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 from kgserve.storage.journal.snapshot import read_snapshot_column_set
 from kgserve.storage.model.change_set import NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 
 _RECORD = "CREATE NODE TABLE IF NOT EXISTS SchemaFile (number INT64, name STRING, xxh3 STRING, PRIMARY KEY (number))"
@@ -35,7 +35,7 @@ BASE_SCHEMA_FILES = 2
 """Number of schema files that every store has; each wider column set adds one."""
 
 
-class SchemaFile(msgspec.Struct, frozen=True):
+class EngineSchemaFile(msgspec.Struct, frozen=True):
     """Schema file of the engine: number, name, checksum of its text, and its statements."""
 
     number: int
@@ -44,7 +44,7 @@ class SchemaFile(msgspec.Struct, frozen=True):
     statements: tuple[str, ...]
 
 
-def list_schema_files() -> list[SchemaFile]:
+def list_engine_schema_files() -> list[EngineSchemaFile]:
     """Return the schema files of this version of kgserve, in order."""
     return sorted(
         (_read(f) for f in locate_shipped_file("schema").iterdir() if f.name.endswith(".cypher")),
@@ -52,10 +52,10 @@ def list_schema_files() -> list[SchemaFile]:
     )
 
 
-def create_tables(session: PreparedStatementSession) -> None:
+def create_engine_tables(session: PreparedStatementSession) -> None:
     """Create the tables of a new engine file for the session's column set, and record the applied schema files."""
     session.run(_RECORD)
-    for file in list_schema_files():
+    for file in list_engine_schema_files():
         if file.number > BASE_SCHEMA_FILES + session.width:
             continue
         for statement in file.statements:
@@ -69,22 +69,22 @@ def create_tables(session: PreparedStatementSession) -> None:
 def is_schema_current(session: PreparedStatementSession) -> bool:
     """Return whether an engine file has exactly this version's schema files; if not, rebuild it."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
-    known = [(file.number, file.xxh3) for file in list_schema_files()]
-    return found in [[file for file in known if file[0] <= BASE_SCHEMA_FILES + width] for width in ColumnSet]
+    known = [(file.number, file.xxh3) for file in list_engine_schema_files()]
+    return found in [[file for file in known if file[0] <= BASE_SCHEMA_FILES + width] for width in NodeEdgeColumnSet]
 
 
-def _width(session: PreparedStatementSession) -> ColumnSet:
+def _width(session: PreparedStatementSession) -> NodeEdgeColumnSet:
     """Return the column set of an engine file; PLAIN if it has no tables yet."""
     if ["SchemaFile"] not in session.rows("CALL show_tables() RETURN name"):
-        return ColumnSet.PLAIN
+        return NodeEdgeColumnSet.PLAIN
     last = session.rows("MATCH (f:SchemaFile) RETURN max(f.number)")[0][0]
-    return ColumnSet(min(max(last - BASE_SCHEMA_FILES, ColumnSet.PLAIN), max(ColumnSet)))
+    return NodeEdgeColumnSet(min(max(last - BASE_SCHEMA_FILES, NodeEdgeColumnSet.PLAIN), max(NodeEdgeColumnSet)))
 
 
-def _read(file: Traversable) -> SchemaFile:
+def _read(file: Traversable) -> EngineSchemaFile:
     text = file.read_text(encoding="utf-8")
     statements = tuple(part.strip() for part in text.split(";") if part.strip())
-    return SchemaFile(int(file.name[:4]), file.name, xxhash.xxh3_64_hexdigest(text.encode()), statements)
+    return EngineSchemaFile(int(file.name[:4]), file.name, xxhash.xxh3_64_hexdigest(text.encode()), statements)
 
 
 # Address space reserved per file, a power of two. The default is 8 TiB, of which 15 fit into a process.
@@ -103,7 +103,7 @@ def open_engine_file_with_writer(path: Path, options: EngineFileOptions) -> Open
 
     Automatic checkpoints, including the one at close, are disabled: every damaged file so far came from a checkpoint.
     """
-    database = open_database_file(path, options)
+    database = open_engine_database_file(path, options)
     try:
         writer = PreparedStatementSession(database)
         writer.run("CALL auto_checkpoint=false")
@@ -116,20 +116,24 @@ def open_engine_file_with_writer(path: Path, options: EngineFileOptions) -> Open
 
 
 def build_engine_file_from_folder(
-    path: Path, rows: Path, state: StoreState, options: EngineFileOptions, width: ColumnSet = ColumnSet.PLAIN
+    path: Path,
+    rows: Path,
+    state: StoreState,
+    options: EngineFileOptions,
+    width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
 ) -> None:
     """Build a new engine file from a folder of rows, verify its counts, and close it.
 
     The file must not be in use. It has the columns that the rows need, and at least those of ``width``. Nodes need 384
     MiB of page cache regardless of their number; edges need more because all of them are cached at once.
     """
-    cache_bytes = _BUILDING_BYTES + estimate_edge_cache_bytes(rows)
-    database = open_database_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
+    cache_bytes = _BUILDING_BYTES + estimate_edge_load_cache_bytes(rows)
+    database = open_engine_database_file(path, msgspec.structs.replace(options, cache_bytes=cache_bytes))
     try:
         session = PreparedStatementSession(database, max(width, read_snapshot_column_set(rows)))
         if not state.nodes:
             session.run(_NO_CHECKPOINT)
-        create_tables(session)
+        create_engine_tables(session)
         load_engine_tables_from_parquet(session, rows, state, _GROUP_BYTES)
         record_engine_commit_state(session, state)
         _check_counts(session, path, state)
@@ -139,13 +143,17 @@ def build_engine_file_from_folder(
 
 
 def build_engine_file_from_rows(
-    path: Path, rows: NetChange, state: StoreState, options: EngineFileOptions, width: ColumnSet = ColumnSet.PLAIN
+    path: Path,
+    rows: NetChange,
+    state: StoreState,
+    options: EngineFileOptions,
+    width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
 ) -> OpenDatabase:
     """Build a new engine file from a few rows in memory, verify its counts, and return it open."""
     database, session = open_engine_file_with_writer(path, options)
     try:
         session.width = max(width, rows.width)
-        create_tables(session)
+        create_engine_tables(session)
         apply_net_change_to_engine(session, rows, state)
         _check_counts(session, path, state)
     except BaseException:
@@ -157,9 +165,9 @@ def build_engine_file_from_rows(
 def warm_engine_caches_before_fork() -> None:
     """Run the statements of a new file once on an in-memory database, to warm the caches of forked processes."""
     database = Database(":memory:", buffer_pool_size=_WARM_BYTES, max_db_size=_WARM_BYTES, max_num_threads=1)
-    session = PreparedStatementSession(database, ColumnSet.MEMORY)
+    session = PreparedStatementSession(database, NodeEdgeColumnSet.MEMORY)
     session.run("CALL auto_checkpoint=false")
-    create_tables(session)
+    create_engine_tables(session)
     for sequence, size in enumerate(_WARM_SIZES):
         names = [f"{sequence}-{number}" for number in range(size)]
         apply_net_change_to_engine(session, _star(names), StoreState(sequence))
@@ -199,7 +207,7 @@ _POINT = "MATCH (e:Entity {id: '0-0'}) RETURN e"
 _AROUND = "MATCH (x:Entity)-[k:RELATES_TO]->(y:Entity) WHERE y.id = '0-0' RETURN x.id, k.weight ORDER BY x.id LIMIT 5"
 
 
-def open_database_file(path: Path, options: EngineFileOptions) -> Database:
+def open_engine_database_file(path: Path, options: EngineFileOptions) -> Database:
     """Open a database file. Raises errors from `kgserve.errors`."""
     try:
         return Database(

@@ -20,39 +20,39 @@ import msgspec
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
 from kgserve.projections.cypher_engine.driver import bulk_copy, cypher_statement_execution, engine_database_files
 from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_change_to_engine
-from kgserve.projections.cypher_engine.driver.cypher_statement_execution import StatementResult
+from kgserve.projections.cypher_engine.driver.cypher_statement_execution import EngineStatementResult
 from kgserve.projections.cypher_engine.driver.dry_run_row_diff import DryRunRowComparison
 from kgserve.projections.cypher_engine.driver.error_translation import OUT_OF_MEMORY_MESSAGE
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import Database
 from kgserve.projections.cypher_engine.engine.protocol import (
-    ApplyChangeRequest,
+    ApplyNetChangeRequest,
     BeginDryRun,
-    BuildFileRequest,
-    BuildSmallFileRequest,
-    CloseFileRequest,
+    BuildEngineFileRequest,
+    BuildSmallEngineFileRequest,
+    CloseEngineFileRequest,
     CloseResultRequest,
     CompareDryRunRowsRequest,
     DumpRowsRequest,
-    EndDryRun,
+    EndDryRunRequest,
+    EngineErrorReply,
     EngineFileOptions,
+    EngineInternalQueryRequest,
     EngineRequest,
-    ErrorReply,
-    InternalQueryRequest,
+    EngineStatementReply,
+    EngineSuccessReply,
     InterruptRequest,
-    NextChunkRequest,
+    NextRowChunkRequest,
+    OpenEngineFileRequest,
     OpenFileReply,
-    OpenFileRequest,
     ResultChunk,
     RunStatementRequest,
     ScratchCopyUnreliable,
-    StatementReply,
     StoreStateMessage,
-    SuccessReply,
     encode_message,
-    receive_request,
+    receive_engine_request,
 )
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 
 FIRST_PART_ROWS = 20
 RESULT_PART_MAX_ROWS = 500
@@ -70,25 +70,25 @@ class ServedEngineFile:
         self._database: Database | None = None
         self.writer: PreparedStatementSession | None = None
 
-    def build(self, asked: BuildFileRequest) -> None:
+    def build(self, asked: BuildEngineFileRequest) -> None:
         """Build a new file from a folder of rows, and leave it closed."""
         path, state = Path(asked.path), asked.state.state
         engine_database_files.build_engine_file_from_folder(
-            path, Path(asked.rows), state, asked.options, width=ColumnSet(asked.width)
+            path, Path(asked.rows), state, asked.options, width=NodeEdgeColumnSet(asked.width)
         )
 
-    def make(self, asked: BuildSmallFileRequest) -> OpenFileReply:
+    def make(self, asked: BuildSmallEngineFileRequest) -> OpenFileReply:
         """Build a new file from a few rows, and open it."""
         path, state = Path(asked.path), asked.state.state
         writer = self._serve(
             asked.options,
             engine_database_files.build_engine_file_from_rows(
-                path, asked.rows.net, state, asked.options, width=ColumnSet(asked.width)
+                path, asked.rows.net, state, asked.options, width=NodeEdgeColumnSet(asked.width)
             ),
         )
         return OpenFileReply(asked.state, writer.width, current=True)
 
-    def open(self, asked: OpenFileRequest) -> OpenFileReply:
+    def open(self, asked: OpenEngineFileRequest) -> OpenFileReply:
         """Open an existing file."""
         writer = self._serve(
             asked.options, engine_database_files.open_engine_file_with_writer(Path(asked.path), asked.options)
@@ -146,7 +146,7 @@ class EngineChannelServer:
         """Answer requests until the server closes the channel."""
         while True:
             try:
-                request = receive_request(self._connection)
+                request = receive_engine_request(self._connection)
             except (EOFError, OSError):
                 return
             self._connection.send_bytes(encode_message(self._answer(request)))
@@ -165,22 +165,22 @@ class EngineChannelServer:
         """Return the session in which this channel's statements run."""
         return self._file.writer if self._writes else self._session
 
-    def _answer(self, request: EngineRequest) -> SuccessReply | ErrorReply:
+    def _answer(self, request: EngineRequest) -> EngineSuccessReply | EngineErrorReply:
         try:
-            return SuccessReply(msgspec.Raw(encode_message(self._handle(request))))
+            return EngineSuccessReply(msgspec.Raw(encode_message(self._handle(request))))
         except KgserveError as error:
             self._discard_session()
             errors = error.errors if isinstance(error, InvalidInput) else ()
-            return ErrorReply(type(error).__name__, str(error), [*errors])
+            return EngineErrorReply(type(error).__name__, str(error), [*errors])
         except MemoryError:
             self._discard_session()
-            return ErrorReply(StorageFull.__name__, OUT_OF_MEMORY_MESSAGE)
+            return EngineErrorReply(StorageFull.__name__, OUT_OF_MEMORY_MESSAGE)
         except ScratchCopyUnreliable:
             self._discard_session()
-            return ErrorReply(ScratchCopyUnreliable.__name__, "")
+            return EngineErrorReply(ScratchCopyUnreliable.__name__, "")
         except Exception as error:  # noqa: BLE001  # every error is reported to the server
             self._discard_session()
-            return ErrorReply(EngineFailed.__name__, f"the engine failed: {type(error).__name__}: {error}")
+            return EngineErrorReply(EngineFailed.__name__, f"the engine failed: {type(error).__name__}: {error}")
 
     def _handle(self, request: EngineRequest) -> Any:
         self._requests += 1
@@ -205,19 +205,19 @@ class EngineChannelServer:
             self._session.close()
             self._session = None
 
-    def _build(self, asked: BuildFileRequest) -> None:
+    def _build(self, asked: BuildEngineFileRequest) -> None:
         self._file.build(asked)
 
-    def _make(self, asked: BuildSmallFileRequest) -> OpenFileReply:
+    def _make(self, asked: BuildSmallEngineFileRequest) -> OpenFileReply:
         return self._file.make(asked)
 
-    def _open(self, asked: OpenFileRequest) -> OpenFileReply:
+    def _open(self, asked: OpenEngineFileRequest) -> OpenFileReply:
         return self._file.open(asked)
 
-    def _change(self, asked: ApplyChangeRequest) -> None:
+    def _change(self, asked: ApplyNetChangeRequest) -> None:
         apply_net_change_to_engine(self._ensure_session(), asked.net, asked.state and asked.state.state)
 
-    def _query(self, asked: InternalQueryRequest) -> list[list[Any]]:
+    def _query(self, asked: EngineInternalQueryRequest) -> list[list[Any]]:
         session = self._ensure_session()
         session.limit(asked.seconds)
         return session.rows(asked.text, asked.parameters)  # pyright: ignore[reportArgumentType]
@@ -225,7 +225,7 @@ class EngineChannelServer:
     def _dump(self, asked: DumpRowsRequest) -> StoreStateMessage:
         return StoreStateMessage.of(bulk_copy.dump_engine_tables_to_parquet(self._ensure_session(), Path(asked.folder)))
 
-    def _read(self, asked: RunStatementRequest) -> StatementReply:
+    def _read(self, asked: RunStatementRequest) -> EngineStatementReply:
         session = self._ensure_session()
         session.limit(asked.seconds)
         how = (
@@ -236,9 +236,9 @@ class EngineChannelServer:
         cursor = self._open_results.enter_context(how(session, asked.statement))
         most = cursor.total if asked.most is None else asked.most
         self._parts, self._prefetched = _parts(cursor, most), None
-        return StatementReply(cursor.columns, cursor.types, cursor.total, self._next(None))
+        return EngineStatementReply(cursor.columns, cursor.types, cursor.total, self._next(None))
 
-    def _next(self, _asked: NextChunkRequest | None) -> ResultChunk:
+    def _next(self, _asked: NextRowChunkRequest | None) -> ResultChunk:
         if self._parts is None:
             return ResultChunk(b"", 0, more=False)
         made, self._prefetched = self._prefetched or self._next_part(), None
@@ -269,33 +269,33 @@ class EngineChannelServer:
         session.limit(0)
         return DryRunRowComparison(session, self._trial_session, asked).find_row_changes()
 
-    def _end_trial(self, _asked: EndDryRun) -> None:
+    def _end_trial(self, _asked: EndDryRunRequest) -> None:
         before, self._trial_session = self._trial_session, None
         if before is not None:
             before.run("COMMIT")
             before.close()
 
-    def _close(self, _asked: CloseFileRequest) -> None:
+    def _close(self, _asked: CloseEngineFileRequest) -> None:
         self._file.close()
 
     _handlers: ClassVar[dict[type, Callable[..., Any]]] = {
-        BuildFileRequest: _build,
-        BuildSmallFileRequest: _make,
-        OpenFileRequest: _open,
-        ApplyChangeRequest: _change,
-        InternalQueryRequest: _query,
+        BuildEngineFileRequest: _build,
+        BuildSmallEngineFileRequest: _make,
+        OpenEngineFileRequest: _open,
+        ApplyNetChangeRequest: _change,
+        EngineInternalQueryRequest: _query,
         RunStatementRequest: _read,
-        NextChunkRequest: _next,
+        NextRowChunkRequest: _next,
         CloseResultRequest: _leave,
         DumpRowsRequest: _dump,
         BeginDryRun: _begin_trial,
         CompareDryRunRowsRequest: _compare,
-        EndDryRun: _end_trial,
-        CloseFileRequest: _close,
+        EndDryRunRequest: _end_trial,
+        CloseEngineFileRequest: _close,
     }
 
 
-def serve_requests(control: Connection, channels: list[Connection]) -> None:
+def serve_engine_requests(control: Connection, channels: list[Connection]) -> None:
     """Serve requests until the server closes the control channel, then exit the process immediately."""
     file = ServedEngineFile()
     served = [EngineChannelServer(connection, file, writes=number == 0) for number, connection in enumerate(channels)]
@@ -303,7 +303,7 @@ def serve_requests(control: Connection, channels: list[Connection]) -> None:
         threading.Thread(target=channel.serve, daemon=True).start()
     try:
         while True:
-            request = receive_request(control)
+            request = receive_engine_request(control)
             if isinstance(request, InterruptRequest):
                 served[request.channel].interrupt(request.request)
             else:
@@ -312,7 +312,7 @@ def serve_requests(control: Connection, channels: list[Connection]) -> None:
         os._exit(0)
 
 
-def _parts(cursor: StatementResult, most: int) -> Generator[ResultChunk]:
+def _parts(cursor: EngineStatementResult, most: int) -> Generator[ResultChunk]:
     """Yield at most ``most`` rows in parts of at most 1 MiB, which bounds the receiver's memory.
 
     The first part has few rows, so that it arrives quickly.

@@ -12,7 +12,7 @@ from kgserve.cypher.lexer import scan_cypher_tokens
 
 
 class LadybugConnection(ladybug.Connection):
-    """Connection that neither rewrites queries nor caches statements and tables.
+    """Connection to a Ladybug database that neither rewrites queries nor caches statements and tables.
 
     Ladybug's own connection inlines parameter values, even where `to_json($p)` is inside quotes, which would bypass the
     guard. It also keeps every parameterized statement, with its Arrow tables, until the connection is closed.

@@ -21,7 +21,7 @@ from kgserve.projections.cypher_engine.driver.selected_engine_classes import (
     PreparedStatement,
     QueryResult,
 )
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 
 EngineRow = list[Any]
 MAX_PREPARED_STATEMENTS = 64
@@ -37,7 +37,7 @@ class PreparedStatementSession:
     ``width``: column set of the file. ``slice_bytes``: bytes that a statement may collect in the page cache.
     """
 
-    def __init__(self, database: Database, width: ColumnSet = ColumnSet.PLAIN) -> None:
+    def __init__(self, database: Database, width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN) -> None:
         self._connection = Connection(database)
         self._prepared: dict[str, PreparedStatement] = {}
         # Read statements of callers, least recently used first; a statement is prepared at its second use.

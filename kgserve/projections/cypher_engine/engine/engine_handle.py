@@ -12,37 +12,37 @@ from typing import Any, Self
 import msgspec
 
 from kgserve.cypher.guard import GuardedCypherStatement
-from kgserve.platform.metrics.telemetry import SlowOperationLog, add_request_part_seconds
+from kgserve.platform.metrics.app_metrics_and_request_context import SlowOperationLog, add_request_part_seconds
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import MEBIBYTE, EngineName, Settings
 from kgserve.projections.cypher_engine.engine.fair_pool import FairPool, current_caller
 from kgserve.projections.cypher_engine.engine.files import file_size
 from kgserve.projections.cypher_engine.engine.process import (
     KILL_GRACE_SECONDS,
-    ProcessDied,
-    RequestChannel,
+    EngineProcessDied,
+    EngineRequestChannel,
     get_fork_server,
 )
 from kgserve.projections.cypher_engine.engine.protocol import (
-    ApplyChangeRequest,
-    BuildFileRequest,
-    BuildSmallFileRequest,
-    CloseFileRequest,
+    ApplyNetChangeRequest,
+    BuildEngineFileRequest,
+    BuildSmallEngineFileRequest,
+    CloseEngineFileRequest,
     CloseResultRequest,
     DumpRowsRequest,
     EngineFileOptions,
-    InternalQueryRequest,
-    NextChunkRequest,
+    EngineInternalQueryRequest,
+    EngineStatementReply,
+    NextRowChunkRequest,
+    OpenEngineFileRequest,
     OpenFileReply,
-    OpenFileRequest,
     ResultChunk,
     RunStatementRequest,
-    StatementReply,
     StoreStateMessage,
 )
 from kgserve.storage.model.change_set import NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
-from kgserve.storage.store_folder_layout import wal_path
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
+from kgserve.storage.store_folder_layout import engine_wal_path
 
 MIN_PROCESS_OVERHEAD_MB = 256
 """Minimum memory in MB of an engine process in addition to its page cache."""
@@ -92,7 +92,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
 class EngineProcessSession:
     """Session with an engine process over one request channel; not thread-safe."""
 
-    def __init__(self, channel: RequestChannel, options: EngineOptions, width: ColumnSet) -> None:
+    def __init__(self, channel: EngineRequestChannel, options: EngineOptions, width: NodeEdgeColumnSet) -> None:
         """Bind the session to a channel; ``width`` is the column set of the file."""
         self.channel = channel
         self.width = width
@@ -102,7 +102,7 @@ class EngineProcessSession:
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[list[Any]]:
         """Return all rows of an internal statement, with times as text. Raises errors from `kgserve.errors`."""
-        asked = InternalQueryRequest(query, dict(parameters or {}), self.seconds)
+        asked = EngineInternalQueryRequest(query, dict(parameters or {}), self.seconds)
         return self.channel.ask(asked, list[list[Any]], self._answer_timeout)
 
     def run(self, query: str) -> None:
@@ -120,7 +120,7 @@ class EngineProcessSession:
     @contextmanager
     def reading(
         self, statement: GuardedCypherStatement, most: int | None = None, *, writes: bool = False
-    ) -> Generator[StatementCursor]:
+    ) -> Generator[EngineResultCursor]:
         """Run a caller's statement and yield a cursor over at most ``most`` rows. Raises errors in the caller's terms.
 
         With ``writes`` the statement may change the file, which must be a scratch copy.
@@ -130,21 +130,21 @@ class EngineProcessSession:
             yield cursor
 
     def send(self, statement: GuardedCypherStatement, most: int | None, *, writes: bool = False) -> None:
-        """Send a caller's statement, whose reply `receiving` must read next. Raises ProcessDied."""
+        """Send a caller's statement, whose reply `receiving` must read next. Raises EngineProcessDied."""
         self._sent_at = time.perf_counter()
         self.channel.statement = statement
         self.channel.send(RunStatementRequest(statement, self.seconds, most, writes))
 
     @contextmanager
-    def receiving(self) -> Generator[StatementCursor]:
+    def receiving(self) -> Generator[EngineResultCursor]:
         """Yield a cursor over the rows of the statement that was sent. Raises errors in the caller's terms."""
         started, statement = self._sent_at, self.channel.statement
         try:
-            head = self.channel.receive(StatementReply, self._answer_timeout)
+            head = self.channel.receive(EngineStatementReply, self._answer_timeout)
         finally:
             if statement is not None:
                 self._account(time.perf_counter() - started, statement)
-        cursor = StatementCursor(self.channel, head, self._answer_timeout)
+        cursor = EngineResultCursor(self.channel, head, self._answer_timeout)
         cursor.seconds = time.perf_counter() - started
         try:
             yield cursor
@@ -163,10 +163,10 @@ class EngineProcessSession:
             slow.note("query", seconds, parts, store=self._options.store, query=statement.shape[:_MAX_SLOW_QUERY_CHARS])
 
 
-class StatementCursor:
+class EngineResultCursor:
     """Open result of a statement. ``total``: number of rows. ``seconds``: time until the first rows arrived."""
 
-    def __init__(self, channel: RequestChannel, head: StatementReply, patience: float | None) -> None:
+    def __init__(self, channel: EngineRequestChannel, head: EngineStatementReply, patience: float | None) -> None:
         self.columns, self.types, self.total = head.columns, head.types, head.total
         self.seconds = 0.0
         self._channel = channel
@@ -182,7 +182,7 @@ class StatementCursor:
         """Yield the text of all rows in pieces that may split a row. Raises errors from `kgserve.errors`."""
         yield self._part
         while self._part.more:
-            self._part = self._channel.ask(NextChunkRequest(), ResultChunk, self._answer_timeout)
+            self._part = self._channel.ask(NextRowChunkRequest(), ResultChunk, self._answer_timeout)
             yield self._part
 
     def lines(self) -> Iterator[bytes]:
@@ -204,14 +204,14 @@ class StatementCursor:
 class EngineHandle:
     """Open engine file in service, with one writing session and a bounded number of reading sessions."""
 
-    def __init__(self, path: Path, options: EngineOptions, making: BuildSmallFileRequest | None = None) -> None:
+    def __init__(self, path: Path, options: EngineOptions, making: BuildSmallEngineFileRequest | None = None) -> None:
         """Open an existing file, or build the one described by ``making``.
 
         Raises EngineFailed if it cannot be opened.
         """
         process = get_fork_server(options.engine).process(options.readers, options.store)
         try:
-            asked = making or OpenFileRequest(str(path), options.file)
+            asked = making or OpenEngineFileRequest(str(path), options.file)
             opened = process.channels[0].ask(asked, OpenFileReply, broken_off=options.closing if making else None)
         except BaseException:
             process.close()
@@ -219,7 +219,7 @@ class EngineHandle:
         self.path = path
         self.state = opened.state.state
         """State of its last commit."""
-        self.width = ColumnSet(opened.width)
+        self.width = NodeEdgeColumnSet(opened.width)
         """Column set of the file."""
         self.is_current = opened.current
         """True if its schema is that of this version; otherwise the file must be rebuilt."""
@@ -247,9 +247,9 @@ class EngineHandle:
         Without ``recorded``, the state is not stored in the file.
         """
         self.writer.channel.ask(
-            ApplyChangeRequest.of(net, state if recorded else None, linked=self.width is ColumnSet.LINKS)
+            ApplyNetChangeRequest.of(net, state if recorded else None, linked=self.width is NodeEdgeColumnSet.LINKS)
         )
-        self.kept_bytes += estimate_engine_memory_growth(net, state)
+        self.kept_bytes += estimate_change_bytes_kept_by_engine(net, state)
         if recorded:
             self.state = state
 
@@ -265,7 +265,7 @@ class EngineHandle:
         try:
             session.seconds = self._options.read_timeout if timeout is None else timeout
             yield session
-        except ProcessDied as error:
+        except EngineProcessDied as error:
             error.alone = self._leases == 1
             raise
         finally:
@@ -293,7 +293,7 @@ class EngineHandle:
 
     def bytes(self) -> tuple[int, int]:
         """Return the sizes of the file and its log in bytes."""
-        return file_size(self.path), file_size(wal_path(self.path))
+        return file_size(self.path), file_size(engine_wal_path(self.path))
 
     def retire(self) -> None:
         """Stop accepting readers, and close once the last one has finished."""
@@ -343,7 +343,7 @@ class EngineHandle:
     def _close(self) -> None:
         try:
             if not self._process.has_died:
-                self.writer.channel.ask(CloseFileRequest())
+                self.writer.channel.ask(CloseEngineFileRequest())
                 self._is_cleanly_closed = True
         finally:
             self._process.close()
@@ -356,20 +356,22 @@ class EngineReplaced(Exception):
 
 def build_engine_file(
     path: Path,
-    rows: Path | ApplyChangeRequest,
+    rows: Path | ApplyNetChangeRequest,
     state: StoreState,
     options: EngineOptions,
-    width: ColumnSet = ColumnSet.PLAIN,
+    width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
 ) -> EngineHandle:
     """Build a new engine file from rows that result in ``state``, verify its counts, and open it.
 
-    The rows are in a folder, or in a `ApplyChangeRequest` if they are few. The file must not be in use. It has the
+    The rows are in a folder, or in a `ApplyNetChangeRequest` if they are few. The file must not be in use. It has the
     columns that its rows need, and at least those of ``width``. Raises EngineFailed, StorageFull, or Unavailable once
     the store is closing.
     """
-    if isinstance(rows, ApplyChangeRequest):
+    if isinstance(rows, ApplyNetChangeRequest):
         return EngineHandle(
-            path, options, BuildSmallFileRequest(str(path), rows, StoreStateMessage.of(state), options.file, width)
+            path,
+            options,
+            BuildSmallEngineFileRequest(str(path), rows, StoreStateMessage.of(state), options.file, width),
         )
     # Memory used for building is released with the process.
     process = get_fork_server(options.engine).process(0, options.store)
@@ -377,14 +379,15 @@ def build_engine_file(
         # No memory limit: the rows are our own and their needs are known.
         file = msgspec.structs.replace(options.file, memory_bytes=0)
         process.channels[0].ask(
-            BuildFileRequest(str(path), str(rows), StoreStateMessage.of(state), file, width), broken_off=options.closing
+            BuildEngineFileRequest(str(path), str(rows), StoreStateMessage.of(state), file, width),
+            broken_off=options.closing,
         )
     finally:
         process.close()
     return EngineHandle(path, options)
 
 
-def estimate_engine_memory_growth(net: NetChange, state: StoreState) -> int:
+def estimate_change_bytes_kept_by_engine(net: NetChange, state: StoreState) -> int:
     """Estimate the bytes that the engine retains for a change until its file is replaced, in addition to its log.
 
     Each SET retains the previous values of 2,048 rows, 27 kB per column, regardless of how many of them changed.

@@ -31,10 +31,10 @@ from kgserve.platform.settings import EngineName
 from kgserve.platform.structured_log import LogFormat, LogLevel
 from kgserve.projections.cypher_engine.engine.protocol import (
     FORK_REQUEST,
+    EngineErrorReply,
     EngineRequest,
-    ErrorReply,
     InterruptRequest,
-    PingRequest,
+    PingEngineProcessRequest,
     ScratchCopyUnreliable,
     encode_message,
     receive_reply,
@@ -61,7 +61,7 @@ _MAX_LOGGED_STATEMENT_CHARS = 200
 _Value = TypeVar("_Value")
 
 
-class ProcessDied(Unavailable):
+class EngineProcessDied(Unavailable):
     """The process ended during a request. ``alone``: no other caller's statement can have caused it."""
 
     alone = True
@@ -80,7 +80,7 @@ class EngineProcess:
         self._is_lost = False
         self._missed_pings = 0
         self._last_statements: list[str] | None = None
-        self.channels = [RequestChannel(self, place, connection) for place, connection in enumerate(channels)]
+        self.channels = [EngineRequestChannel(self, place, connection) for place, connection in enumerate(channels)]
 
     @property
     def has_died(self) -> bool:
@@ -121,7 +121,7 @@ class EngineProcess:
             return False
         with self._sending, contextlib.suppress(OSError, EOFError):
             if not self._missed_pings:
-                self._control.send_bytes(encode_message(PingRequest()))
+                self._control.send_bytes(encode_message(PingEngineProcessRequest()))
             before = self._ticks()
             if self._control.poll(PING_TIMEOUT_SECONDS):
                 self._control.recv_bytes()
@@ -200,7 +200,7 @@ class EngineProcess:
             ended.poll(1000 * PROCESS_EXIT_TIMEOUT_SECONDS)
 
 
-class RequestChannel:
+class EngineRequestChannel:
     """Request channel to a process; not thread-safe, except for `interrupt`."""
 
     def __init__(self, process: EngineProcess, place: int, connection: Connection) -> None:
@@ -223,14 +223,14 @@ class RequestChannel:
 
         Raises the errors from `kgserve.errors` that the process reports.
 
-        Kills the process and raises TimedOut if it does not reply within ``seconds``. Raises ProcessDied if the process
-        has ended or hangs, and Unavailable once ``broken_off`` is set.
+        Kills the process and raises TimedOut if it does not reply within ``seconds``. Raises EngineProcessDied if the
+        process has ended or hangs, and Unavailable once ``broken_off`` is set.
         """
         self.send(request)
         return self.receive(kind, seconds, broken_off)
 
     def send(self, request: EngineRequest) -> None:
-        """Send a request, whose reply `receive` must read next. Raises ProcessDied."""
+        """Send a request, whose reply `receive` must read next. Raises EngineProcessDied."""
         self._requests += 1
         self._sent_at = time.monotonic()
         with self._in_step():
@@ -246,7 +246,7 @@ class RequestChannel:
         with self._in_step():
             self._wait(seconds, broken_off)
             reply = receive_reply(self.connection)
-        if isinstance(reply, ErrorReply):
+        if isinstance(reply, EngineErrorReply):
             raise _error(reply)
         return msgpack_decoder(kind).decode(reply.value)
 
@@ -266,12 +266,14 @@ class RequestChannel:
 
     @contextlib.contextmanager
     def _in_step(self) -> Generator[None]:
-        """Keep requests and replies in step, whatever ends the block. Raises ProcessDied."""
+        """Keep requests and replies in step, whatever ends the block. Raises EngineProcessDied."""
         try:
             yield
         except (EOFError, OSError) as error:
             self.process.record_death()
-            raise ProcessDied("the engine's process ended unexpectedly and is being restarted; try again") from error
+            raise EngineProcessDied(
+                "the engine's process ended unexpectedly and is being restarted; try again"
+            ) from error
         except BaseException:
             self._discard_reply()
             raise
@@ -287,7 +289,7 @@ class RequestChannel:
                 raise Unavailable("this store is closing; try again shortly")
             if not self.process.is_responsive():
                 self.process.kill("it does not respond")
-                raise ProcessDied("the engine's process hung and is being restarted; try again")
+                raise EngineProcessDied("the engine's process hung and is being restarted; try again")
 
     def _discard_reply(self) -> None:
         """Discard the reply to an abandoned request, so that it is not read as the reply to the next one."""
@@ -318,7 +320,7 @@ def _read_stat(folder: Path) -> list[str]:
     return []
 
 
-class ForkServer:
+class EngineForkServer:
     """Parent process with the engine imported, which forks engine processes. Started on first use.
 
     It exits after a minute without requests, unless `prepare` was called.
@@ -409,12 +411,14 @@ class ForkServer:
             self._parent = None
 
 
-_fork_servers: dict[EngineName, ForkServer] = {engine: ForkServer(engine) for engine in get_args(EngineName)}
+_fork_servers: dict[EngineName, EngineForkServer] = {
+    engine: EngineForkServer(engine) for engine in get_args(EngineName)
+}
 for _each in _fork_servers.values():
     atexit.register(_each.close)
 
 
-def get_fork_server(engine: EngineName) -> ForkServer:
+def get_fork_server(engine: EngineName) -> EngineForkServer:
     """Return the fork server of an engine. Two stores may use different engines, so each engine has its own."""
     return _fork_servers[engine]
 
@@ -443,7 +447,7 @@ def _python_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[4]), *filter(None, sys.path)]))
 
 
-def _error(failed: ErrorReply) -> Exception:
+def _error(failed: EngineErrorReply) -> Exception:
     if failed.kind == ScratchCopyUnreliable.__name__:
         return ScratchCopyUnreliable()
     kind = error_class_named(failed.kind)

@@ -15,7 +15,7 @@ from kgserve.cypher.write_analysis import StatementWriteBounds
 from kgserve.errors import FieldError
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.storage.model.change_set import NetChange, StoreState
-from kgserve.storage.model.node_edge_fields import ColumnSet
+from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.store_rows_digest import SerializedStoreState
 
@@ -24,7 +24,7 @@ FORK_REQUEST = b"fork"
 
 
 class StoreStateMessage(SerializedStoreState, frozen=True, array_like=True):
-    """Serializable form of `StoreState`."""
+    """State of a store as exchanged with its engine process: last commit, digest and row counts."""
 
 
 class EngineFileOptions(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class EngineFileOptions(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
 
 
-class OpenFileRequest(msgspec.Struct, frozen=True, tag=True):
+class OpenEngineFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Open a file."""
 
     path: str
@@ -49,11 +49,11 @@ class OpenFileReply(msgspec.Struct, frozen=True):
     """Reply for an opened file: its state, its column set, and whether its schema is current."""
 
     state: StoreStateMessage
-    width: ColumnSet
+    width: NodeEdgeColumnSet
     current: bool
 
 
-class ApplyChangeRequest(msgspec.Struct, frozen=True, tag=True):
+class ApplyNetChangeRequest(msgspec.Struct, frozen=True, tag=True):
     """Apply a net change in one transaction, and record the resulting state unless it is None.
 
     Links are sent only for files with link tables.
@@ -72,7 +72,7 @@ class ApplyChangeRequest(msgspec.Struct, frozen=True, tag=True):
     links_deleted: list[CrossStoreLinkKey] = []
 
     @classmethod
-    def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> ApplyChangeRequest:
+    def of(cls, net: NetChange, state: StoreState | None, *, linked: bool) -> ApplyNetChangeRequest:
         """Build the request for a net change, including its links if ``linked``."""
         links = net if linked else NetChange()
         return cls(
@@ -105,27 +105,27 @@ class ApplyChangeRequest(msgspec.Struct, frozen=True, tag=True):
         return net
 
 
-class BuildFileRequest(msgspec.Struct, frozen=True, tag=True):
+class BuildEngineFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Build a new file from a folder of rows and close it; it has at least the columns of ``width``."""
 
     path: str
     rows: str
     state: StoreStateMessage
     options: EngineFileOptions
-    width: ColumnSet
+    width: NodeEdgeColumnSet
 
 
-class BuildSmallFileRequest(msgspec.Struct, frozen=True, tag=True):
+class BuildSmallEngineFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Build a new file from a few rows, and leave it open."""
 
     path: str
-    rows: ApplyChangeRequest
+    rows: ApplyNetChangeRequest
     state: StoreStateMessage
     options: EngineFileOptions
-    width: ColumnSet
+    width: NodeEdgeColumnSet
 
 
-class InternalQueryRequest(msgspec.Struct, frozen=True, tag=True):
+class EngineInternalQueryRequest(msgspec.Struct, frozen=True, tag=True):
     """Run an internal statement and return all its rows; ``seconds`` is its time limit, 0 for none."""
 
     text: str
@@ -156,8 +156,8 @@ class ResultChunk(msgspec.Struct, frozen=True):
     more: bool
 
 
-class StatementReply(msgspec.Struct, frozen=True):
-    """Reply to a statement: columns, types, total number of rows, and the first piece of rows."""
+class EngineStatementReply(msgspec.Struct, frozen=True):
+    """Reply of the engine process to a statement: columns, types, number of rows, and the first piece of rows."""
 
     columns: list[str]
     types: list[str]
@@ -165,7 +165,7 @@ class StatementReply(msgspec.Struct, frozen=True):
     first: ResultChunk
 
 
-class NextChunkRequest(msgspec.Struct, frozen=True, tag=True):
+class NextRowChunkRequest(msgspec.Struct, frozen=True, tag=True):
     """Send the next piece of rows."""
 
 
@@ -212,7 +212,7 @@ class ChangedRow(msgspec.Struct, frozen=True):
         return (self.now["source"], self.now["target"], self.now["relation_type"])
 
 
-class RowChanges(msgspec.Struct, frozen=True):
+class StatementRowChanges(msgspec.Struct, frozen=True):
     """New and changed rows, and the keys of deleted rows.
 
     ``doubled``: keys shared by more than one edge.
@@ -225,7 +225,7 @@ class RowChanges(msgspec.Struct, frozen=True):
     doubled: list[EdgeKey]
 
 
-NO_ROW_CHANGES = RowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
+NO_ROW_CHANGES = StatementRowChanges(nodes=[], edges=[], nodes_gone=[], edges_gone=[], doubled=[])
 
 
 class ScratchCopyUnreliable(Exception):
@@ -235,11 +235,11 @@ class ScratchCopyUnreliable(Exception):
 class DryRunChangesReply(msgspec.Struct, frozen=True):
     """Row changes made by a dry-run statement; not ``sound`` if the engine returned rows twice."""
 
-    difference: RowChanges
+    difference: StatementRowChanges
     sound: bool
 
 
-class EndDryRun(msgspec.Struct, frozen=True, tag=True):
+class EndDryRunRequest(msgspec.Struct, frozen=True, tag=True):
     """End a dry run; its changes stay in the file."""
 
 
@@ -253,38 +253,43 @@ class InterruptRequest(msgspec.Struct, frozen=True, tag=True):
     request: int
 
 
-class PingRequest(msgspec.Struct, frozen=True, tag=True):
+class PingEngineProcessRequest(msgspec.Struct, frozen=True, tag=True):
     """Check that the process is responsive."""
 
 
-class CloseFileRequest(msgspec.Struct, frozen=True, tag=True):
+class CloseEngineFileRequest(msgspec.Struct, frozen=True, tag=True):
     """Close the file without changes, so that it can be reopened."""
 
 
 _FileRequest = (
-    BuildFileRequest | BuildSmallFileRequest | OpenFileRequest | ApplyChangeRequest | DumpRowsRequest | CloseFileRequest
+    BuildEngineFileRequest
+    | BuildSmallEngineFileRequest
+    | OpenEngineFileRequest
+    | ApplyNetChangeRequest
+    | DumpRowsRequest
+    | CloseEngineFileRequest
 )
 _StatementRequest = (
-    InternalQueryRequest
+    EngineInternalQueryRequest
     | RunStatementRequest
-    | NextChunkRequest
+    | NextRowChunkRequest
     | CloseResultRequest
     | BeginDryRun
     | CompareDryRunRowsRequest
-    | EndDryRun
+    | EndDryRunRequest
     | InterruptRequest
-    | PingRequest
+    | PingEngineProcessRequest
 )
 EngineRequest = _FileRequest | _StatementRequest
 
 
-class SuccessReply(msgspec.Struct, frozen=True, tag=True):
+class EngineSuccessReply(msgspec.Struct, frozen=True, tag=True):
     """Reply to a successful request."""
 
     value: msgspec.Raw
 
 
-class ErrorReply(msgspec.Struct, frozen=True, tag=True):
+class EngineErrorReply(msgspec.Struct, frozen=True, tag=True):
     """Reply to a failed request: error class name, message, and the invalid fields of an input."""
 
     kind: str
@@ -295,11 +300,11 @@ class ErrorReply(msgspec.Struct, frozen=True, tag=True):
 encode_message = msgspec.msgpack.Encoder().encode
 
 
-def receive_request(connection: Connection) -> EngineRequest:
+def receive_engine_request(connection: Connection) -> EngineRequest:
     """Return the next request. Raises EOFError if the server has closed the channel."""
     return msgpack_decoder(EngineRequest).decode(connection.recv_bytes())
 
 
-def receive_reply(connection: Connection) -> SuccessReply | ErrorReply:
+def receive_reply(connection: Connection) -> EngineSuccessReply | EngineErrorReply:
     """Return the reply to a request. Raises EOFError if the process has ended."""
-    return msgpack_decoder(SuccessReply | ErrorReply).decode(connection.recv_bytes())
+    return msgpack_decoder(EngineSuccessReply | EngineErrorReply).decode(connection.recv_bytes())

@@ -15,7 +15,7 @@ from kgserve.graph.transfer.formats.graphml import write_graphml
 from kgserve.graph.transfer.formats.import_export_files import (
     detect_import_format,
     node_and_edge_file_paths,
-    open_import_tables,
+    open_import_source_tables,
     write_node_and_edge_files,
 )
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
@@ -91,7 +91,7 @@ class _NonClosingFile:
 def read(*paths: Path, kind: str | None = None, mapping: Path | None = None) -> tuple[list[Row], list[str]]:
     """Return the rows of an import, and its faults with their places."""
     with ExitStack() as stack:
-        return collect_rows(open_import_tables(kind or detect_import_format(paths), paths, stack, mapping))
+        return collect_rows(open_import_source_tables(kind or detect_import_format(paths), paths, stack, mapping))
 
 
 def collect_rows(parts: Iterable[ImportSourceTable]) -> tuple[list[Row], list[str]]:

@@ -138,11 +138,11 @@ MEASURING = """
 import sys, tracemalloc
 from contextlib import ExitStack
 from pathlib import Path
-from kgserve.graph.transfer.formats.import_export_files import open_import_tables
+from kgserve.graph.transfer.formats.import_export_files import open_import_source_tables
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import NdjsonExchangeLine
 
 def sizes(path, stack):
-    for part in open_import_tables("parquet", [path], stack):
+    for part in open_import_source_tables("parquet", [path], stack):
         yield from (len(record.line) for record in part.records if isinstance(record, NdjsonExchangeLine))
 
 tracemalloc.start()

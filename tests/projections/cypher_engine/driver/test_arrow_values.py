@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.projections.cypher_engine.driver import cypher_statement_execution
-from kgserve.projections.cypher_engine.driver.engine_database_files import create_tables
+from kgserve.projections.cypher_engine.driver.engine_database_files import create_engine_tables
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import Database  # noqa: TID251
 
@@ -25,7 +25,7 @@ CREATE (a:Entity {id: 'a', type: 't', content: 'A', version: 1, attributes: '{}'
 def session() -> Generator[PreparedStatementSession]:
     database = Database(":memory:", buffer_pool_size=64 << 20, max_db_size=1 << 30)
     session = PreparedStatementSession(database)
-    create_tables(session)
+    create_engine_tables(session)
     session.run(CREATE)
     yield session
     session.close()

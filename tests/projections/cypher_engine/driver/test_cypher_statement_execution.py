@@ -12,7 +12,10 @@ import pytest
 from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
 from kgserve.projections.cypher_engine.driver import cypher_statement_execution
-from kgserve.projections.cypher_engine.driver.engine_database_files import create_tables, open_engine_file_with_writer
+from kgserve.projections.cypher_engine.driver.engine_database_files import (
+    create_engine_tables,
+    open_engine_file_with_writer,
+)
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.projections.cypher_engine.engine.protocol import EngineFileOptions
 
@@ -45,7 +48,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine = Engine(tmp_path_factory.mktemp("engine") / "graph.kuzu")
-    create_tables(engine.writer)
+    create_engine_tables(engine.writer)
     engine.writer.run("UNWIND range(0, 299) AS i CREATE (:Entity {id: 'n' + cast(i AS STRING), type: 't', version: i})")
     engine.writer.run("""
         MATCH (a:Entity), (b:Entity) WHERE b.version = (a.version + 1) % 300
@@ -176,7 +179,7 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
     They contain times that Python cannot represent, and nothing is stored.
     """
     engine = Engine(tmp_path / "graph.kuzu")
-    create_tables(engine.writer)
+    create_engine_tables(engine.writer)
     text = "CREATE (a:Entity {id: 'a', type: 't', created_at: timestamp('20000-01-01')})"
     text += "-[r:RELATES_TO {relation_type: 'R'}]->(b:Entity {id: 'b', type: 't'}) RETURN a, r, b.created_at"
     with cypher_statement_execution.open_write_statement_result(engine.writer, examined(text)) as cursor:

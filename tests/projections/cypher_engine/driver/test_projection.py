@@ -10,7 +10,13 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.projections.cypher_engine.engine.engine_handle import EngineProcessSession
-from kgserve.storage.model.node_edge_fields import ColumnSet, EdgeExtras, EdgeExtrasUpsert, NodeExtras, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_fields import (
+    EdgeExtras,
+    EdgeExtrasUpsert,
+    NodeEdgeColumnSet,
+    NodeExtras,
+    NodeExtrasUpsert,
+)
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
@@ -54,9 +60,9 @@ def seen(session: EngineProcessSession, ids: list[str]) -> tuple[list[NodeRow], 
 
 
 def test_a_store_without_extras_has_no_extra_columns(store: OpenStore) -> None:
-    assert store.engine.width is ColumnSet.PLAIN
+    assert store.engine.width is NodeEdgeColumnSet.PLAIN
     with store.engine.reading() as session:
-        assert session.width is ColumnSet.PLAIN
+        assert session.width is NodeEdgeColumnSet.PLAIN
         with pytest.raises(Exception, match="does not fit the schema"):
             session.rows("MATCH (e:Entity) RETURN e.summary")
     assert_whole(store)
@@ -69,7 +75,7 @@ def test_the_first_extras_add_the_columns(store: OpenStore, count: int) -> None:
         (report,) = write(store, extending(*IDS[:count]))
         assert (report.nodes_updated, report.edges_updated) == (count, count)
         ask(store)
-        assert store.engine.width is ColumnSet.EXTRAS
+        assert store.engine.width is NodeEdgeColumnSet.EXTRAS
         assert seen(before, IDS[:3]) == plain, "who was reading goes on with the file that he has"
     with store.engine.reading() as session:
         nodes, edges = seen(session, IDS)
@@ -84,7 +90,7 @@ def test_recreating_a_node_adds_no_columns(store: OpenStore, count: int) -> None
     again = [NodeUpsert(index, node_id, "t") for index, node_id in enumerate(IDS[:count])]
     write(store, WriteBatch(delete_nodes=IDS[:count], nodes=again))
     ask(store)
-    assert (store.engine.width, store.engine.rebuilds) == (ColumnSet.PLAIN, 0)
+    assert (store.engine.width, store.engine.rebuilds) == (NodeEdgeColumnSet.PLAIN, 0)
     assert_whole(store)
 
 
@@ -96,7 +102,7 @@ def test_extras_of_an_edge_add_the_columns(store: OpenStore) -> None:
 
 
 def test_columns_can_be_added_before_the_first_row(store: OpenStore) -> None:
-    with store.engine.reading(width=ColumnSet.EXTRAS) as session:
+    with store.engine.reading(width=NodeEdgeColumnSet.EXTRAS) as session:
         assert {row.extras for rows in seen(session, IDS) for row in rows} == {None}
     assert_whole(store)
     write(store, extending("n1"))
@@ -149,7 +155,7 @@ def test_columns_persist_across_a_restart(tmp_path: Path, *, clean: bool) -> Non
         forget_close(tmp_path)
     with opened(tmp_path) as store:
         ask(store)
-        assert store.engine.width is ColumnSet.EXTRAS
+        assert store.engine.width is NodeEdgeColumnSet.EXTRAS
         assert store.engine.rebuilds == (0 if clean else 1)
         with store.engine.reading() as session:
             assert seen(session, ["n0"])[0][0].extras == HELD
@@ -160,23 +166,23 @@ def test_a_rebuilt_file_has_columns_if_a_row_has_extras(store: OpenStore) -> Non
     ask(store)
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
-    assert store.engine.width is ColumnSet.PLAIN
+    assert store.engine.width is NodeEdgeColumnSet.PLAIN
     write(store, extending("n0"))
     with store.engine.commits:
         store.engine.heal("to see what becomes of it")
-    assert store.engine.width is ColumnSet.EXTRAS
+    assert store.engine.width is NodeEdgeColumnSet.EXTRAS
     assert_whole(store)
 
 
 def test_compaction_keeps_the_columns(store: OpenStore, tmp_path: Path) -> None:
     outgrow(store)
     store.compactor.run()
-    assert store.engine.width is ColumnSet.PLAIN
+    assert store.engine.width is NodeEdgeColumnSet.PLAIN
     write(store, extending("n0"))
     outgrow(store)
     store.compactor.run()
     assert store.compactor.done == 2
-    assert store.engine.width is ColumnSet.EXTRAS
+    assert store.engine.width is NodeEdgeColumnSet.EXTRAS
     assert_whole(store)
     assert len(list(layout(tmp_path).root.glob("graph*.kuzu"))) == 1
 
@@ -193,7 +199,7 @@ OF_MEMORY = NodeExtras(
 def test_only_a_memory_or_a_name_adds_memory_columns(store: OpenStore) -> None:
     write(store, extending("n0"))
     with store.engine.reading() as session:
-        assert session.width is ColumnSet.EXTRAS
+        assert session.width is NodeEdgeColumnSet.EXTRAS
         assert not {"name", "confidence", "layer"} & {
             row[1] for row in session.rows("CALL table_info('Entity') RETURN *")
         }
@@ -204,7 +210,7 @@ def test_only_a_memory_or_a_name_adds_memory_columns(store: OpenStore) -> None:
     write(store, WriteBatch(edges=[EdgeUpsert(0, EDGES[5], extras=EdgeExtrasUpsert(confidence=0.25, context="said"))]))
     with store.engine.reading() as session:
         nodes, edges = seen(session, ["n0", "n1", "n2", "n5", "n6"])
-        assert session.width is ColumnSet.MEMORY
+        assert session.width is NodeEdgeColumnSet.MEMORY
     found = {row.id: row.extras for row in nodes if row.extras is not None}
     assert found == {"n0": HELD, "n1": OF_MEMORY, "n2": NodeExtras(name="B")}
     assert EdgeExtras(confidence=0.25, context="said") in {row.extras for row in edges}

@@ -29,7 +29,7 @@ from kgserve.errors import (
     error_class_named,
 )
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation
-from kgserve.graph.cypher.result_streams import StartedStatement
+from kgserve.graph.cypher.result_streams import StartedEngineReadStatement
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.nonblocking_reads import WouldBlock
@@ -37,16 +37,16 @@ from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine_handle import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.process import (
     ENGINE_IDLE_TIMEOUT_SECONDS,
+    EngineForkServer,
     EngineProcess,
-    ForkServer,
-    ProcessDied,
-    RequestChannel,
+    EngineProcessDied,
+    EngineRequestChannel,
 )
 from kgserve.projections.cypher_engine.engine.protocol import (
     FORK_REQUEST,
-    ApplyChangeRequest,
+    ApplyNetChangeRequest,
     EngineFileOptions,
-    InternalQueryRequest,
+    EngineInternalQueryRequest,
 )
 from kgserve.storage.model.change_set import StoreState
 from kgserve.stores.open_store import OpenStore
@@ -165,7 +165,7 @@ def test_a_silent_process_is_limited_to_the_statement_timeout(monkeypatch: pytes
     monkeypatch.setattr(engine_process, "ENGINE_ANSWER_POLL_SECONDS", 0.01)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
     with own, others, silent(monkeypatch, BUSY) as (asked, _), pytest.raises(TimedOut):
-        RequestChannel(asked, 0, own).ask(InternalQueryRequest("RETURN 1", {}), seconds=1.0)
+        EngineRequestChannel(asked, 0, own).ask(EngineInternalQueryRequest("RETURN 1", {}), seconds=1.0)
 
 
 def test_reads_concurrent_with_a_crashing_statement_succeed(pool: StorePool) -> None:
@@ -194,11 +194,11 @@ def test_reads_concurrent_with_a_crashing_statement_succeed(pool: StorePool) -> 
     assert answers == [[[3000]]]
 
 
-def started(pool: StorePool) -> StartedStatement:
-    return StartedStatement(graph_of(pool, NAME), COUNT, StatementCancellation())
+def started(pool: StorePool) -> StartedEngineReadStatement:
+    return StartedEngineReadStatement(graph_of(pool, NAME), COUNT, StatementCancellation())
 
 
-def wait_for_reply(statement: StartedStatement) -> None:
+def wait_for_reply(statement: StartedEngineReadStatement) -> None:
     assert select.select([statement.descriptor], [], [], PATIENCE)[0]
 
 
@@ -213,11 +213,11 @@ def test_a_started_statement_gives_its_session_back(pool: StorePool, blow: signa
             os.kill(process(store).number, signal.SIGSTOP)
             other = started(pool)
             os.kill(process(store).number, blow)
-            with pytest.raises(ProcessDied) as lost:
+            with pytest.raises(EngineProcessDied) as lost:
                 other.finish()
             assert not lost.value.alone
         wait_for_reply(begun)
-        with nullcontext() if blow is None else suppress(ProcessDied):
+        with nullcontext() if blow is None else suppress(EngineProcessDied):
             assert msgspec.json.decode(begun.try_finish() or b"{}")["rows"] == [[NODES]]
         assert engine._leases == 0
         assert run_cypher_request(graph_of(pool, NAME), COUNT).rows == [[NODES]]
@@ -314,10 +314,10 @@ def test_memory_is_bounded_and_the_process_survives(tmp_path: Path, query: str) 
 def test_a_statement_that_ignores_its_timeout_kills_the_process(tmp_path: Path) -> None:
     options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     path = tmp_path / "graph.kuzu"
-    engine = build_engine_file(path, ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options)
+    engine = build_engine_file(path, ApplyNetChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options)
     with engine.reader() as session, pytest.raises(TimedOut):
         session.channel.ask(
-            InternalQueryRequest("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"),
+            EngineInternalQueryRequest("UNWIND range(1, 100000) AS i UNWIND range(1, 100000) AS j RETURN sum(i * j)"),
             None,
             0.3,
         )
@@ -329,10 +329,10 @@ def test_an_engine_started_during_close_is_discarded(tmp_path: Path) -> None:
     closing = threading.Event()
     options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1, closing=closing)
     path = tmp_path / "graph.kuzu"
-    engine = build_engine_file(path, ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options)
+    engine = build_engine_file(path, ApplyNetChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options)
     threading.Timer(0.2, closing.set).start()
     with pytest.raises(Unavailable, match="closing"):
-        engine.writer.channel.ask(InternalQueryRequest(ENDLESS), None, broken_off=closing)
+        engine.writer.channel.ask(EngineInternalQueryRequest(ENDLESS), None, broken_off=closing)
     engine.retire()
 
 
@@ -342,7 +342,7 @@ ENDLESS = "UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1,
 def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     engine = build_engine_file(
-        tmp_path / "graph.kuzu", ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options
+        tmp_path / "graph.kuzu", ApplyNetChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options
     )
 
     def interrupted(*_: object) -> None:
@@ -351,7 +351,7 @@ def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkey
     with engine.reader() as session:
         for query in ("RETURN 1", ENDLESS):
             with monkeypatch.context() as patched:
-                patched.setattr(RequestChannel, "_wait", interrupted)
+                patched.setattr(EngineRequestChannel, "_wait", interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     session.rows(query)
             assert session.rows("RETURN 2") == [[2]]
@@ -362,7 +362,7 @@ def test_a_cancelled_call_leaves_no_response_for_the_next(tmp_path: Path, monkey
 def test_an_interrupt_stops_its_own_statement_only(tmp_path: Path) -> None:
     options = EngineOptions(EngineFileOptions(cache_bytes=64 << 20), engine=ENGINE, readers=1)
     engine = build_engine_file(
-        tmp_path / "graph.kuzu", ApplyChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options
+        tmp_path / "graph.kuzu", ApplyNetChangeRequest(None, [], [], [], [], [], [], []), StoreState(), options
     )
     met: list[KgserveError] = []
 
@@ -412,7 +412,7 @@ def gone(number: int) -> bool:
 
 
 def test_the_file_of_a_released_process_can_be_opened_by_another() -> None:
-    nursery = ForkServer(ENGINE)
+    nursery = EngineForkServer(ENGINE)
     for process in [nursery.process(0) for _ in range(20)]:
         process.close()
         assert gone(process._number)
@@ -420,7 +420,7 @@ def test_the_file_of_a_released_process_can_be_opened_by_another() -> None:
 
 
 def test_a_released_process_is_not_killed_again() -> None:
-    nursery = ForkServer(ENGINE)
+    nursery = EngineForkServer(ENGINE)
     first = nursery.process(0)
     first.close()
     second = nursery.process(0)
@@ -432,7 +432,7 @@ def test_a_released_process_is_not_killed_again() -> None:
 
 
 def test_a_crashed_fork_server_is_restarted() -> None:
-    nursery = ForkServer(ENGINE)
+    nursery = EngineForkServer(ENGINE)
     first = nursery.process(1)
     parent = nursery._parent
     assert parent is not None
@@ -507,7 +507,7 @@ def test_a_fork_server_with_an_unread_response_ends_silently() -> None:
 
 
 def test_an_idle_fork_server_ends() -> None:
-    nursery = ForkServer(ENGINE)
+    nursery = EngineForkServer(ENGINE)
     nursery.process(0).close()
     parent = nursery._parent
     assert parent is not None

@@ -9,7 +9,7 @@ import numpy as np
 
 from kgserve.storage.model.node_edge_rows import EdgeRow, edge_created_at
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import MAX_INT64, NumberArray
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges, encode_edge_version
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -129,7 +129,7 @@ def encode_page_of_edges(
     return texts, start + limit < len(found)
 
 
-def _rank_in_base(base: MappedBaseSegment, number: int, row: EdgeRow) -> int:
+def _rank_in_base(base: MappedRowBaseSegment, number: int, row: EdgeRow) -> int:
     """Return the rank of an edge on a scale where edges of the base have odd ranks."""
     return 2 * number + 1 if number < base.edges else 2 * base.place(row.key)
 

@@ -11,7 +11,7 @@ import click
 
 from kgserve.cli.options import ServerUnreachable, add_server_options, add_setting_options, open_server_client
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.terminal import TableColumn, as_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import TerminalTableColumn, as_json_option, print_json_if_requested, show_table
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.platform.settings import load_settings
 
@@ -45,8 +45,8 @@ def cypher_shell_command(
     """
     if query is not None and file is not None:
         raise click.UsageError("-c and -f cannot be combined.")
-    from kgserve.cli.shell.screen import ShellOutput
     from kgserve.cli.shell.session import NoServerAvailable, ServerConnection, ShellSession
+    from kgserve.cli.shell.shell_output import ShellOutput
     from kgserve.platform.server_discovery import resolve_data_folder
 
     screen = ShellOutput()
@@ -87,7 +87,12 @@ def _history() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "kgserve" / "history"
 
 
-HIT_COLUMNS = (TableColumn("Score"), TableColumn("Type"), TableColumn("Id"), TableColumn("Content"))
+HIT_COLUMNS = (
+    TerminalTableColumn("Score"),
+    TerminalTableColumn("Type"),
+    TerminalTableColumn("Id"),
+    TerminalTableColumn("Content"),
+)
 _MAX_CONTENT_CHARS = 200
 
 

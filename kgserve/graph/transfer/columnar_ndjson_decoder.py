@@ -20,7 +20,11 @@ from kgserve.graph.request_validation import (
     encode_canonical_attributes_json,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.duplicate_json_keys import count_keys, has_plain_keys, may_have_duplicate_keys
+from kgserve.platform.duplicate_json_keys import (
+    count_json_keys,
+    has_colons_adjacent_to_json_keys,
+    may_have_duplicate_json_keys,
+)
 from kgserve.storage.model.node_edge_fields import MAX_ATTRIBUTES_BYTES, MAX_CONTENT_BYTES, MAX_ID_BYTES
 from kgserve.stores.bulk_insert import RowsWithoutOptionalFields
 
@@ -74,13 +78,13 @@ def decode_simple_ndjson_lines(block: bytes, count: int, cost: int) -> RowsWitho
     contents, weights = [node.content for node in nodes], [edge.weight for edge in edges]
     keys = 3 * len(nodes) + _count_given(contents) + _count_attribute_keys(texts)
     keys += 4 * len(edges) + _count_given(weights)
-    surplus = count_keys(block) - keys
+    surplus = count_json_keys(block) - keys
     if surplus > 0:
         # Texts with a quotation mark before a colon, which is escaped in JSON.
         surplus -= sum(map(_count_key_ends, filter(None, contents)))
         surplus -= sum(_count_key_ends(node.id) + _count_key_ends(node.type) for node in nodes)
         surplus -= sum(sum(map(_count_key_ends, (edge.source, edge.target, edge.relation_type))) for edge in edges)
-    if (surplus or not has_plain_keys(block)) and may_have_duplicate_keys(block):
+    if (surplus or not has_colons_adjacent_to_json_keys(block)) and may_have_duplicate_json_keys(block):
         return None
     return RowsWithoutOptionalFields(
         [at for at, line in enumerate(lines) if type(line) is _PlainNode],
@@ -114,7 +118,7 @@ def _count_key_ends(text: str) -> int:
 
 def _count_attribute_keys(texts: list[bytes]) -> int:
     """Return the number of keys that lines with these attributes have for them."""
-    known = {text: 0 if text == b"null" else 1 + count_keys(text) for text in set(texts)}
+    known = {text: 0 if text == b"null" else 1 + count_json_keys(text) for text in set(texts)}
     return sum(map(known.__getitem__, texts))
 
 
@@ -129,7 +133,7 @@ def _canonical(text: bytes) -> str | None:
     if value is None:
         return None
     encoded = encode_canonical(value)
-    if count_keys(encoded) != count_keys(text):
+    if count_json_keys(encoded) != count_json_keys(text):
         raise _UnusualAttributes
     if len(encoded) <= MAX_ATTRIBUTES_BYTES and _is_harmless(encoded):
         return encoded.decode()

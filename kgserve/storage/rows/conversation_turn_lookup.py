@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from kgserve.storage.model.conversation_turns import NEXT_TURN_RELATION
-from kgserve.storage.rows.node_edge_pages import filter_edges_by_type
+from kgserve.storage.rows.edge_pages import filter_edges_by_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 

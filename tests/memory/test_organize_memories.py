@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
-from kgserve.memory.reflect import place_memories_under_concepts
-from kgserve.memory.reflect_models import CONTRADICTS, MemoryReflectionAnswer, MemoryReflectionRequest
+from kgserve.memory.organize_memories import place_memories_under_concepts
+from kgserve.memory.reflect_models import CONTRADICTS, OrganizeMemoriesAnswer, OrganizeMemoriesRequest
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
@@ -25,8 +25,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield opened
 
 
-def run(place: Place, name: str, **wanted: object) -> MemoryReflectionAnswer:
-    return place_memories_under_concepts(place.graph(name), MemoryReflectionRequest(**wanted))  # type: ignore[arg-type]
+def run(place: Place, name: str, **wanted: object) -> OrganizeMemoriesAnswer:
+    return place_memories_under_concepts(place.graph(name), OrganizeMemoriesRequest(**wanted))  # type: ignore[arg-type]
 
 
 def put_topics(place: Place, name: str) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
-from kgserve.platform.metrics.telemetry import StoreWriteCounters
+from kgserve.platform.metrics.app_metrics_and_request_context import StoreWriteCounters
 from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.write_planner import MIN_COMMIT_TIME_MICROSECONDS, WriteReport
-from kgserve.stores import writer
+from kgserve.stores import writer_thread
 from tests.stores.writing import PATIENCE, assert_whole, batch, frames, held, ids, opened, until, write, write_together
 
 
@@ -68,7 +68,7 @@ def test_a_full_queue_rejects_or_waits_as_requested(tmp_path: Path) -> None:
 
 def test_the_queue_is_bounded_in_bytes_but_accepts_one_write_of_any_size(tmp_path: Path) -> None:
     with opened(tmp_path) as store, held(store):
-        big = WriteBatch(nodes=[NodeUpsert(0, "big", "t")], cost=writer.MAX_WRITE_QUEUE_BYTES + 1)
+        big = WriteBatch(nodes=[NodeUpsert(0, "big", "t")], cost=writer_thread.MAX_WRITE_QUEUE_BYTES + 1)
         store.submit(big)
         with pytest.raises(Unavailable):
             store.submit(batch("small"))
@@ -76,7 +76,7 @@ def test_the_queue_is_bounded_in_bytes_but_accepts_one_write_of_any_size(tmp_pat
 
 def test_commit_groups_are_bounded_in_rows(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        rows = writer.MAX_COMMIT_GROUP_ROWS // 2 + 1
+        rows = writer_thread.MAX_COMMIT_GROUP_ROWS // 2 + 1
         halves = [
             WriteBatch(delete_nodes=["x"] * rows, nodes=[NodeUpsert(0, f"n{number}", "t")]) for number in range(3)
         ]
@@ -89,17 +89,17 @@ def test_commit_groups_and_the_queue_are_bounded_in_bytes() -> None:
     groups: list[list[int]] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def commit(writes: list[writer.QueuedWrite]) -> None:
+    def commit(writes: list[writer_thread.QueuedWrite]) -> None:
         groups.append([each.batch.cost >> 20 for each in writes])
         begun.set()
         assert go_on.wait(PATIENCE)
         for each in writes:
             each.future.set_exception(InvalidInput("none is taken"))
 
-    def of_mebibytes(cost: int) -> writer.QueuedWrite:
-        return writer.QueuedWrite(WriteBatch(cost=cost << 20), Future())
+    def of_mebibytes(cost: int) -> writer_thread.QueuedWrite:
+        return writer_thread.QueuedWrite(WriteBatch(cost=cost << 20), Future())
 
-    queue = writer.WriterThread("hens", commit, lambda: None, 10)
+    queue = writer_thread.WriterThread("hens", commit, lambda: None, 10)
     for _ in range(2):  # finished writes free queue space
         groups.clear()
         begun.clear()
@@ -108,8 +108,8 @@ def test_commit_groups_and_the_queue_are_bounded_in_bytes() -> None:
         assert begun.wait(PATIENCE)
         sent = [queue.submit(of_mebibytes(cost)) for cost in (40, 20, 30, 60)]
         with pytest.raises(Unavailable):
-            queue.submit(of_mebibytes((writer.MAX_WRITE_QUEUE_BYTES >> 20) - 149))
-        sent.append(queue.submit(of_mebibytes((writer.MAX_WRITE_QUEUE_BYTES >> 20) - 150)))
+            queue.submit(of_mebibytes((writer_thread.MAX_WRITE_QUEUE_BYTES >> 20) - 149))
+        sent.append(queue.submit(of_mebibytes((writer_thread.MAX_WRITE_QUEUE_BYTES >> 20) - 150)))
         go_on.set()
         assert all(isinstance(each.exception(PATIENCE), InvalidInput) for each in sent)
         assert groups == [[1], [40, 20], [30], [60], [106]]
@@ -119,12 +119,12 @@ def test_commit_groups_and_the_queue_are_bounded_in_bytes() -> None:
 def test_failed_groups_are_counted_and_reported() -> None:
     count = StoreWriteCounters()
 
-    def commit(_: list[writer.QueuedWrite]) -> None:
+    def commit(_: list[writer_thread.QueuedWrite]) -> None:
         raise StorageFull("the disk is full")
 
-    queue = writer.WriterThread("hens", commit, lambda: None, 10, count)
+    queue = writer_thread.WriterThread("hens", commit, lambda: None, 10, count)
     for failures in (1, 2):
-        told = queue.submit(writer.QueuedWrite(WriteBatch(), Future())).exception(PATIENCE)
+        told = queue.submit(writer_thread.QueuedWrite(WriteBatch(), Future())).exception(PATIENCE)
         assert (type(told), count.failures) == (StorageFull, failures)
     queue.stop()
 

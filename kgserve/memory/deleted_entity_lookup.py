@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kgserve.errors import Conflict
-from kgserve.graph.as_of_resolution import caught_up_history
-from kgserve.memory.api import DeletedEntity
-from kgserve.memory.serialization import name_or_id
+from kgserve.graph.as_of_resolution import get_caught_up_history
+from kgserve.memory.memory_models import StillReferencedDeletedEntity
+from kgserve.memory.serialization import get_node_name_or_id
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile, RowStateInterval
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names, normalize_entity_name
+from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names_and_aliases, normalize_entity_name
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.stores.open_store import OpenStore
 
@@ -25,7 +25,7 @@ MAX_DELETED_NODE_STATES = 100_000
 class DeletedEntityWithMemories(msgspec.Struct, frozen=True):
     """A deleted entity in its last state, its names, and its relevance by the ids of the memories about it."""
 
-    entity: DeletedEntity
+    entity: StillReferencedDeletedEntity
     names: tuple[str, ...]
     memories: dict[str, float]
 
@@ -41,7 +41,7 @@ def find_deleted_entity(
     """
     if historian is None or store.description.history == "none":
         return None
-    found = caught_up_history(historian, store).look(lambda history: _list_found(history, text))
+    found = get_caught_up_history(historian, store).look(lambda history: _list_found(history, text))
     if has_memories:
         with store.reading() as rows:
             found = [each for each in found if any(map(rows.has, each.memories))]
@@ -62,7 +62,7 @@ def _called(history: HistoryFile, text: str) -> Iterable[RowStateInterval[NodeRo
     return (
         state
         for state in deleted
-        if wanted in map(normalize_entity_name, (state.row.id, *list_entity_names(state.row)))
+        if wanted in map(normalize_entity_name, (state.row.id, *list_entity_names_and_aliases(state.row)))
     )
 
 
@@ -73,14 +73,14 @@ def _subjects(history: HistoryFile, states: Iterable[RowStateInterval[NodeRow]])
 def _subject(history: HistoryFile, state: RowStateInterval[NodeRow]) -> DeletedEntityWithMemories:
     row, until = state.row, state.last or 0
     edges = history.edges_ended(row.id, IS_ABOUT_RELATION, until, MAX_DELETED_ENTITY_MEMORIES)
-    entity = DeletedEntity(
+    entity = StillReferencedDeletedEntity(
         id=row.id,
-        name=name_or_id(row),
+        name=get_node_name_or_id(row),
         entity_type=row.type,
         deleted_at=format_time(state.ended or 0),
         sequence=until,
     )
-    names = tuple(dict.fromkeys((entity.name, *list_entity_names(row))))
+    names = tuple(dict.fromkeys((entity.name, *list_entity_names_and_aliases(row))))
     return DeletedEntityWithMemories(
         entity, names, {each.row.source: min(max(each.row.weight, 0.0), 1.0) for each in edges}
     )

@@ -77,7 +77,7 @@ class IndexDecorator(SearchIndex):
         return self._index.vectors_of(ids)
 
 
-class SearchIndexWithConflicts(IndexDecorator):
+class SearchIndexWithConflictingVersions(IndexDecorator):
     """An index of the current texts that includes versions in conflict.
 
     These versions have keys of their own. Their attributes are not indexed and must be checked in their rows.

@@ -158,7 +158,7 @@ def set_originating_request(origin: OriginatingRequest) -> Token[OriginatingRequ
 
 
 def reset_originating_request(token: Token[OriginatingRequest | None]) -> None:
-    """Restore the previous attribution."""
+    """Attribute work of this context to the request that it had before `set_originating_request`."""
     _origin.reset(token)
 
 

@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kgserve.memory.api import CONCEPT_LAYER, MAX_BATCH_ITEMS, NodeIdText
+from kgserve.memory.memory_models import CONCEPT_LAYER, MAX_BATCH_ITEMS, NodeIdText
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.text.text_equality import text_hash
+from kgserve.platform.text.text_equality import hash_normalized_text
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, split_edge_attributes
-from kgserve.storage.model.soft_delete import is_live_memory
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 
 EXTRACT_KEY = "extract"
 """Metadata key of a memory that requests or forbids extraction, overriding the store's settings."""
@@ -32,7 +32,7 @@ class ExtractionMark(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, source: NodeRow, fact: str) -> ExtractionMark:
         """Return the mark of a fact extracted from a memory's text."""
-        return cls(source.version, text_hash(source.content).hex(), text_hash(fact).hex())
+        return cls(source.version, hash_normalized_text(source.content).hex(), hash_normalized_text(fact).hex())
 
     @property
     def attributes(self) -> str:
@@ -40,7 +40,7 @@ class ExtractionMark(msgspec.Struct, frozen=True):
         return _encode(self).decode()
 
 
-def read_extraction_mark(edge: EdgeRow) -> ExtractionMark | None:
+def read_relation_extraction_mark(edge: EdgeRow) -> ExtractionMark | None:
     """Return the mark of a relation, or None if another caller wrote it."""
     own = split_edge_attributes(edge.attributes).own
     try:
@@ -49,13 +49,13 @@ def read_extraction_mark(edge: EdgeRow) -> ExtractionMark | None:
         return None
 
 
-def can_extract_facts(row: NodeRow) -> bool:
+def can_extract_facts_from_node(row: NodeRow) -> bool:
     """Return whether facts can be extracted from a node: an active fact or episode with text."""
     layer = (row.extras or NO_EXTRAS).layer
-    return is_live_memory(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
+    return is_current_unwithdrawn_memory(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
 
 
-class ExtractionQueueRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class EnqueueExtractionRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Memories to queue for extraction, again or for the first time."""
 
     ids: (

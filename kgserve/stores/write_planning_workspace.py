@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable
 from kgserve.errors import KgserveError
 from kgserve.storage.model.node_edge_rows import EdgeKey
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules, is_noop_node_upsert
+from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains
-from kgserve.storage.rows.node_edge_pages import add_former_memory_versions
 from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 

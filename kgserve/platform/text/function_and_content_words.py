@@ -33,7 +33,7 @@ FUNCTION_WORDS = frozenset(_ENGLISH.split())
 """Question words, conjunctions, articles, pronouns, quantifiers, auxiliary verbs, prepositions, degree adverbs."""
 
 
-def compute_word_weights(query: str) -> dict[str, float]:
+def compute_query_word_weights(query: str) -> dict[str, float]:
     """Return the distinct words of a query in order, with factors for their BM25 scores: 1, or less for function words.
 
     If all words are function words, all have factor 1. A capitalized word inside a sentence counts as a name, such as

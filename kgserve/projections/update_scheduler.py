@@ -66,7 +66,7 @@ class ScheduledProjection(Protocol):
         ...
 
 
-class ProjectionClosing(Exception):
+class ProjectionStepAbandoned(Exception):
     """Raised inside a step when its projection is closing; the step is abandoned."""
 
 
@@ -282,7 +282,7 @@ class ProjectionThread:
     def _serve(self, projection: ScheduledProjection) -> None:
         try:
             more = projection.serve()
-        except ProjectionClosing:
+        except ProjectionStepAbandoned:
             return
         except Exception as error:  # noqa: BLE001  # an index may raise anything; the thread must survive
             self._retry_later(projection, error)

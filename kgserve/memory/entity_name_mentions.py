@@ -16,7 +16,7 @@ _FIRST_UNSPACED_CHARACTER = "\u2e80"
 """First character of the East Asian scripts, most of which write no spaces between words."""
 
 
-class NameMatcher:
+class NameMentionFinder:
     """Finds names as whole words, ignoring case, letter forms and the kind of whitespace.
 
     In scripts without spaces between words, a name is found anywhere.

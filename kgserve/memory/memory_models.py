@@ -1,4 +1,4 @@
-"""Requests and answers for memories; those for entities are in `memory.entities_api`.
+"""Requests and answers for memories; those for entities are in `memory.entity_models`.
 
 A memory is a node with a confidence, presented flat: ``memory_type`` is the node's type, ``metadata`` its attributes.
 Times are RFC 3339 in UTC with microseconds; confidence, importance and relevance are 0 to 1.
@@ -501,7 +501,7 @@ class StoreMemoryBatchItemResult(msgspec.Struct, kw_only=True):
 
 
 class StoreMemoriesAnswer(msgspec.Struct, kw_only=True):
-    """Results of the memories, in the order of the request."""
+    """Results of storing several memories, in the order of the request."""
 
     results: list[StoreMemoryBatchItemResult]
     created: int
@@ -532,7 +532,7 @@ class DeleteMemoriesAnswer(msgspec.Struct, kw_only=True):
     sequence: int
 
 
-class DeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
+class StillReferencedDeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
     """A deleted entity that memories still refer to."""
 
     id: str
@@ -542,7 +542,9 @@ class DeletedEntity(msgspec.Struct, frozen=True, kw_only=True):
     sequence: Annotated[int, Meta(description="The commit that deleted it")]
 
 
-DeletedEntityField = Annotated[DeletedEntity, Meta(description="The requested entity, if it was deleted")]
+DeletedEntityField = Annotated[
+    StillReferencedDeletedEntity, Meta(description="The requested entity, if it was deleted")
+]
 
 
 class MemoryPage(msgspec.Struct, kw_only=True):
@@ -617,7 +619,7 @@ class MemoryMergeSuggestion(msgspec.Struct, frozen=True):
 
 
 class UnmergedMemoryPair(msgspec.Struct, kw_only=True):
-    """Two memories that are near in meaning and that the guard kept apart, with their difference."""
+    """Two memories near in meaning that were not merged, and the difference that kept them apart."""
 
     ids: list[str]
     similarity: float

@@ -15,7 +15,20 @@ from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.request_validation import require_valid_identifier
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import pruning
-from kgserve.memory.api import (
+from kgserve.memory.consolidation import apply
+from kgserve.memory.consolidation.apply import (
+    OutdatedConsolidationPlan,
+    RunningConsolidation,
+    list_memories_changed_since_plan,
+)
+from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.plan import (
+    ConsolidationPlan,
+    ConsolidationRunRecord,
+    MemoryClusterMergePlan,
+    cluster_plan_to_answer,
+)
+from kgserve.memory.memory_models import (
     ConsolidateRequest,
     ConsolidationReport,
     ConsolidationRun,
@@ -26,19 +39,6 @@ from kgserve.memory.api import (
     PruneMemoriesRequest,
     UndoConsolidationAnswer,
     UndoConsolidationRequest,
-)
-from kgserve.memory.consolidation import apply
-from kgserve.memory.consolidation.apply import (
-    ConsolidationRunInProgress,
-    OutdatedConsolidationPlan,
-    list_memories_changed_since_plan,
-)
-from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
-from kgserve.memory.consolidation.plan import (
-    ConsolidationPlan,
-    ConsolidationRunRecord,
-    MemoryClusterMergePlan,
-    cluster_plan_to_answer,
 )
 from kgserve.platform.timestamps import format_time
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
@@ -72,7 +72,7 @@ def consolidate_memories(graph: StoreHandle, request: ConsolidateRequest) -> Con
         run, clusters, left, sequence = None, plan.clusters, list[MemoryMergeCluster](), store.state.sequence
         if plan.clusters and not request.dry_run:
             record = _record(plan, threshold, now, guard=_guard(store, request))
-            run = ConsolidationRunInProgress(apply.generate_consolidation_run_id(now), record, graph.graphs.caller.name)
+            run = RunningConsolidation(apply.generate_consolidation_run_id(now), record, graph.graphs.caller.name)
             clusters, left, sequence = _carry_out(store, plan, run)
     merged = sum(len(each.absorbed) for each in clusters)
     return ConsolidationReport(
@@ -248,7 +248,7 @@ def _record(plan: ConsolidationPlan, threshold: float, now: int, *, guard: bool)
 
 
 def _carry_out(
-    store: OpenStore, plan: ConsolidationPlan, run: ConsolidationRunInProgress
+    store: OpenStore, plan: ConsolidationPlan, run: RunningConsolidation
 ) -> tuple[list[MemoryClusterMergePlan], list[MemoryMergeCluster], int]:
     """Return the merged clusters, those not merged, and the last sequence."""
     left, report = apply.merge_memory_clusters(store, run, plan.clusters, WorkThrottle(store))

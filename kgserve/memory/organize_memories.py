@@ -23,7 +23,6 @@ import numpy as np
 from kgserve.errors import Conflict, InvalidInput, NotFound, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.memory.api import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedMemoryPair
 from kgserve.memory.concept_placement import (
     TopTwoConceptScores,
     UnitVectors,
@@ -36,28 +35,29 @@ from kgserve.memory.consolidation.candidates import (
     ConsolidationCandidateQuery,
     plan_consolidation,
 )
-from kgserve.memory.consolidation.operations import WorkThrottle
+from kgserve.memory.consolidation.consolidate_undo_prune import WorkThrottle
 from kgserve.memory.consolidation.plan import ConsolidationPlan, ConsolidationRunRecord
-from kgserve.memory.deduplication import Deduplicator
+from kgserve.memory.deduplication import MemoryDeduplicator
 from kgserve.memory.hierarchy import get_active_memory
 from kgserve.memory.memory_crud import NO_LLM_MESSAGE
+from kgserve.memory.memory_models import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedMemoryPair
 from kgserve.memory.reflect_models import (
     CONTRADICTS,
     MAX_CONCEPT_NAME_CHARS,
     MAX_PROPOSALS,
     MAX_PROPOSED_MEMORIES,
-    ConceptCandidate,
     MemoryParentPlacement,
-    MemoryReflectionAnswer,
-    MemoryReflectionRequest,
-    ReflectionEdgeAttributes,
+    OrganizeMemoriesAnswer,
+    OrganizeMemoriesRequest,
+    ParentConceptCandidate,
     ReflectionProposal,
     ReflectionRunAttributes,
+    ReflectRunEdgeAttributes,
     decode_reflection_mark,
     decode_reflection_record,
     new_reflection_id,
 )
-from kgserve.memory.serialization import name_or_id, now_in_microseconds
+from kgserve.memory.serialization import get_node_name_or_id, now_in_microseconds
 from kgserve.platform.idempotency import generate_node_id
 from kgserve.platform.text.wordlists import read_word_list
 from kgserve.platform.timestamps import format_time
@@ -65,13 +65,13 @@ from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_REFLECTED
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
-from kgserve.projections.recent_vectors import RecentVectors
+from kgserve.projections.recent_vectors import RecentVectorBuffer
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow, split_edge_attributes
-from kgserve.storage.model.soft_delete import is_live_memory, is_memory_active_at
+from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory, is_memory_active_at
 from kgserve.storage.model.write_batch import KIND_REFLECTION, EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -94,7 +94,7 @@ _STOP_WORDS = frozenset(read_word_list("small")) | frozenset(read_word_list("neg
 _REFLECTION_AUTHOR = "reflect"
 
 
-def place_memories_under_concepts(graph: StoreHandle, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
+def place_memories_under_concepts(graph: StoreHandle, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
     """Place memories without a parent below matching concepts, and propose uncertain placements.
 
     Memories that say the same are merged first. A concept is matched by its text, its children and their entities.
@@ -124,7 +124,7 @@ def place_memories_under_concepts(graph: StoreHandle, request: MemoryReflectionR
     return found
 
 
-def _answer_question(graph: StoreHandle, store: OpenStore, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
+def _answer_question(graph: StoreHandle, store: OpenStore, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
     """Answer a question. Raises InvalidInput if no language model is configured."""
     if (extractor := graph.graphs.extractor) is None:
         raise InvalidInput.at("answer", NO_LLM_MESSAGE)
@@ -147,14 +147,14 @@ class _Concept(NamedTuple):
 class _ReflectionRun:
     """One reflection over a store."""
 
-    def __init__(self, graph: StoreHandle, store: OpenStore, request: MemoryReflectionRequest) -> None:
+    def __init__(self, graph: StoreHandle, store: OpenStore, request: OrganizeMemoriesRequest) -> None:
         self._graph = graph
         self._store = store
         self._request = request
         self._now = now_in_microseconds()
         self._under = get_active_memory(store, request.under, graph.name).id if request.under else ""
 
-    def reflect(self) -> MemoryReflectionAnswer:
+    def reflect(self) -> OrganizeMemoriesAnswer:
         """Place what is certain, unless it is a dry run, and propose the rest."""
         found = empty_reflection(None, dry_run=self._request.dry_run)
         found.stale = self._low_confidence_ids()
@@ -270,7 +270,7 @@ class _ReflectionRun:
             through=plan.sequence,
             started_at=format_time(self._now),
         )
-        run = apply.ConsolidationRunInProgress(
+        run = apply.RunningConsolidation(
             apply.generate_consolidation_run_id(self._now), record, self._graph.graphs.caller.name
         )
         apply.merge_memory_clusters(self._store, run, plan.clusters, WorkThrottle(self._store))
@@ -410,7 +410,7 @@ class _ReflectionRun:
         shared = frozenset[str].intersection(*about)
         with self._store.reading() as rows:
             found = rows.nodes(sorted(shared)[:1])
-        return next((name_or_id(row) for row in found.values()), "")[:MAX_CONCEPT_NAME_CHARS]
+        return next((get_node_name_or_id(row) for row in found.values()), "")[:MAX_CONCEPT_NAME_CHARS]
 
 
 class _UnplacedMemories:
@@ -441,7 +441,7 @@ class _UnplacedMemories:
 
     def _link(self, ids: Sequence[str], place: TopTwoConceptScores) -> ReflectionProposal:
         best = [(place.best, place.score), (place.second, place.second_score)]
-        candidates = [ConceptCandidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
+        candidates = [ParentConceptCandidate(id=self._concepts[at].id, score=score) for at, score in best if at >= 0]
         return ReflectionProposal(number=0, kind="link", ids=[*ids], candidates=candidates)
 
 
@@ -475,9 +475,9 @@ def _two_of(words: Sequence[str]) -> list[str]:
     return [*words[:1], *[word for word in words[1:] if word[:_STEM_CHARS] != words[0][:_STEM_CHARS]][:1]]
 
 
-def empty_reflection(run: str | None, *, dry_run: bool = False) -> MemoryReflectionAnswer:
+def empty_reflection(run: str | None, *, dry_run: bool = False) -> OrganizeMemoriesAnswer:
     """Return an empty result."""
-    return MemoryReflectionAnswer(
+    return OrganizeMemoriesAnswer(
         dry_run=dry_run,
         run=run,
         looked_at=0,
@@ -506,11 +506,11 @@ def write_reflection_run(
         _submit(store, lambda storing, some=some: _link_all(storing, run, some))
 
 
-def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int = 10_000) -> WriteReport:
+def _submit(store: OpenStore, decide: Callable[[MemoryDeduplicator], None], cost: int = 10_000) -> WriteReport:
     """Decide a write in the writer thread, and wait for it."""
 
     def decided(ahead: PendingCommitGroupState) -> WriteBatch:
-        storing = Deduplicator(ahead, RecentVectors())
+        storing = MemoryDeduplicator(ahead, RecentVectorBuffer())
         decide(storing)
         return storing.batch()
 
@@ -518,23 +518,27 @@ def _submit(store: OpenStore, decide: Callable[[Deduplicator], None], cost: int 
     return done.result()
 
 
-def _write_run_node(storing: Deduplicator, run: str, record: ReflectionRunAttributes) -> None:
+def _write_run_node(storing: MemoryDeduplicator, run: str, record: ReflectionRunAttributes) -> None:
     storing.put_node(NodeUpsert(0, run, KIND_REFLECTION, "", record.text))
 
 
-def _write_mark(storing: Deduplicator, run: str, memory: str, mark: ReflectionEdgeAttributes) -> None:
+def _write_mark(storing: MemoryDeduplicator, run: str, memory: str, mark: ReflectRunEdgeAttributes) -> None:
     storing.put_edge(EdgeUpsert(0, (run, memory, RELATION_REFLECTED), own=mark.text))
 
 
-def _link_all(storing: Deduplicator, run: str, links: Sequence[MemoryParentPlacement]) -> None:
+def _link_all(storing: MemoryDeduplicator, run: str, links: Sequence[MemoryParentPlacement]) -> None:
     for link in links:
         _link(storing, run, link)
 
 
-def _link(storing: Deduplicator, run: str, link: MemoryParentPlacement) -> bool:
+def _link(storing: MemoryDeduplicator, run: str, link: MemoryParentPlacement) -> bool:
     """Place a memory below a parent if it has none and both are active; return whether it was placed."""
     child, parent = storing.node(link.id), storing.node(link.parent_id)
-    if child is None or parent is None or not (is_live_memory(child) and is_live_memory(parent)):
+    if (
+        child is None
+        or parent is None
+        or not (is_current_unwithdrawn_memory(child) and is_current_unwithdrawn_memory(parent))
+    ):
         return False
     if storing.places.parent(child.id) is not None:
         return False
@@ -550,14 +554,14 @@ def _link(storing: Deduplicator, run: str, link: MemoryParentPlacement) -> bool:
             extras=EdgeExtrasUpsert(created_by=_REFLECTION_AUTHOR),
         )
     )
-    _write_mark(storing, run, child.id, ReflectionEdgeAttributes(parent=parent.id))
+    _write_mark(storing, run, child.id, ReflectRunEdgeAttributes(parent=parent.id))
     return True
 
 
 # Runs
 
 
-def _run_of(store: OpenStore, request: MemoryReflectionRequest) -> tuple[NodeRow, ReflectionRunAttributes]:
+def _run_of(store: OpenStore, request: OrganizeMemoriesRequest) -> tuple[NodeRow, ReflectionRunAttributes]:
     """Return the requested run, or the last one. Raises NotFound."""
     for row, record in apply.list_nodes_of_type_newest_first(store, KIND_REFLECTION, decode_reflection_record):
         if request.run in (None, row.id):
@@ -578,7 +582,7 @@ def list_decided_proposals(store: OpenStore) -> set[str]:
 # Decisions
 
 
-def decide_proposals(store: OpenStore, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
+def decide_proposals(store: OpenStore, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
     """Accept and refuse proposals of a run. Raises InvalidInput, NotFound or Conflict without any change."""
     row, record = _run_of(store, request)
     proposals = {each.number: each for each in record.proposals}
@@ -591,7 +595,7 @@ def decide_proposals(store: OpenStore, request: MemoryReflectionRequest) -> Memo
         raise InvalidInput(f"proposal {min(both)} is both accepted and refused")
     found = empty_reflection(row.id)
 
-    def carry_out(storing: Deduplicator) -> None:
+    def carry_out(storing: MemoryDeduplicator) -> None:
         deciding = _ProposalExecutor(storing, row.id, request.names or {})
         decided = {number: msgspec.structs.replace(each) for number, each in proposals.items()}
         for number in request.accept:
@@ -612,7 +616,7 @@ def decide_proposals(store: OpenStore, request: MemoryReflectionRequest) -> Memo
 class _ProposalExecutor:
     """Execution of accepted proposals in one write."""
 
-    def __init__(self, storing: Deduplicator, run: str, names: Mapping[str, str]) -> None:
+    def __init__(self, storing: MemoryDeduplicator, run: str, names: Mapping[str, str]) -> None:
         self._storing = storing
         self._run = run
         self._names = names
@@ -646,7 +650,7 @@ class _ProposalExecutor:
         self._storing.made.append(node_id := generate_node_id(len(self._storing.made)))
         extras = NodeExtrasUpsert(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
         self._storing.put_node(NodeUpsert(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
-        _write_mark(self._storing, self._run, node_id, ReflectionEdgeAttributes(made=True))
+        _write_mark(self._storing, self._run, node_id, ReflectRunEdgeAttributes(made=True))
         return node_id
 
     def _put_against(self, proposal: ReflectionProposal) -> None:
@@ -657,13 +661,13 @@ class _ProposalExecutor:
         self._storing.put_edge(
             EdgeUpsert(0, (younger, older, CONTRADICTS), extras=EdgeExtrasUpsert(created_by=_REFLECTION_AUTHOR))
         )
-        _write_mark(self._storing, self._run, younger, ReflectionEdgeAttributes(against=older))
+        _write_mark(self._storing, self._run, younger, ReflectRunEdgeAttributes(against=older))
 
 
 # Undo
 
 
-def undo_reflection(graph: StoreHandle, store: OpenStore, request: MemoryReflectionRequest) -> MemoryReflectionAnswer:
+def undo_reflection(graph: StoreHandle, store: OpenStore, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
     """Undo a run, its placements, merges and node."""
     row, record = _run_of(store, request)
     found = empty_reflection(row.id)

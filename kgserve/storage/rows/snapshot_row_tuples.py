@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 
 from kgserve.platform.codecs import json_decoder
 from kgserve.storage.model.node_edge_rows import EdgeRow, RowTuple
-from kgserve.storage.rows.base_segment import MappedBaseSegment
+from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.row_json_encoder import decode_edge_tuples_from_json, decode_node_tuples_from_json
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -59,7 +59,7 @@ def iterate_edge_tuples(rows: RowsSnapshot) -> Iterator[list[RowTuple]]:
 class _EdgeSuffixDecoder:
     """Edges of a base from its columns and the decoded suffixes of their texts."""
 
-    def __init__(self, base: MappedBaseSegment) -> None:
+    def __init__(self, base: MappedRowBaseSegment) -> None:
         self._base = base
         self._numbers = base.array("edge_ending")
         self._decoded: dict[int, RowTuple | None] = {}

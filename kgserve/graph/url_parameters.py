@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta, field
 
-from kgserve.graph.compat.versioned_nodes_api import RetireRequest
+from kgserve.graph.compat.versioned_nodes_api import RetireVersionedNodeRequest
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertNodeBody
 from kgserve.storage.model.attribute_filters import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
@@ -178,7 +178,7 @@ class DropStoreParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     confirm: Annotated[str, Meta(description="The store's name, repeated as confirmation")] | None = None
 
 
-class RetireNodeRequest(RetireRequest, kw_only=True):
+class RetireNodeRequest(RetireVersionedNodeRequest, kw_only=True):
     """Request to retire a node: its id, and the time at which its validity ends."""
 
     node_id: str = field(name="id")

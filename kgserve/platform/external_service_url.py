@@ -7,7 +7,7 @@ import httpx
 from kgserve.errors import InvalidInput
 
 
-def parse_service_url(url: str, option: str) -> httpx.URL:
+def parse_external_service_url(url: str, option: str) -> httpx.URL:
     """Return the base URL given by an option. Raises InvalidInput naming the option."""
     try:
         base = httpx.URL(url)

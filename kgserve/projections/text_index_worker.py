@@ -10,11 +10,11 @@ from typing_extensions import override
 from kgserve.embedding.cache import QueryVectorCache
 from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError
-from kgserve.platform.metrics.telemetry import EmbeddingCounters
+from kgserve.platform.metrics.app_metrics_and_request_context import EmbeddingCounters
 from kgserve.projections.base import StoreFollowedByProjections
-from kgserve.projections.schedule import ProjectionThread
 from kgserve.projections.text_index_base import StoreTextIndex
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.update_scheduler import ProjectionThread
 from kgserve.projections.workers import StoreProjectionWorker
 
 log = structlog.get_logger()
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 PAST_INDEX_DELAY_SECONDS = 1.0
 
 
-class IndexWorker(StoreProjectionWorker[StoreFollowedByProjections, CurrentAndPastTextIndexes]):
+class TextIndexWorker(StoreProjectionWorker[StoreFollowedByProjections, CurrentAndPastTextIndexes]):
     """Worker that indexes every store while it is open."""
 
     of_copies = True

@@ -7,10 +7,10 @@ from itertools import islice
 
 from kgserve.graph.graph_reader import GraphReader
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
-from kgserve.memory.api import EntityWithRelevance
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.memory.deleted_entities import DeletedEntityWithMemories, find_deleted_entity
+from kgserve.memory.deleted_entity_lookup import DeletedEntityWithMemories, find_deleted_entity
 from kgserve.memory.entity_operations import NON_ENTITY_RELATIONS, entity_not_found
+from kgserve.memory.memory_models import EntityWithRelevance
 from kgserve.memory.serialization import group_entities_by_memory
 from kgserve.platform.timestamps import parse_stored_time
 from kgserve.projections.history_follower import HistoryWorker

@@ -83,13 +83,13 @@ class BackedUpJournalFrames(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class SnapshotCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Copy of a snapshot of all rows."""
+    """Copy of a snapshot of all rows in a backup: its last commit and its files."""
 
     sequence: int
     files: list[BackedUpFile]
 
 
-class HistoryCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackedUpHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Copy of the history: the last commit it has applied, and the oldest commit it can answer for."""
 
     sequence: int
@@ -141,7 +141,7 @@ class BackupChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history_from: int
     keeps_history: bool
     snapshot: SnapshotCopy | None
-    history: HistoryCopy | None
+    history: BackedUpHistory | None
     runs: list[BackupRunFiles]
     marks: list[BackupEndState]
 
@@ -206,7 +206,7 @@ class UnchangedStoreBackup(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     taken: int
 
 
-class UnchangedStoreList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoresUnchangedSinceBackup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stores that equal their newest backups."""
 
     format: int
@@ -220,10 +220,10 @@ class _ChecksummedDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     content: msgspec.Raw
 
 
-BackupDocument = TypeVar("BackupDocument", BackupManifest, BackupStoreList, UnchangedStoreList)
+BackupDocument = TypeVar("BackupDocument", BackupManifest, BackupStoreList, StoresUnchangedSinceBackup)
 
 
-def _write(path: Path, content: BackupManifest | BackupStoreList | UnchangedStoreList) -> str:
+def _write(path: Path, content: BackupManifest | BackupStoreList | StoresUnchangedSinceBackup) -> str:
     """Replace a manifest atomically and durably. Return its checksum."""
     text = msgspec.json.encode(content)
     checksum = hashlib.sha256(text).hexdigest()
@@ -436,7 +436,7 @@ class BackupFolder:
             self._write_names()
             if self._is_changed:
                 with translate_storage_errors(f"writing {self.path / BACKUP_UNCHANGED_FILE}"):
-                    found = UnchangedStoreList(BACKUP_FORMAT, self._unchanged_stores())
+                    found = StoresUnchangedSinceBackup(BACKUP_FORMAT, self._unchanged_stores())
                     _write(self.path / BACKUP_UNCHANGED_FILE, found)
 
     def _write_names(self) -> None:
@@ -451,7 +451,7 @@ class BackupFolder:
     def _unchanged_stores(self) -> dict[str, UnchangedStoreBackup]:
         if self._unchanged is None:
             try:
-                self._unchanged = _read(self.path / BACKUP_UNCHANGED_FILE, UnchangedStoreList)[0].stores
+                self._unchanged = _read(self.path / BACKUP_UNCHANGED_FILE, StoresUnchangedSinceBackup)[0].stores
             except FileNotFoundError:
                 self._unchanged = {}
             except BackupDamaged as error:

@@ -12,7 +12,7 @@ from typing import Any, LiteralString
 
 import msgspec
 
-from kgserve.platform.lazy_pyarrow import arrow_type, pa
+from kgserve.platform.lazy_pyarrow import pa, parse_arrow_type
 from kgserve.platform.timestamps import ONE_MICROSECOND
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.storage.model.node_edge_fields import (
@@ -20,9 +20,9 @@ from kgserve.storage.model.node_edge_fields import (
     EDGE_ENDPOINTS,
     NODE,
     TIMESTAMP_TYPE,
-    ColumnSet,
+    NodeEdgeColumnSet,
     RowField,
-    field_names_of,
+    get_row_field_names,
 )
 
 _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
@@ -42,7 +42,7 @@ def to_arrow_column(field: RowField, values: Sequence[Any]) -> pa.Array:
     """Return an Arrow column of a field's values; times are given in microseconds."""
     if field.type is TIMESTAMP_TYPE:
         return pa.array(values, pa.int64()).cast(TIMESTAMP_TYPE.arrow)
-    return pa.array(values, arrow_type(field.type.arrow))
+    return pa.array(values, parse_arrow_type(field.type.arrow))
 
 
 class QueryVariantsByColumnSet(msgspec.Struct, frozen=True):
@@ -55,17 +55,19 @@ class QueryVariantsByColumnSet(msgspec.Struct, frozen=True):
         return self.texts[session.width]
 
 
-def build_node_fields_query_variants(before: LiteralString) -> QueryVariantsByColumnSet:
+def build_node_queries_by_column_set(before: LiteralString) -> QueryVariantsByColumnSet:
     """Return variants of a query for the fields of the node ``e``, one per column set; ``before`` ends in RETURN."""
-    return QueryVariantsByColumnSet(tuple(f"{before} {_column_list('e', NODE.columns(width))}" for width in ColumnSet))
+    return QueryVariantsByColumnSet(
+        tuple(f"{before} {_column_list('e', NODE.columns(width))}" for width in NodeEdgeColumnSet)
+    )
 
 
-def build_edge_fields_query_variants(before: LiteralString) -> QueryVariantsByColumnSet:
+def build_edge_queries_by_column_set(before: LiteralString) -> QueryVariantsByColumnSet:
     """Return variants of a query for the fields of the edge ``k``, one per column set."""
     return QueryVariantsByColumnSet(
-        tuple(f"{before} {_column_list('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in ColumnSet)
+        tuple(f"{before} {_column_list('k', EDGE.columns(width)[EDGE_ENDPOINTS:])}" for width in NodeEdgeColumnSet)
     )
 
 
 def _column_list(variable: LiteralString, fields: tuple[RowField, ...]) -> LiteralString:
-    return ", ".join(f"{variable}.{name}" for name in field_names_of(fields))
+    return ", ".join(f"{variable}.{name}" for name in get_row_field_names(fields))

@@ -15,7 +15,7 @@ from kgserve.cluster.replicated_log_records import (
     ReplicatedLogRecord,
     join_log_records,
 )
-from kgserve.errors import Conflict, Fenced, ReplicatedLogCorrupt, ReplicaTooOld, Unavailable
+from kgserve.errors import Conflict, Fenced, ReplicaBehindLogStart, ReplicatedLogCorrupt, Unavailable
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, translate_storage_errors, write_file_atomically
 from kgserve.storage.journal.journal import (
@@ -23,7 +23,7 @@ from kgserve.storage.journal.journal import (
     JournalFrame,
     JournalFrameError,
     encode_journal_frame,
-    encode_uncompressed_frame,
+    encode_uncompressed_journal_frame,
     read_journal_frame,
 )
 from kgserve.storage.model.change_set import ChangeSet
@@ -91,7 +91,7 @@ class ReplicatedJournalWriter:
         Raises the errors of `append`.
         """
         for frame in self.journal.frames(sequence):
-            self._ship(encode_uncompressed_frame(frame), frame.first, frame.last)
+            self._ship(encode_uncompressed_journal_frame(frame), frame.first, frame.last)
         self._reach(self.journal.last)
 
     def note(self) -> None:
@@ -129,7 +129,7 @@ def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: Store
     The files of a store that is ``coming`` are appended to the log.
 
     Raises OutcomeUnknown, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
-    lacks or contradicts local frames, and ReplicaTooOld if the log was trimmed past the files.
+    lacks or contradicts local frames, and ReplicaBehindLogStart if the log was trimmed past the files.
     """
     reached = verify_copied_log_position(journal, store, owner)
     while True:
@@ -269,7 +269,7 @@ def read_copied_log_position(folder: Path) -> CopiedLogPosition | None:
 def verify_copied_log_position(journal: Journal, store: str, owner: StoreOwnerEntry) -> CopiedLogPosition:
     """Return the position up to which the files are certainly a copy; the beginning if they have lost data since.
 
-    Raises ReplicaTooOld if the log no longer reaches back that far.
+    Raises ReplicaBehindLogStart if the log no longer reaches back that far.
     """
     folder, fresh = journal.folder.parent, CopiedLogPosition(owner.begins, 0, owner.begins, owner.erasures)
     reached = read_copied_log_position(folder) or fresh
@@ -277,7 +277,9 @@ def verify_copied_log_position(journal: Journal, store: str, owner: StoreOwnerEn
         reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
     if reached.is_outdated(owner) and not owner.coming:
         write_copied_log_position(folder, CopiedLogPosition(begins=owner.begins))
-        raise ReplicaTooOld(f"some files of store {store!r} were lost; they are being fetched again", retry_after=1)
+        raise ReplicaBehindLogStart(
+            f"some files of store {store!r} were lost; they are being fetched again", retry_after=1
+        )
     return reached
 
 

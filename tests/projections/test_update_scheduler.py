@@ -10,12 +10,12 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.projections.background_projection import BackgroundProjection
-from kgserve.projections.schedule import ProjectionSchedule, ScheduledProjection
 from kgserve.projections.text_indexes import (
     EMBEDDING_BATCH_SIZE,
     CurrentKeywordIndexProjection,
     CurrentVectorIndexProjection,
 )
+from kgserve.projections.update_scheduler import ProjectionSchedule, ScheduledProjection
 from tests.stores.writing import batch, opened, until, write
 
 Three = tuple[BackgroundProjection, BackgroundProjection, BackgroundProjection]

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError, Unavailable
-from kgserve.platform.metrics.telemetry import (
+from kgserve.platform.metrics.app_metrics_and_request_context import (
     OriginatingRequest,
     StoreWriteCounters,
     bind_request_ids,
@@ -206,7 +206,7 @@ class WriterThread:
             _fail(live, error)
 
 
-def prepare_write(write: QueuedWrite) -> QueuedWrite | None:
+def prepare_queued_write(write: QueuedWrite) -> QueuedWrite | None:
     """Return a queued write with its batch or plan, or None if ``prepare`` failed; the future has the error."""
     if write.prepare is None:
         return write

@@ -26,9 +26,9 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal, ProjectionWatermark
 from kgserve.storage.journal.journal import truncate_damaged_journal as salvage_journal
 from kgserve.storage.journal.replay import materialize_journal, read_store_links_as_of
-from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksState, StoreState
+from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest, StoreState
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, link_id
-from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes, update_links_state
+from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
 from kgserve.storage.store_folder_layout import StoreLayout, read_projection_sequences
 
 MAX_EMPTY_COMMITS = 1_000_000
@@ -184,9 +184,9 @@ def _with_links(
     unrecoverable: set[str],
 ) -> ChangeSet:
     """Add the link changes to a change set, except for links of lost nodes."""
-    compared, before = _RowDifference[CrossStoreLinkRow](), CrossStoreLinksState()
+    compared, before = _RowDifference[CrossStoreLinkRow](), CrossStoreLinksCountAndDigest()
     for some in linked:
-        before = update_links_state(before, some, ())
+        before = update_digest_for_link_changes(before, some, ())
         for link in some:
             compared.add(link, present.link(link))
     others = {row.key for row in compared.updated}
@@ -202,7 +202,7 @@ def _with_links(
         links_created=compared.created,
         links_updated=compared.updated,
         links_deleted=[row.key for row in compared.deleted],
-        links=update_links_state(before, compared.added, compared.removed),
+        links=update_digest_for_link_changes(before, compared.added, compared.removed),
     )
 
 
