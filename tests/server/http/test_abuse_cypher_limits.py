@@ -90,7 +90,8 @@ def test_abuse_57_the_client_goes_away(
             else:
                 accepted(crowd.post("/inject", json={"nodes": []}))
             took = time.perf_counter() - gone
-            until(lambda: statuses(lines) == [499])
+            until(lambda: statuses(lines))
+        assert statuses(lines) == [499]
         assert accepted(crowd.get("/stats"))["sequence"] == 1
         return took
 

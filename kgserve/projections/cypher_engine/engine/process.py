@@ -113,13 +113,13 @@ class EngineProcess:
             self._control.send_bytes(encode_message(InterruptRequest(channel, request)))
 
     def is_responsive(self) -> bool:
-        """Return whether the process is alive and responsive.
+        """Return whether the process is responsive. Raises EOFError or OSError if it has ended.
 
         A process that used CPU time meanwhile, or waits for a CPU or the disk, may miss `MAX_MISSED_PINGS` pings.
         """
         if self._is_stopped():
             return False
-        with self._sending, contextlib.suppress(OSError, EOFError):
+        with self._sending:
             if not self._missed_pings:
                 self._control.send_bytes(encode_message(PingEngineProcessRequest()))
             before = self._ticks()
@@ -129,7 +129,6 @@ class EngineProcess:
                 return True
             self._missed_pings += 1
             return self._missed_pings < MAX_MISSED_PINGS and (self._ticks() > before or self._waits_for_cpu_or_disk())
-        return False
 
     def _is_stopped(self) -> bool:
         """Return whether a signal has stopped the process, which then cannot answer."""

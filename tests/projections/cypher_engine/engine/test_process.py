@@ -161,6 +161,15 @@ def test_a_busy_process_gets_more_time(monkeypatch: pytest.MonkeyPatch, work: st
             assert not asked.is_responsive()
 
 
+def test_a_process_that_ends_before_it_answers_a_ping_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_process, "ENGINE_ANSWER_POLL_SECONDS", 0.01)
+    own, others = (Connection(each.detach()) for each in socket.socketpair())
+    with own, others, silent(monkeypatch, IDLE) as (asked, control):
+        control.close()
+        with pytest.raises(EngineProcessDied, match="ended unexpectedly"):
+            EngineRequestChannel(asked, 0, own).ask(EngineInternalQueryRequest("RETURN 1", {}))
+
+
 def test_a_silent_process_is_limited_to_the_statement_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_process, "ENGINE_ANSWER_POLL_SECONDS", 0.01)
     own, others = (Connection(each.detach()) for each in socket.socketpair())
