@@ -6,12 +6,14 @@ are those of the client's parameters; ``name`` gives the name on the wire.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta, field
 
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.compat.versioned_nodes_api import RetireVersionedNodeRequest
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertNodeBody
 from kgserve.storage.model.attribute_filters import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
@@ -27,8 +29,22 @@ MAX_PAGE_VERSIONS = 1_000
 
 _Label = Annotated[str, Meta(max_length=MAX_ID_BYTES)]
 _Sequence = Annotated[int, Meta(ge=0, lt=1 << 53)]
+_UNESCAPED_COMMA = re.compile(r"(?<!\\),")
 _ValidAt = Annotated[str, Meta(max_length=64, description=VALID_AT_HELP)]
 _KeptAt = Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)]
+
+
+def split_comma_separated_values(parameter: str, values: Iterable[str]) -> list[str]:
+    r"""Return the distinct items of a list parameter; ``\,`` is a comma within an item.
+
+    Empty items are omitted; an empty value counts as not given. Raises InvalidInput for a value of only commas.
+    """
+    given = [value for value in values if value]
+    items = dict.fromkeys(item.replace(r"\,", ",") for value in given for item in _UNESCAPED_COMMA.split(value) if item)
+    if given and not items:
+        message = "only commas; name at least one item, or leave the parameter out"
+        raise InvalidInput(f"query: {parameter}: {message}", (FieldError(parameter, message),))
+    return [*items]
 
 
 class NodeIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

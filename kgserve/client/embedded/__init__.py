@@ -52,7 +52,7 @@ from kgserve.graph.store_handle import (
 )
 from kgserve.graph.transfer import import_export
 from kgserve.graph.transfer.import_export import StreamingImport
-from kgserve.graph.url_parameters import EntityHistoryRequest
+from kgserve.graph.url_parameters import EntityHistoryRequest, split_comma_separated_values
 from kgserve.memory import hierarchy
 from kgserve.memory.hierarchy_models import DescendantMemoriesRequest, MemoryParentChainRequest
 from kgserve.platform.closable import ClosableContext
@@ -392,12 +392,12 @@ _decode = json_decoder(dict[str, Any]).decode
 def stream_store_events(handle: DataFolderHandle, listener: ResumableEventStreamState) -> Generator[Event]:
     """Return the events of one store, of several, or of all current and future stores."""
     query, last = listener.query, listener.last_id
-    selection = _selection(_names(query["kinds"]), _names(query["types"]))
+    selection = _selection(*(split_comma_separated_values(each, [query[each] or ""]) for each in ("kinds", "types")))
     if listener.store is not None:
         store = check_store_name(listener.store)
         at = {store: parse_feed_position(last, "last_event_id")} if last else _after(listener.since)
         return _start_listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
-    names = tuple(check_store_name(name) for name in _names(query["store"])) or None
+    names = tuple(map(check_store_name, split_comma_separated_values("store", [query["store"] or ""]))) or None
     at, checkpoint = parse_multi_store_event_id(last, "last_event_id") if last else (_after(listener.since), "")
     return _start_listening(handle, EventSubscription(names, at, selection, checkpoint=checkpoint), listener)
 
@@ -454,11 +454,6 @@ def _event(delivery: EventDelivery, place: str) -> Event:
 
 def _selection(kinds: list[str], types: list[str]) -> ChangeFeedEventFilter:
     return ChangeFeedEventFilter(parse_event_kinds(kinds) if kinds else None, frozenset(types) if types else None)
-
-
-def _names(given: str | None) -> list[str]:
-    """Split comma-separated names, without repetitions."""
-    return [part for part in dict.fromkeys((given or "").split(",")) if part]
 
 
 def _after(since: int | None) -> dict[str, FeedPosition]:

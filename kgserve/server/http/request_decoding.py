@@ -19,6 +19,7 @@ from kgserve.api.operation import SEQUENCE_HEADER, STORE_HEADER, STORE_PARAMETER
 from kgserve.errors import FieldError, InvalidInput, NoStore, TooLarge, UnsupportedMediaType
 from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, VERSIONED_FIELD_NAMES
 from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.graph.url_parameters import split_comma_separated_values
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.codecs import (
     convert_plain_value_to_type,
@@ -74,7 +75,6 @@ _LARGE_BODY_DIGITS = 7
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 NDJSON_TYPES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl"})
 _JSON = re.compile(r"application/json|[a-z0-9.+!#$&^_-]+/[a-z0-9.+!#$&^_-]+\+json")
-_SEPARATOR = re.compile(r"(?<!\\),")
 
 
 class RequestHandlerDependencies(NamedTuple):
@@ -210,7 +210,7 @@ def decode_query(
     """Decode the query as ``into``. Raises InvalidInput for parameters that are unknown, repeated or out of bounds.
 
     lists: parameters that may be repeated; their values are joined with commas.
-    repeated: list parameters; they may be repeated, and each value may hold several items (`split_lists`).
+    repeated: list parameters; they may be repeated, each value may hold several items (`split_comma_separated_values`).
     passed: parameters to ignore, because other code reads them.
     """
     names = get_field_aliases(into)
@@ -220,7 +220,7 @@ def decode_query(
     for name, value in pairs:
         values.setdefault(name, []).append(value)
     given = {
-        name: split_comma_separated_lists(found) if name in repeated else ",".join(found)
+        name: split_comma_separated_values(name, found) if name in repeated else ",".join(found)
         for name, found in values.items()
     }
     try:
@@ -228,15 +228,6 @@ def decode_query(
     except msgspec.ValidationError as error:
         fault = locate_validation_error(error, into)
         raise InvalidInput(f"query: {fault.path}: {fault.message}", (fault,)) from None
-
-
-def split_comma_separated_lists(values: Iterable[str]) -> list[str]:
-    r"""Return the items of lists whose items are separated by commas; ``\,`` is a comma within an item.
-
-    Empty items are omitted.
-    """
-    items = (item for value in values for item in _SEPARATOR.split(value))
-    return [item.replace(r"\,", ",") for item in items if item]
 
 
 def _pairs(text: bytes) -> list[tuple[str, str]]:

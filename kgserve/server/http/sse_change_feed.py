@@ -22,6 +22,7 @@ from kgserve.api.operation import COMMON_ERRORS, ApiBodyExample, ApiOperation, b
 from kgserve.errors import Gone, KgserveError, ServedElsewhere, TooLarge
 from kgserve.graph.event_checkpoints import START_POSITION, parse_multi_store_event_id
 from kgserve.graph.event_subscriptions import EventDelivery, EventPage, EventSubscription, JournalEventReader
+from kgserve.graph.url_parameters import split_comma_separated_values
 from kgserve.platform.access.authentication import KEY_RECHECK_SECONDS
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
@@ -138,7 +139,7 @@ async def stream_multi_store_events(request: Request[Any, Any, Any]) -> ASGIResp
     of a cluster then includes the stores of all nodes.
     """
     asked = decode_query(request.scope["query_string"], MultiStoreEventsQuery, _EVENT_LISTS)
-    names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
+    names = tuple(map(check_store_name, _names("store", asked.store))) or None
     path, text = _last_id(request, asked)
     positions, checkpoint = parse_multi_store_event_id(text, path) if text else (_since(asked), "")
     service, headers = get_request_dependencies(request), request.headers
@@ -298,12 +299,12 @@ class _StreamWriter:
         )
 
 
-def _split(text: OptionalText) -> list[str]:
-    return [part for part in text.split(",") if part] if text else []
+def _names(parameter: str, text: OptionalText) -> list[str]:
+    return split_comma_separated_values(parameter, [text or ""])
 
 
 def _selection(asked: StoreEventsQuery) -> ChangeFeedEventFilter:
-    kinds, types = _split(asked.kinds), _split(asked.types)
+    kinds, types = _names("kinds", asked.kinds), _names("types", asked.types)
     return ChangeFeedEventFilter(parse_event_kinds(kinds) if kinds else None, frozenset(types) if types else None)
 
 

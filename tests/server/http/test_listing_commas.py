@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from kgserve.client import Client
-from tests.server.http.serving import accepted
+from tests.server.http.serving import accepted, refusal
 
 
 @pytest.fixture
@@ -39,6 +39,14 @@ def filled(http: httpx.Client, api: str) -> str:
 def test_nodes_by_types_and_tags(http: httpx.Client, filled: str, query: str, ids: str) -> None:
     found = accepted(http.get(f"{filled}/nodes?{query}".replace("\\\\", "\\")))
     assert "".join(node["id"] for node in found["nodes"]) == ids
+
+
+@pytest.mark.parametrize(
+    "path", ["{}/nodes?type=,", "{}/nodes?type=a&tag=,,", "/api/events?store=,", "{}/events?types=,"]
+)
+def test_lists_of_only_commas_are_refused(http: httpx.Client, filled: str, path: str) -> None:
+    answer = refusal(http.get(path.format(filled)), 400)
+    assert "only commas; name at least one item" in answer["detail"]
 
 
 def test_edges_by_relation_types(http: httpx.Client, filled: str) -> None:
