@@ -330,7 +330,7 @@ class {prefix}{name}{f"({prefix}AllStoresClientMethods)" if name == "ServerClien
 
 def _method(name: str, module: str, *, store: bool) -> str:
     returned = STREAMS.get(name, "ClientRequest")
-    kind = {"PagedNodes": "pages", "ResumableEventStreamState": "events"}.get(
+    kind = {"PagedNodes": "pages", "ResumableSseListenerState": "events"}.get(
         returned, "stream" if returned.startswith("StreamedAnswerRequest") else "request"
     )
     maker = f"make_{'store_' * store}{kind}_method"

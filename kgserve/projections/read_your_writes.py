@@ -61,7 +61,7 @@ def _wake(loop: asyncio.AbstractEventLoop, moved: asyncio.Event) -> None:
 def wait_for_projections_or_raise(
     views: Sequence[BackgroundProjection], sequence: int, seconds: float, what: Hashable
 ) -> bool:
-    """Wait some seconds until these projections of a store have applied a commit; return whether all did.
+    """Wait until projections applied a commit, or raise where the request can be retried; return whether all did.
 
     Raises ProjectionNotCaughtUp instead of blocking where the request can be retried; ``what`` distinguishes its waits.
     """

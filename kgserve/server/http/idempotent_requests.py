@@ -117,7 +117,7 @@ Route = Callable[["HTTPScope", HttpRequestExchange], Awaitable[None]]
 
 
 def has_idempotency_key(scope: HTTPScope, headers: dict[bytes, bytes]) -> bool:
-    """Return whether a request is to be carried out once."""
+    """Return whether a request has an idempotency key and is of a method, outside /mcp, that honours it."""
     return IDEMPOTENCY_KEY_BYTES in headers and scope["method"] in _METHODS and scope["path"] != "/mcp"
 
 

@@ -53,7 +53,7 @@ MAX_NODES_PER_POSITION = 16
 def add_net_change_to_base_changes(
     base: MappedRowBaseSegment, changes: RowChangesToMerge, net: NetChange
 ) -> RowChangesToMerge:
-    """Add the net change of later commits to the changes of a base segment."""
+    """Add the net change of later commits to the changes still to be merged into a base segment."""
 
     def edge_number(key: EdgeKey) -> int:
         source, target = base.number(key[0]), base.number(key[1])
