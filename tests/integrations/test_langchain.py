@@ -48,7 +48,7 @@ def test_the_schema_and_rows_of_a_graph(machines: Store) -> None:
     assert "(:Person)-[:DESIGNED]->(:Machine)" in graph.schema
     assert graph.get_structured_schema["relationships"] == [{"start": "Person", "type": "DESIGNED", "end": "Machine"}]
     assert graph.query(DESIGNED) == [{"person": "ada", "machine": "engine"}]
-    [row] = graph.query("MATCH (p {id: $id})-[r]->(m) RETURN p, r, m", {"id": "ada"})
+    [row] = graph.query("MATCH (p:Person {id: $id})-[r:DESIGNED]->(m:Machine) RETURN p, r, m", {"id": "ada"})
     assert row["p"] == {"id": "ada", "type": "Person", "content": "Ada wrote about the engine", "born": 1815}
     assert row["r"] == {"from": "ada", "type": "DESIGNED", "to": "engine", "since": 1837}
     assert row["m"]["id"] == "engine"
