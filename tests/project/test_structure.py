@@ -117,7 +117,7 @@ def test_shell_scripts_are_valid(script: str) -> None:
 
 def test_the_top_holds_few_packages() -> None:
     packages = {path.name for path in (TOP / "kgserve").iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert len(packages) <= 14, f"a package for each layer or feature, not for each thing: {sorted(packages)}"
+    assert len(packages) <= 15, f"a package for each layer or feature, not for each thing: {sorted(packages)}"
 
 
 FOLLOWERS = ("kgserve/projections", "kgserve/stores", "kgserve/memory")
