@@ -19,7 +19,7 @@ from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")
-"""Tags whose operations are listed in docs/memories.md; docs/rest.md lists the others."""
+"""Tags whose operations are listed in docs/memory-reference.md; docs/rest.md lists the others."""
 MAX_SIGNATURE_PARAMETERS = 4
 
 Row = tuple[str, ...]
@@ -31,7 +31,7 @@ def list_operations() -> str:
 
 
 def list_memory_operations() -> str:
-    """Return the tables of operations that docs/memories.md holds, one for each tag."""
+    """Return the tables of operations that docs/memory-reference.md holds, one for each tag."""
     return _operation_tables(MEMORY_TAGS)
 
 

@@ -15,7 +15,7 @@ from scripts.pages import DOCS, PAPERS, TOP, anchors
 from tests.cli.running import ServerProcessHandle
 from tests.project.pages import pages
 
-REST = "\n".join((DOCS / name).read_text() for name in ("rest.md", "memories.md"))
+REST = "\n".join((DOCS / name).read_text() for name in ("rest.md", "memory-reference.md"))
 LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((TOP / "kgserve").rglob("DESIGN.md"))]
 
 
@@ -68,3 +68,14 @@ def test_the_variables_of_an_entity_memory_lead_to_settings_with_these_defaults(
     for name, default in defaults.items():
         said = found[name]
         assert said.strip() in {str(default), f"{default:g}" if isinstance(default, float) else ""}, name
+
+
+def test_the_classes_that_the_glossary_names_exist() -> None:
+    defined = {
+        found
+        for module in (TOP / "kgserve").rglob("*.py")
+        for found in re.findall(r"^class (\w+)", module.read_text(), re.MULTILINE)
+    }
+    named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", (DOCS / "glossary.md").read_text()))
+    assert named
+    assert named <= defined
