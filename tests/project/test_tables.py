@@ -58,6 +58,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not fragment or fragment in anchors(linked.read_text()), target
 
 
+@pytest.mark.parametrize("page", [*PAPERS, TOP / "DESIGN.md"], ids=lambda page: page.name)
+def test_files_named_in_sentences_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`((?:kgserve|tests|docs|scripts|bench|deploy|schema)/[\w./*-]+)`", text)
+    assert [name for name in named if not any(TOP.glob(name))] == []
+
+
 def test_the_variables_of_an_entity_memory_lead_to_settings_with_these_defaults() -> None:
     table = (DOCS / "settings.md").read_text().partition("## Variables of an entity memory")[2]
     rows = re.findall(r"^\| `\w+` \| [^|]* \| ([^|]*) \| `?([^|`]*)`? \|$", table, re.MULTILINE)
