@@ -16,7 +16,7 @@ from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
-from kgserve.server.mcp.toolsets import GRAPH_TOOLS
+from kgserve.server.mcp.toolsets import GRAPH_TOOLS, TOOLSET_ALL, TOOLSET_MEMORY_SERVER, TOOLSETS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")
 """Tags whose operations are listed in docs/memories.md; docs/rest.md lists the others."""
@@ -33,6 +33,12 @@ def list_operations() -> str:
 def list_memory_operations() -> str:
     """Return the tables of operations that docs/memories.md holds, one for each tag."""
     return _operation_tables(MEMORY_TAGS)
+
+
+def list_toolsets() -> str:
+    """Return the table of MCP toolsets with their tools."""
+    rows = ((f"`{name}`", f"{len(tools)}", _toolset_text(name, tools)) for name, tools in TOOLSETS.items())
+    return table(("set", "tools", "names"), rows)
 
 
 def list_graph_tools() -> str:
@@ -104,6 +110,10 @@ def _fields(place: str, struct: type[msgspec.Struct] | None) -> str:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def _toolset_text(name: str, tools: Iterable[str]) -> str:
+    return f"all but those of `{TOOLSET_MEMORY_SERVER}`" if name == TOOLSET_ALL else _names(tools)
 
 
 def _tool_row(tool: McpTool[Any]) -> Row:

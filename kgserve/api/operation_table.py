@@ -124,7 +124,7 @@ USE_CASES = (
     ApiUseCase(
         *("graph", "POST", f"{STORE_PATH}/graph", visualization.build_graph_drawing),
         id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for visualization",
-        note="See [A graph to draw](rest.md#a-graph-to-draw).",
+        note="See [Graph data for visualization](drawing.md).",
         sent=examples.DRAW_REQUEST_EXAMPLE, example=examples.DRAW_ANSWER_EXAMPLE,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),

@@ -9,8 +9,10 @@ import httpx
 import msgspec
 import pytest
 
+from kgserve import errors
 from kgserve.client import Client, Store
 from kgserve.platform.settings import Settings
+from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS
 from scripts.pages import DOCS, PAPERS, TOP, anchors
 from tests.cli.running import ServerProcessHandle
 from tests.project.pages import pages
@@ -28,15 +30,28 @@ def test_every_route_is_documented(server: ServerProcessHandle) -> None:
     assert set(re.findall(r"^\| (GET|PUT|PATCH|POST|DELETE) \| `([^`]+)` \|", REST, re.MULTILINE)) == described
 
 
-def test_every_status_is_documented(server: ServerProcessHandle) -> None:
-    responses = {
+def test_every_error_code_is_documented_with_its_status_and_class(server: ServerProcessHandle) -> None:
+    found = re.findall(r"^\| `(\w+)` \| (\d{3}) \| `?(\w*)`? *\|", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    classes = {kind.code: kind.__name__ for kind in reversed(errors_of_kgserve())}
+    expected = {(code, str(kind.status), classes.get(code, "")) for code, kind in ERROR_RESPONSE_KINDS.items()}
+    assert set(found) == expected
+    assert set(classes) <= set(ERROR_RESPONSE_KINDS)
+    described = {
         status
         for operations in httpx.get(f"{server.url}/openapi.json").json()["paths"].values()
         for operation in operations.values()
         for status in operation["responses"]
         if status >= "400"
     }
-    assert responses <= set(re.findall(r"^\| (\d{3}) \|", REST, re.MULTILINE))
+    assert described <= {status for _, status, _ in found}
+
+
+def errors_of_kgserve() -> list[type[errors.KgserveError]]:
+    """Return the error classes of `kgserve.errors`, each after the class that it extends."""
+    kinds: list[type[errors.KgserveError]] = [errors.KgserveError]
+    for kind in kinds:
+        kinds += [each for each in kind.__subclasses__() if each.__module__ == errors.__name__]
+    return kinds[1:]
 
 
 @pytest.mark.parametrize("kind", [Client, Store])
