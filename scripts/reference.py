@@ -37,8 +37,8 @@ def list_memory_operations() -> str:
 
 def list_toolsets() -> str:
     """Return the table of MCP toolsets with their tools."""
-    rows = ((f"`{name}`", f"{len(tools)}", _toolset_text(name, tools)) for name, tools in TOOLSETS.items())
-    return table(("set", "tools", "names"), rows)
+    rows = ((f"`{name}`", _toolset_text(name, tools)) for name, tools in TOOLSETS.items())
+    return table(("set", "tools"), rows)
 
 
 def list_graph_tools() -> str:
@@ -80,13 +80,14 @@ def escape_cell(text: str) -> str:
 
 def _operation_tables(tags: Iterable[str]) -> str:
     rows: dict[str, list[Row]] = {}
-    for method, path, operation in _operations():
+    for method, path, operation in documented_operations():
         rows.setdefault(operation.tag, []).append((method, f"`{path}`", escape_cell(_operation_text(operation))))
     head = ("method", "path", "what it does")
     return "\n\n".join(f"**{tag.capitalize()}.** {TAG_DESCRIPTIONS[tag]}:\n\n{table(head, rows[tag])}" for tag in tags)
 
 
-def _operations() -> Iterator[tuple[str, str, ApiOperation]]:
+def documented_operations() -> Iterator[tuple[str, str, ApiOperation]]:
+    """Yield method, path and operation of every route, without aliases."""
     for handler in ROUTES.handlers:
         operation = handler.opt.get(OPERATION_OPT_KEY)
         if operation is not None and not handler.opt.get(ALIAS_OPT_KEY):

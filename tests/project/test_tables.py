@@ -10,14 +10,27 @@ import msgspec
 import pytest
 
 from kgserve import errors
+from kgserve.cli.options import setting_option_names
 from kgserve.client import Client, Store
 from kgserve.platform.settings import Settings
 from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS
+from kgserve.server.mcp.toolsets import TOOLSETS
 from scripts.pages import DOCS, PAPERS, TOP, anchors
+from scripts.reference import documented_operations
 from tests.cli.running import ServerProcessHandle
 from tests.project.pages import pages
 
 REST = "\n".join((DOCS / name).read_text() for name in ("rest.md", "memories.md"))
+PROSE = [*sorted(DOCS.glob("*.md")), *PAPERS]
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+COUNTS = {
+    "tools": {len(names) for names in TOOLSETS.values()},
+    "settings": {len(Settings.__struct_fields__)},
+    "operations": {len(list(documented_operations()))},
+}
+DEFAULTS = {
+    option: getattr(Settings(), name) for name in Settings.__struct_fields__ for option in setting_option_names(name)
+}
 LINKED = [*pages(), *PAPERS, TOP / "DESIGN.md", TOP / "CHANGELOG.md", *sorted((TOP / "kgserve").rglob("DESIGN.md"))]
 
 
@@ -44,6 +57,16 @@ def test_every_error_code_is_documented_with_its_status_and_class(server: Server
         if status >= "400"
     }
     assert described <= {status for _, status, _ in found}
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
+def test_numbers_in_sentences_are_those_of_the_program(page: Path) -> None:
+    text = page.read_text()
+    for number, things in re.findall(rf"\b(\d+|{'|'.join(NUMBERS)}) (?:MCP )?({'|'.join(COUNTS)})\b", text):
+        assert (int(number) if number.isdigit() else NUMBERS.index(number)) in COUNTS[things], f"{number} {things}"
+    for option, number, gib in re.findall(r"`(--[a-z-]+)`(?:, | \()(\d[\d,]*(?:\.\d+)?)\b( GiB)?", text):
+        if option in DEFAULTS:
+            assert float(number.replace(",", "")) * (1024 if gib else 1) == DEFAULTS[option], option
 
 
 def errors_of_kgserve() -> list[type[errors.KgserveError]]:
