@@ -140,6 +140,16 @@ class Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
 
 
+def test_operations_are_in_the_order_of_use(document: dict[str, Any]) -> None:
+    assert [tag["name"] for tag in document["tags"]][:3] == ["graph", "search", "memories"]
+    first: dict[str, list[str]] = {}
+    for item in document["paths"].values():
+        for operation in item.values():
+            first.setdefault(operation["tags"][0], []).append(operation["operationId"])
+    assert first["graph"][:2] == ["inject", "traverse"]
+    assert first["search"][0] == "search"
+
+
 @pytest.mark.parametrize("path", ["/docs", "/docs/docs.css", "/docs/docs.js"])
 def test_the_docs_load_nothing_from_elsewhere(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
