@@ -351,11 +351,7 @@ def _page(name: str, media: str) -> Response[bytes]:
     return Response(text, headers={**_DOCS_POLICY, "etag": compute_etag(text)}, media_type=media)
 
 
-_HTML, _CSS, _SCRIPT = (
-    _page("docs.html", "text/html"),
-    _page("docs.css", "text/css"),
-    _page("docs.js", "text/javascript"),
-)
+_HTML = _page("docs.html", "text/html")
 
 
 @get("/docs", opt=build_litestar_opt(_DOCS))
@@ -364,16 +360,27 @@ async def docs_page() -> Response[bytes]:
     return _HTML
 
 
-@get("/docs/docs.css")
-async def docs_style() -> Response[bytes]:
-    """Return the style sheet of the documentation page."""
-    return _CSS
+def _build_docs_file_handler(name: str, media: str) -> HTTPRouteHandler:
+    response = _page(name, media)
+
+    @get(f"/docs/{name.rpartition('/')[2]}")
+    async def serve_docs_file() -> Response[bytes]:
+        """Return a script or style sheet of the documentation page."""
+        return response
+
+    return serve_docs_file
 
 
-@get("/docs/docs.js")
-async def serve_docs_script() -> Response[bytes]:
-    """Return the script of the documentation page."""
-    return _SCRIPT
+DOCS_FILES = tuple(
+    _build_docs_file_handler(name, media)
+    for name, media in (
+        ("docs.css", "text/css"),
+        ("docs.js", "text/javascript"),
+        ("swagger/swagger-ui.css", "text/css"),
+        ("swagger/swagger-ui.js", "text/javascript"),
+    )
+)
+"""Handlers of the files that the documentation page loads; ``PUBLIC_PATHS`` lists their paths."""
 
 
 def convert_to_openapi_30(document: Json) -> Json:
