@@ -103,6 +103,14 @@ USE_CASES = (
         positional=("nodes", "edges"),
     ),
     ApiUseCase(
+        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse_graph),
+        id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
+        note="`depth` is the number of hops.",
+        sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE,
+        short=node_reads.estimate_walk_cost,
+        errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
+    ),
+    ApiUseCase(
         *("delete_node", "DELETE", _NODE_PATH, mutations.delete_node),
         id="deleteNode", tag="graph", role="write", summary="Delete one node and its edges",
         example=examples.DELETE_NODE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", short=_one,
@@ -112,14 +120,6 @@ USE_CASES = (
         id="deleteEdge", tag="graph", role="write", summary="Delete one edge",
         sent=examples.EDGE_KEY_EXAMPLE, example=examples.DELETE_EDGE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", short=_one,
-    ),
-    ApiUseCase(
-        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse_graph),
-        id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
-        note="`depth` is the number of hops.",
-        sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE,
-        short=node_reads.estimate_walk_cost,
-        errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
     ApiUseCase(
         *("graph", "POST", f"{STORE_PATH}/graph", visualization.build_graph_drawing),
@@ -364,12 +364,6 @@ USE_CASES = (
         repeatable=False, long=True, positional=("source",),
     ),
     ApiUseCase(
-        *("reindex", "POST", f"{STORE_PATH}/reindex", stores.rebuild_search_indexes),
-        id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
-        note="The status is 202 immediately; `stats` shows the progress of both indexes.",
-        example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
-    ),
-    ApiUseCase(
         *("search", "POST", f"{STORE_PATH}/search", node_search.search_store_nodes),
         id="search", tag="search", role="read",
         summary="Find nodes by words, meaning and relations",
@@ -387,6 +381,12 @@ USE_CASES = (
         id="context", tag="search", role="read", summary="Get text about a question within a token budget",
         note="The text has ids to cite.",
         sent=examples.CONTEXT_REQUEST_EXAMPLE, example=examples.CONTEXT_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
+    ),
+    ApiUseCase(
+        *("reindex", "POST", f"{STORE_PATH}/reindex", stores.rebuild_search_indexes),
+        id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
+        note="The status is 202 immediately; `stats` shows the progress of both indexes.",
+        example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
     ),
     *MEMORY_CASES,
 )
