@@ -124,7 +124,7 @@ USE_CASES = (
     ApiUseCase(
         *("graph", "POST", f"{STORE_PATH}/graph", visualization.build_graph_drawing),
         id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for visualization",
-        note="See [A graph to draw](rest.md#a-graph-to-draw).",
+        note="See [Graph data for visualization](drawing.md).",
         sent=examples.DRAW_REQUEST_EXAMPLE, example=examples.DRAW_ANSWER_EXAMPLE,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
@@ -144,7 +144,7 @@ USE_CASES = (
         *("create", "PUT", STORE_PATH, stores.create_store),
         id="createStore", tag="stores", role="write", summary="Create a store",
         note=(
-            "The body may hold [settings](versions.md#settings-of-a-store). An existing store is unchanged."
+            "The body may hold [settings](store-settings.md). An existing store is unchanged."
         ),
         sent=examples.SETTINGS_REQUEST_EXAMPLE, optional=True, example=examples.CREATE_STORE_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS,
