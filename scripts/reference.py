@@ -43,8 +43,8 @@ def list_toolsets() -> str:
 
 def list_graph_tools() -> str:
     """Return the table of MCP tools for graphs."""
-    rows = ((f"`{tool.name}`", f"{tool.title}. {tool.description}") for tool in GRAPH_TOOLS)
-    return table(("tool", "what it does"), rows)
+    rows = ((f"`{tool.name}`", escape_cell(tool.description)) for tool in GRAPH_TOOLS)
+    return table(("tool", "when to use it"), rows)
 
 
 def list_memory_tools() -> str:
