@@ -75,11 +75,11 @@ const swaggerFile = (name) => readFileSync(join(here, "node_modules/swagger-ui-d
 
 rmSync(swagger, { recursive: true, force: true });
 mkdirSync(swagger, { recursive: true });
-const swaggerTexts = {
+const swaggerFiles = {
   "LICENSES.txt": `${licenceOf("node_modules/swagger-ui-dist").name}\n\n${["LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"].map(swaggerFile).join("\n")}`,
   "swagger-ui.css": swaggerFile("swagger-ui.css"),
-  "swagger-ui.js": swaggerFile("swagger-ui-bundle.js"),
+  "swagger-ui.js.gz": gzipSync(swaggerFile("swagger-ui-bundle.js"), { level: 9 }),
 };
-for (const [name, text] of Object.entries(swaggerTexts)) writeFileSync(join(swagger, name), text);
-const digests = Object.fromEntries(Object.entries(swaggerTexts).map(([name, text]) => [name, sha256(text)]));
+for (const [name, bytes] of Object.entries(swaggerFiles)) writeFileSync(join(swagger, name), bytes);
+const digests = Object.fromEntries(Object.entries(swaggerFiles).map(([name, bytes]) => [name, sha256(bytes)]));
 writeFileSync(join(swagger, "manifest.json"), `${JSON.stringify(digests, null, 2)}\n`);

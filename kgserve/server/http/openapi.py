@@ -6,7 +6,9 @@ The schemas are msgspec's. Litestar's generator loses ``additionalProperties: fa
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from inspect import cleandoc
@@ -307,6 +309,8 @@ _DOCS = ApiOperation(
     answer=ApiBodyExample(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"
+_GZIP_SUFFIX = ".gz"
+_GZIP_WINDOW_BITS = 31
 _DOCS_POLICY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -346,27 +350,25 @@ def _document(text: bytes) -> Response[bytes]:
     return response
 
 
+@cache
 def _page(name: str, media: str) -> Response[bytes]:
     text = (_STATIC / name).read_bytes()
+    if name.endswith(_GZIP_SUFFIX):
+        text = zlib.decompress(text, _GZIP_WINDOW_BITS)
     return Response(text, headers={**_DOCS_POLICY, "etag": compute_etag(text)}, media_type=media)
-
-
-_HTML = _page("docs.html", "text/html")
 
 
 @get("/docs", opt=build_litestar_opt(_DOCS))
 async def docs_page() -> Response[bytes]:
     """Return a page that renders the API reference in the browser. It loads nothing from other sites."""
-    return _HTML
+    return _page("docs.html", "text/html")
 
 
 def _build_docs_file_handler(name: str, media: str) -> HTTPRouteHandler:
-    response = _page(name, media)
-
-    @get(f"/docs/{name.rpartition('/')[2]}")
+    @get(f"/docs/{name.rpartition('/')[2].removesuffix(_GZIP_SUFFIX)}")
     async def serve_docs_file() -> Response[bytes]:
         """Return a script or style sheet of the documentation page."""
-        return response
+        return _page(name, media)
 
     return serve_docs_file
 
@@ -377,7 +379,7 @@ DOCS_FILES = tuple(
         ("docs.css", "text/css"),
         ("docs.js", "text/javascript"),
         ("swagger/swagger-ui.css", "text/css"),
-        ("swagger/swagger-ui.js", "text/javascript"),
+        ("swagger/swagger-ui.js.gz", "text/javascript"),
     )
 )
 """Handlers of the files that the documentation page loads; ``PUBLIC_PATHS`` lists their paths."""
