@@ -1,4 +1,4 @@
-"""Rows of the tables in docs/conformance.md, from the requirements that tests/conformance registers."""
+"""Rows of the tables of requirements, which tests/conformance registers."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
-from kgserve.server.mcp.toolsets import GRAPH_TOOLS
+from kgserve.server.mcp.toolsets import GRAPH_TOOLS, TOOLSET_ALL, TOOLSET_MEMORY_SERVER, TOOLSETS
 
 MEMORY_TAGS = ("memories", "entities", "analytics")
-"""Tags whose operations are listed in docs/memories.md; docs/rest.md lists the others."""
+"""Tags whose operations are listed in docs/memory-reference.md; docs/rest.md lists the others."""
 MAX_SIGNATURE_PARAMETERS = 4
 
 Row = tuple[str, ...]
@@ -31,14 +31,20 @@ def list_operations() -> str:
 
 
 def list_memory_operations() -> str:
-    """Return the tables of operations that docs/memories.md holds, one for each tag."""
+    """Return the tables of operations that docs/memory-reference.md holds, one for each tag."""
     return _operation_tables(MEMORY_TAGS)
+
+
+def list_toolsets() -> str:
+    """Return the table of MCP toolsets with their tools."""
+    rows = ((f"`{name}`", _toolset_text(name, tools)) for name, tools in TOOLSETS.items())
+    return table(("set", "tools"), rows)
 
 
 def list_graph_tools() -> str:
     """Return the table of MCP tools for graphs."""
-    rows = ((f"`{tool.name}`", f"{tool.title}. {tool.description}") for tool in GRAPH_TOOLS)
-    return table(("tool", "what it does"), rows)
+    rows = ((f"`{tool.name}`", escape_cell(tool.description)) for tool in GRAPH_TOOLS)
+    return table(("tool", "when to use it"), rows)
 
 
 def list_memory_tools() -> str:
@@ -74,13 +80,14 @@ def escape_cell(text: str) -> str:
 
 def _operation_tables(tags: Iterable[str]) -> str:
     rows: dict[str, list[Row]] = {}
-    for method, path, operation in _operations():
+    for method, path, operation in documented_operations():
         rows.setdefault(operation.tag, []).append((method, f"`{path}`", escape_cell(_operation_text(operation))))
     head = ("method", "path", "what it does")
     return "\n\n".join(f"**{tag.capitalize()}.** {TAG_DESCRIPTIONS[tag]}:\n\n{table(head, rows[tag])}" for tag in tags)
 
 
-def _operations() -> Iterator[tuple[str, str, ApiOperation]]:
+def documented_operations() -> Iterator[tuple[str, str, ApiOperation]]:
+    """Yield method, path and operation of every route, without aliases."""
     for handler in ROUTES.handlers:
         operation = handler.opt.get(OPERATION_OPT_KEY)
         if operation is not None and not handler.opt.get(ALIAS_OPT_KEY):
@@ -104,6 +111,10 @@ def _fields(place: str, struct: type[msgspec.Struct] | None) -> str:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def _toolset_text(name: str, tools: Iterable[str]) -> str:
+    return f"all but those of `{TOOLSET_MEMORY_SERVER}`" if name == TOOLSET_ALL else _names(tools)
 
 
 def _tool_row(tool: McpTool[Any]) -> Row:

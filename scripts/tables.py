@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import fill
 
 import click
 import msgspec
@@ -19,11 +20,15 @@ from kgserve.cli.options import (
 from kgserve.cli.root import kgserve_root_command
 from kgserve.cli.shell.commands import SHELL_COMMANDS
 from kgserve.platform.settings import Settings
-from scripts import reference
+from scripts import limits, reference
 from scripts.conformance import difference_rows, requirement_rows, summary_rows
 from scripts.pages import DOCS, PAPERS, TOP
 from scripts.reference import escape_cell, table
 
+CONNECTION_OPTIONS = frozenset({"server", "key", "data_dir", "as_json"})
+"""Options that docs/command-line.md explains once, above its table."""
+MAX_LINE_CHARS = 120
+REQUIREMENTS = TOP / "tests" / "conformance" / "README.md"
 TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SETTINGS = {field.name: setting_description(field) for field in msgspec.structs.fields(Settings)}
 
@@ -35,7 +40,7 @@ def fill_tables(text: str) -> str:
 
 def pages_with_tables() -> list[Path]:
     """Return the pages that hold such tables."""
-    return [page for page in (*sorted(DOCS.glob("*.md")), *PAPERS) if TABLE.search(page.read_text())]
+    return [page for page in (*sorted(DOCS.glob("*.md")), *PAPERS, REQUIREMENTS) if TABLE.search(page.read_text())]
 
 
 def _editors() -> str:
@@ -58,18 +63,23 @@ def _settings() -> str:
 
 
 def _commands() -> str:
-    return table(("command", "option", "what it does"), _command_rows())
+    return "\n\n".join(_command_text(name, each) for name, each in _commands_of(kgserve_root_command, "kgserve"))
 
 
-def _command_rows() -> Iterator[tuple[str, ...]]:
-    for name, command in _commands_of(kgserve_root_command, "kgserve"):
-        arguments = [
-            each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
-        ]
-        yield f"`{' '.join([name, *arguments])}`", "", _first_sentence(command)
-        options = [each for each in command.params if isinstance(each, click.Option)]
-        yield from _own_options(options)
-        yield from _setting_options(options)
+def _command_text(name: str, command: click.Command) -> str:
+    """Return a command's usage and purpose, and a list of its options."""
+    context = click.Context(command)
+    arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+    options = [
+        each for each in command.params if isinstance(each, click.Option) and each.name not in CONNECTION_OPTIONS
+    ]
+    text = f"### `{' '.join([name, *arguments])}`\n\n{_wrap(_first_sentence(command))}"
+    listed = [_wrap(f"- {names}: {meaning}") for names, meaning in (*_own_options(options), *_setting_options(options))]
+    return "\n\n".join([text, "\n".join(listed)] if listed else [text])
+
+
+def _wrap(text: str) -> str:
+    return fill(text, MAX_LINE_CHARS, subsequent_indent="  " * text.startswith("-"), break_on_hyphens=False)
 
 
 def _commands_of(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -82,22 +92,22 @@ def _commands_of(group: click.Group, path: str) -> Iterator[tuple[str, click.Com
             yield f"{path} {name}", command
 
 
-def _own_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
+def _own_options(options: list[click.Option]) -> Iterator[tuple[str, str]]:
     for option in options:
         if not _is_setting(option):
-            yield "", ", ".join(f"`{each}`" for each in option.opts), _first_line(option.help or "")
+            yield ", ".join(f"`{each}`" for each in option.opts), _first_line(option.help or "")
 
 
 def _is_setting(option: click.Option) -> bool:
     return (option.help or "").startswith(SETTINGS.get(option.name or "", "\0"))
 
 
-def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, ...]]:
+def _setting_options(options: list[click.Option]) -> Iterator[tuple[str, str]]:
     names = [setting_option_names(option.name)[0] for option in options if _is_setting(option)]
-    if len(names) == len(SETTINGS):
-        yield "", "every setting", "as under [Settings](settings.md)"
+    if len(names) > len(SETTINGS) // 2:
+        yield "every setting with an option", "see [Settings](settings.md)."
     elif names:
-        yield "", ", ".join(f"`{each}`" for each in names), "as under [Settings](settings.md)"
+        yield ", ".join(f"`{each}`" for each in names), "see [Settings](settings.md)."
 
 
 def _shell() -> str:
@@ -143,6 +153,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "specifications": _specifications,
     "differences": _differences,
     "requirements": _requirements,
+    "setting_limits": limits.list_setting_limits,
+    "fixed_limits": limits.list_fixed_limits,
+    "toolsets": reference.list_toolsets,
     "operations": reference.list_operations,
     "memory_operations": reference.list_memory_operations,
     "graph_tools": reference.list_graph_tools,

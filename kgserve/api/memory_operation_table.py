@@ -188,7 +188,7 @@ MEMORY_CASES = (
         *("reflect", "POST", "/api/v1/reflect", organize_memories.place_memories_under_concepts),
         id="reflect", tag="memories", role="write",
         summary="Assign memories to concepts, or propose it",
-        note="See [Reflecting](memories.md#reflecting).",
+        note="See [Reflecting](organize.md#reflect).",
         sent=examples.REFLECT_REQUEST_EXAMPLE, optional=True, example=examples.REFLECT_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers", long=True,
     ),

@@ -103,6 +103,14 @@ USE_CASES = (
         positional=("nodes", "edges"),
     ),
     ApiUseCase(
+        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse_graph),
+        id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
+        note="`depth` is the number of hops.",
+        sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE,
+        short=node_reads.estimate_walk_cost,
+        errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
+    ),
+    ApiUseCase(
         *("delete_node", "DELETE", _NODE_PATH, mutations.delete_node),
         id="deleteNode", tag="graph", role="write", summary="Delete one node and its edges",
         example=examples.DELETE_NODE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", short=_one,
@@ -114,17 +122,9 @@ USE_CASES = (
         threads="writes", short=_one,
     ),
     ApiUseCase(
-        *("traverse", "POST", f"{STORE_PATH}/traverse", node_reads.traverse_graph),
-        id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
-        note="`depth` is the number of hops.",
-        sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE,
-        short=node_reads.estimate_traversal_request_cost,
-        errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
-    ),
-    ApiUseCase(
         *("graph", "POST", f"{STORE_PATH}/graph", visualization.get_nodes_and_edges_to_draw),
         id="graph", tag="graph", role="read", summary="Get a part of a graph in columns, for visualization",
-        note="See [A graph to draw](rest.md#a-graph-to-draw).",
+        note="See [Graph data for visualization](drawing.md).",
         sent=examples.DRAW_REQUEST_EXAMPLE, example=examples.DRAW_ANSWER_EXAMPLE,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
@@ -144,7 +144,7 @@ USE_CASES = (
         *("create", "PUT", STORE_PATH, stores.create_store),
         id="createStore", tag="stores", role="write", summary="Create a store",
         note=(
-            "The body may hold [settings](versions.md#settings-of-a-store). An existing store is unchanged."
+            "The body may hold [settings](store-settings.md). An existing store is unchanged."
         ),
         sent=examples.SETTINGS_REQUEST_EXAMPLE, optional=True, example=examples.CREATE_STORE_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS,
@@ -364,12 +364,6 @@ USE_CASES = (
         repeatable=False, long=True, positional=("source",),
     ),
     ApiUseCase(
-        *("reindex", "POST", f"{STORE_PATH}/reindex", stores.rebuild_search_indexes),
-        id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
-        note="The status is 202 immediately; `stats` shows the progress of both indexes.",
-        example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
-    ),
-    ApiUseCase(
         *("search", "POST", f"{STORE_PATH}/search", node_search.search_store_nodes),
         id="search", tag="search", role="read",
         summary="Find nodes by words, meaning and relations",
@@ -387,6 +381,12 @@ USE_CASES = (
         id="context", tag="search", role="read", summary="Get text about a question within a token budget",
         note="The text has ids to cite.",
         sent=examples.CONTEXT_REQUEST_EXAMPLE, example=examples.CONTEXT_ANSWER_EXAMPLE, errors=_SEARCH_ERRORS,
+    ),
+    ApiUseCase(
+        *("reindex", "POST", f"{STORE_PATH}/reindex", stores.rebuild_search_indexes),
+        id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
+        note="The status is 202 immediately; `stats` shows the progress of both indexes.",
+        example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
     ),
     *MEMORY_CASES,
 )

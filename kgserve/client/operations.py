@@ -193,9 +193,9 @@ CYPHER_VOCABULARY_ROUTE = ClientRoute(
     "cypher_vocabulary", "GET", "/api/memory/{store}/cypher/words", StoreCypherVocabulary, reads=True
 )
 INJECT_ROUTE = ClientRoute("inject", "POST", "/api/memory/{store}/inject", InjectAnswer, in_body=True)
+TRAVERSE_ROUTE = ClientRoute("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
 DELETE_NODE_ROUTE = ClientRoute("delete_node", "DELETE", "/api/memory/{store}/nodes/{id}", DeleteNodeAnswer)
 DELETE_EDGE_ROUTE = ClientRoute("delete_edge", "DELETE", "/api/memory/{store}/edges", DeleteEdgeAnswer, in_body=True)
-TRAVERSE_ROUTE = ClientRoute("traverse", "POST", "/api/memory/{store}/traverse", Traversal, in_body=True, reads=True)
 GRAPH_ROUTE = ClientRoute("graph", "POST", "/api/memory/{store}/graph", GraphDrawingAnswer, in_body=True, reads=True)
 TIMELINE_ROUTE = ClientRoute("timeline", "GET", "/api/memory/{store}/timeline", CommitTimeline, reads=True)
 STORES_ROUTE = ClientRoute("stores", "GET", "/api/memory", StoreList)
@@ -238,11 +238,11 @@ PRUNE_HISTORY_ROUTE = ClientRoute(
 BACKUP_ROUTE = ClientRoute("backup", "POST", "/api/memory/{store}/backup", StoreBackupAnswer, in_body=True)
 BACKUP_STORES_ROUTE = ClientRoute("backup_stores", "POST", "/api/backup", BackupAnswer, in_body=True)
 RESTORE_BACKUP_ROUTE = ClientRoute("restore_backup", "POST", "/api/restore", RestoreBackupAnswer, in_body=True)
-REINDEX_ROUTE = ClientRoute("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
 SEARCH_ROUTE = ClientRoute("search", "POST", "/api/memory/{store}/search", Hits, in_body=True, reads=True)
 CONTEXT_ROUTE = ClientRoute(
     "context", "POST", "/api/memory/{store}/context", LlmContextAnswer, in_body=True, reads=True
 )
+REINDEX_ROUTE = ClientRoute("reindex", "POST", "/api/memory/{store}/reindex", ReindexAnswer)
 STORE_MEMORY_ROUTE = ClientRoute("store_memory", "POST", "/api/memories", StoreMemoryAnswer, in_body=True)
 STORE_MEMORIES_ROUTE = ClientRoute("store_memories", "POST", "/api/memories/batch", StoreMemoriesAnswer, in_body=True)
 MEMORIES_ROUTE = ClientRoute("memories", "GET", "/api/memories", MemoryPage, reads=True)
@@ -414,30 +414,6 @@ def inject(
     return INJECT_ROUTE.ask(store, {"nodes": list(nodes), "edges": list(edges), "touch": touch})
 
 
-def delete_node(store: str, node_id: str) -> ClientRequest[DeleteNodeAnswer]:
-    """Delete one node and its edges.
-
-    Delete the node and every edge that touches it. Deleting a node that does not exist is not an error.
-
-    Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
-    """
-    return DELETE_NODE_ROUTE.ask(store, NodeIdRequest(node_id=node_id))
-
-
-def delete_edge(
-    store: str, source: str, target: str, relation_type: str, *, to_graph: str | None = None
-) -> ClientRequest[DeleteEdgeAnswer]:
-    """Delete one edge.
-
-    Delete the edge of this source, target and relation type; other edges between the two nodes are kept.
-
-    Deleting an edge that does not exist is not an error.
-    """
-    return DELETE_EDGE_ROUTE.ask(
-        store, EdgeKeyRequest(source=source, target=target, relation_type=relation_type, to_graph=to_graph)
-    )
-
-
 def traverse(  # noqa: PLR0913 - the fields of the request
     store: str,
     start_id: str,
@@ -477,6 +453,30 @@ def traverse(  # noqa: PLR0913 - the fields of the request
             as_of=as_of,
             valid_at=valid_at,
         ),
+    )
+
+
+def delete_node(store: str, node_id: str) -> ClientRequest[DeleteNodeAnswer]:
+    """Delete one node and its edges.
+
+    Delete the node and every edge that touches it. Deleting a node that does not exist is not an error.
+
+    Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
+    """
+    return DELETE_NODE_ROUTE.ask(store, NodeIdRequest(node_id=node_id))
+
+
+def delete_edge(
+    store: str, source: str, target: str, relation_type: str, *, to_graph: str | None = None
+) -> ClientRequest[DeleteEdgeAnswer]:
+    """Delete one edge.
+
+    Delete the edge of this source, target and relation type; other edges between the two nodes are kept.
+
+    Deleting an edge that does not exist is not an error.
+    """
+    return DELETE_EDGE_ROUTE.ask(
+        store, EdgeKeyRequest(source=source, target=target, relation_type=relation_type, to_graph=to_graph)
     )
 
 
@@ -1041,16 +1041,6 @@ def restore_backup(
     )
 
 
-def reindex(store: str) -> ClientRequest[ReindexAnswer]:
-    """Rebuild the indexes of a store.
-
-    Rebuild the search indexes, with vectors from the configured model. Searches continue with the existing entries.
-
-    `stats` shows the progress. Raises Unavailable where indexes are turned off.
-    """
-    return REINDEX_ROUTE.ask(store)
-
-
 def search(  # noqa: PLR0913 - the fields of the request
     store: str,
     query: str,
@@ -1160,6 +1150,16 @@ def context(  # noqa: PLR0913 - the fields of the request
             valid_at=valid_at,
         ),
     )
+
+
+def reindex(store: str) -> ClientRequest[ReindexAnswer]:
+    """Rebuild the indexes of a store.
+
+    Rebuild the search indexes, with vectors from the configured model. Searches continue with the existing entries.
+
+    `stats` shows the progress. Raises Unavailable where indexes are turned off.
+    """
+    return REINDEX_ROUTE.ask(store)
 
 
 def store_memory(  # noqa: PLR0913 - the fields of the request

@@ -1,5 +1,6 @@
-// Bundles what the explorer is made with into kgserve/server/http/static/explorer/vendor: one file for each module here, named with
-// the beginning of its SHA-256 so that browsers may keep it for ever, and beside it a line that exports it under its plain name.
+// Bundles the explorer's libraries into kgserve/server/http/static/explorer/vendor: one file for each module here, named with
+// the beginning of its SHA-256 so that browsers cache it forever, and a line that exports it under its plain name. Copies
+// Swagger UI, which /docs uses, into kgserve/server/http/static/swagger.
 
 import { createHash } from "node:crypto";
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -11,6 +12,7 @@ import { build } from "esbuild";
 const here = dirname(fileURLToPath(import.meta.url));
 const top = join(here, "..", "..");
 const target = join(top, "kgserve/server/http/static/explorer/vendor");
+const swagger = join(top, "kgserve/server/http/static/swagger");
 const ofTests = join(top, "tests/explorer/vendor");
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
 
@@ -67,3 +69,17 @@ writeFileSync(join(ofTests, "axe.min.js.gz"), gzipSync(readFileSync(join(axe, "a
 for (const name of ["LICENSE", "LICENSE-3RD-PARTY.txt"]) {
   if (existsSync(join(axe, name))) copyFileSync(join(axe, name), join(ofTests, `axe-${name}`));
 }
+
+/** The text of a file of Swagger UI, without the address of a source map that is not shipped. */
+const swaggerFile = (name) => readFileSync(join(here, "node_modules/swagger-ui-dist", name), "utf8").replace(/\n*\/[*/]# sourceMappingURL=.*$/, "\n");
+
+rmSync(swagger, { recursive: true, force: true });
+mkdirSync(swagger, { recursive: true });
+const swaggerFiles = {
+  "LICENSES.txt": `${licenceOf("node_modules/swagger-ui-dist").name}\n\n${["LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"].map(swaggerFile).join("\n")}`,
+  "swagger-ui.css": swaggerFile("swagger-ui.css"),
+  "swagger-ui.js.gz": gzipSync(swaggerFile("swagger-ui-bundle.js"), { level: 9 }),
+};
+for (const [name, bytes] of Object.entries(swaggerFiles)) writeFileSync(join(swagger, name), bytes);
+const digests = Object.fromEntries(Object.entries(swaggerFiles).map(([name, bytes]) => [name, sha256(bytes)]));
+writeFileSync(join(swagger, "manifest.json"), `${JSON.stringify(digests, null, 2)}\n`);

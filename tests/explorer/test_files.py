@@ -60,6 +60,17 @@ def test_what_is_vendored_is_what_its_manifest_says() -> None:
     assert AXE.with_name("axe-LICENSE").exists()
 
 
+def test_swagger_ui_is_what_its_manifest_says() -> None:
+    folder = PAGE.parent / "swagger"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert set(manifest) == {path.name for path in folder.iterdir()} - {"manifest.json"}
+    for name, digest in manifest.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, f"{name}: run `make vendor`"
+    locked = json.loads((TOP / "scripts" / "vendor" / "package-lock.json").read_text())["packages"]
+    version = locked["node_modules/swagger-ui-dist"]["version"]
+    assert (folder / "LICENSES.txt").read_text().startswith(f"swagger-ui-dist {version} (Apache-2.0)")
+
+
 def test_sizes_are_within_their_budgets() -> None:
     first = modules(PAGE / "main.js") | {PAGE / "index.html", PAGE / "explorer.css"}
     assert sum(packed(path) for path in first) <= FIRST_PICTURE

@@ -143,3 +143,27 @@ def test_who_administers_backs_stores_up_where_there_is_a_folder(browser: Browse
         window.get_by_role("button", name="Back up").click()
         expect(window.get_by_role("region", name="Backed up")).to_contain_text("books")
         looking.close()
+
+
+def test_the_api_reference_shows_every_operation_and_tries_one_with_a_key(browser: Browser, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = given(data, "admin")
+    with serving(data, "--indexes", "none") as server:
+        bearer = {"authorization": f"Bearer {key}"}
+        paths = accepted(httpx.get(f"{server.url}/openapi.json", headers=bearer, timeout=30))["paths"]
+        looking = ExplorerBrowser(browser, server.url)
+        looking.refusals = {401}
+        page = looking.at("docs")
+        page.get_by_label("Key").fill(key)
+        page.get_by_role("button", name="Use this key").click()
+        operations = page.locator(".opblock")
+        expect(operations).to_have_count(sum(len(item) for item in paths.values()))
+        inject = operations.first
+        expect(inject).to_contain_text("/api/memory/{store}/inject")
+        inject.locator(".opblock-summary-control").click()
+        inject.get_by_role("button", name="Execute").click()
+        live = inject.locator(".live-responses-table")
+        expect(live).to_contain_text("nodes_created")
+        expect(inject.locator(".curl-command")).to_contain_text("$KGSERVE_KEY")
+        assert key not in page.content()
+        looking.close()

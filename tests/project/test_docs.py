@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -163,6 +164,17 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
 def test_the_site_lists_every_page_once() -> None:
     navigation = (TOP / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     assert sorted(re.findall(r"[\w-]+\.md", navigation)) == sorted(page.name for page in pages())
+
+
+def test_a_group_of_the_navigation_has_at_most_seven_entries() -> None:
+    navigation = (TOP / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    sizes: Counter[str] = Counter()
+    groups: dict[int, str] = {}
+    for indent, title in re.findall(r"^( +)- (.+?):(?: |$)", navigation, re.MULTILINE):
+        groups[len(indent)] = title
+        sizes[groups.get(len(indent) - 4, "")] += 1
+    assert sizes.pop("Decision records") > 7, "a list by number, not a group"
+    assert max(sizes.values()) <= 7, sizes
 
 
 def test_links_lead_on_from_the_site() -> None:

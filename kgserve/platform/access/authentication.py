@@ -365,7 +365,10 @@ def _checksum(keys: list[ApiKey]) -> str:
 
 log = structlog.get_logger()
 
-PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/docs", "/docs/docs.css", "/docs/docs.js"})
+PUBLIC_PATHS = frozenset(
+    {"/", "/health", "/ready", "/docs"}
+    | {f"/docs/{name}" for name in ("docs.css", "docs.js", "swagger-ui.css", "swagger-ui.js")}
+)
 """Paths that need no key: health checks and pages, for which monitors and browsers send none.
 
 Pages are the same for every caller. Their data comes from the API, which requires a key.

@@ -6,7 +6,9 @@ The schemas are msgspec's. Litestar's generator loses ``additionalProperties: fa
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from inspect import cleandoc
@@ -26,6 +28,7 @@ from kgserve.api.operation import (
     ApiOperation,
     build_litestar_opt,
 )
+from kgserve.api.operation_table import USE_CASES
 from kgserve.graph.answers import ProblemDetails
 from kgserve.graph.compat.versioned_nodes_api import SubgraphEdgeInput, SubgraphNodeInput
 from kgserve.graph.compat.versioned_nodes_field_names import (
@@ -52,20 +55,21 @@ Json = dict[str, Any]
 _SCHEMA_REFERENCE = "#/components/schemas/{name}"
 TAG_DESCRIPTIONS = {
     "graph": "Write to the graph and walk it",
-    "nodes": "Read, count and delete nodes, and list the types and tags in use",
-    "stores": "Create, configure and delete stores: each is an isolated graph with its own journal",
-    "cypher": "Query and change the graph in Cypher",
     "search": "Find nodes, and rebuild the indexes",
-    "versions": "Write based on the version that was read, and merge or retire nodes",
-    "history": "Read former states and writes, and go back to them",
     "memories": "Store and recall memories, whose confidence fades",
     "entities": "Name the entities that memories are about, and relate them",
-    "analytics": "Count what a store remembers",
+    "nodes": "Read, count and delete nodes, and list the types and tags in use",
+    "versions": "Write based on the version that was read, and merge or retire nodes",
+    "history": "Read former states and writes, and go back to them",
+    "cypher": "Query and change the graph in Cypher",
     "events": "Follow changes as they happen",
+    "stores": "Create, configure and delete stores: each is an isolated graph with its own journal",
     "transfer": "Import and export whole stores",
     "backup": "Back up stores, and create stores from backups",
+    "analytics": "Count what a store remembers",
     "service": "Observe and manage the server",
 }
+"""Tags in the order of use, in which the reference and the page show them."""
 # OpenAPI 3.0 has its own schema dialect: null is a property of other types, exclusive bounds are booleans, and a
 # reference has no siblings. Unsupported keywords are dropped: a schema may accept more than the operation, never less.
 _VERSION_30 = "3.0.3"
@@ -146,11 +150,16 @@ def build_openapi_document(app: Litestar) -> bytes:
 
 
 def _operations(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler, ApiOperation]]:
-    for route in sorted(app.routes, key=lambda route: route.path_format):
-        if isinstance(route, HTTPRoute):
-            for method, (handler, _) in sorted(route.route_handler_map.items()):
-                if (operation := handler.opt.get(OPERATION_OPT_KEY)) and not handler.opt.get(ALIAS_OPT_KEY):
-                    yield route.path_format, method, handler, operation
+    """Yield path, method, handler and description of each operation, in the order of the table, then by path."""
+    position = {case.operation.id: number for number, case in enumerate(USE_CASES)}
+    found = [
+        (route.path_format, method, handler, operation)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method, (handler, _) in route.route_handler_map.items()
+        if (operation := handler.opt.get(OPERATION_OPT_KEY)) and not handler.opt.get(ALIAS_OPT_KEY)
+    ]
+    yield from sorted(found, key=lambda each: (position.get(each[3].id, len(position)), each[0], each[1]))
 
 
 def _operation(path: str, handler: HTTPRouteHandler, operation: ApiOperation) -> Json:
@@ -300,6 +309,8 @@ _DOCS = ApiOperation(
     answer=ApiBodyExample(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"
+_GZIP_SUFFIX = ".gz"
+_GZIP_WINDOW_BITS = 31
 _DOCS_POLICY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -339,34 +350,39 @@ def _document(text: bytes) -> Response[bytes]:
     return response
 
 
+@cache
 def _page(name: str, media: str) -> Response[bytes]:
     text = (_STATIC / name).read_bytes()
+    if name.endswith(_GZIP_SUFFIX):
+        text = zlib.decompress(text, _GZIP_WINDOW_BITS)
     return Response(text, headers={**_DOCS_POLICY, "etag": compute_etag(text)}, media_type=media)
-
-
-_HTML, _CSS, _SCRIPT = (
-    _page("docs.html", "text/html"),
-    _page("docs.css", "text/css"),
-    _page("docs.js", "text/javascript"),
-)
 
 
 @get("/docs", opt=build_litestar_opt(_DOCS))
 async def serve_docs_page() -> Response[bytes]:
     """Return a page that renders the API reference in the browser. It loads nothing from other sites."""
-    return _HTML
+    return _page("docs.html", "text/html")
 
 
-@get("/docs/docs.css")
-async def serve_docs_style_sheet() -> Response[bytes]:
-    """Return the style sheet of the documentation page."""
-    return _CSS
+def _build_docs_file_handler(name: str, media: str) -> HTTPRouteHandler:
+    @get(f"/docs/{name.rpartition('/')[2].removesuffix(_GZIP_SUFFIX)}")
+    async def serve_docs_file() -> Response[bytes]:
+        """Return a script or style sheet of the documentation page."""
+        return _page(name, media)
+
+    return serve_docs_file
 
 
-@get("/docs/docs.js")
-async def serve_docs_script() -> Response[bytes]:
-    """Return the script of the documentation page."""
-    return _SCRIPT
+DOCS_FILES = tuple(
+    _build_docs_file_handler(name, media)
+    for name, media in (
+        ("docs.css", "text/css"),
+        ("docs.js", "text/javascript"),
+        ("swagger/swagger-ui.css", "text/css"),
+        ("swagger/swagger-ui.js.gz", "text/javascript"),
+    )
+)
+"""Handlers of the files that the documentation page loads; ``PUBLIC_PATHS`` lists their paths."""
 
 
 def convert_to_openapi_30(document: Json) -> Json:

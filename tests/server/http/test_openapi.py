@@ -25,7 +25,11 @@ from kgserve.server.http.openapi import convert_to_openapi_30
 from kgserve.stores.pool import StorePool
 from tests.server.http.serving import accepted
 
-OURS = {"/docs/docs.css", "/docs/docs.js", "/", "/explorer/{name}"}  # Pages and their parts, not operations.
+OURS = {f"/docs/{name}" for name in ("docs.css", "docs.js", "swagger-ui.css", "swagger-ui.js")} | {
+    "/",
+    "/explorer/{name}",
+}
+"""Pages and their parts, not operations."""
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +144,16 @@ class Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
 
 
+def test_operations_are_in_the_order_of_use(document: dict[str, Any]) -> None:
+    assert [tag["name"] for tag in document["tags"]][:3] == ["graph", "search", "memories"]
+    first: dict[str, list[str]] = {}
+    for item in document["paths"].values():
+        for operation in item.values():
+            first.setdefault(operation["tags"][0], []).append(operation["operationId"])
+    assert first["graph"][:2] == ["inject", "traverse"]
+    assert first["search"][0] == "search"
+
+
 @pytest.mark.parametrize("path", ["/docs", "/docs/docs.css", "/docs/docs.js"])
 def test_the_docs_load_nothing_from_elsewhere(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
@@ -152,7 +166,7 @@ def test_the_docs_load_nothing_from_elsewhere(http: httpx.Client, path: str) -> 
 def test_the_docs_page_links_to_what_exists(http: httpx.Client) -> None:
     page = Links()
     page.feed(http.get("/docs").text)
-    assert len(page.found) >= 4
+    assert len(page.found) >= 5
     for link in page.found:
         if link.startswith("/"):
             assert http.get(link).status_code == 200
