@@ -118,7 +118,7 @@ pythons: $(dev) ## Run the tests that show whether kgserve works with every othe
 	@mkdir -p build/pythons
 	@sh scripts/pythons.sh $(bin)/python
 
-vendor: ## Rebuild the explorer's bundled libraries (needs node; using kgserve does not)
+vendor: ## Rebuild the bundled libraries of the explorer and of /docs (needs node; using kgserve does not)
 	@cd scripts/vendor && npm install --no-save --silent --ignore-scripts && node build.mjs
 
 constraints: $(dev) ## Rewrite constraints.txt from the newest versions that fit

@@ -15,14 +15,19 @@ from typing import Any
 TOP = Path(__file__).resolve().parent.parent
 DOCS = TOP / "docs"
 PAPERS = tuple(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
+BACKGROUND_PAGES = frozenset({"changelog.md", "contributing.md", "design.md", "benches.md", "conformance.md"})
+BACKGROUND_SEARCH_BOOST = 0.1
 FILE_MARK = re.compile(r"<!-- file: (\S+) -->")
 MARK = re.compile(r"^<!-- [^>]* -->\n", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return a page for mkdocs with included files."""
-    return expand_page(markdown, (DOCS / page.file.src_uri).parent)
+    """Return a page for mkdocs with included files. The search ranks lists of changes and decision records lower."""
+    source = page.file.src_uri
+    if source.startswith("adr/") or source in BACKGROUND_PAGES:
+        page.meta.setdefault("search", {"boost": BACKGROUND_SEARCH_BOOST})
+    return expand_page(markdown, (DOCS / source).parent)
 
 
 def expand_page(markdown: str, folder: Path = DOCS) -> str:

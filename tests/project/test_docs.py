@@ -156,6 +156,12 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     built = list((tmp_path / "site").rglob("*.html"))
     assert {page.stem for page in pages()} <= {page.stem for page in built}
+    indexed = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text())["docs"]
+    titles = {each["location"]: each["title"] for each in indexed}
+    assert "forget a person" in titles["forget-a-person.html"].lower()
+    lower = {each["location"] for each in indexed if each.get("boost", 1) < 1}
+    assert "changelog.html" in lower
+    assert "forget-a-person.html" not in lower
     for page in built:
         loaded = re.findall(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(https?:[^\"> ]+)", page.read_text())
         assert loaded == [], f"{page.name} loads {loaded}"
