@@ -28,7 +28,7 @@ from kgserve.graph.transfer.formats.import_export_files import MAX_EXTRACTED_BYT
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import MAX_LINE_BYTES
 from kgserve.graph.transfer.import_export import MAX_UPLOAD_BYTES
 from kgserve.graph.url_parameters import MAX_NODES_OFFSET, MAX_PAGE_ROWS, MAX_PAGE_STATES
-from kgserve.graph.visualization_api import MAX_DRAWN_IDS, MAX_DRAWN_NODES
+from kgserve.graph.visualization_models import MAX_DRAWN_IDS, MAX_DRAWN_NODES
 from kgserve.platform.access.audit import MAX_AUDIT_FILE_BYTES, MAX_ROTATED_AUDIT_FILES
 from kgserve.platform.access.authentication import MAX_API_KEYS, MAX_STORE_PATTERNS
 from kgserve.platform.settings import Settings

@@ -107,7 +107,7 @@ USE_CASES = (
         id="traverse", tag="graph", role="read", summary="Walk edges from one node, breadth first",
         note="`depth` is the number of hops.",
         sent=examples.TRAVERSE_REQUEST_EXAMPLE, example=examples.TRAVERSE_ANSWER_EXAMPLE,
-        short=node_reads.estimate_walk_cost,
+        short=node_reads.estimate_traversal_request_cost,
         errors=(*READ_ERRORS, "conflict", "gone", "too_large", "unsupported"),
     ),
     ApiUseCase(
