@@ -228,15 +228,17 @@ class FollowerPlacement(StorePlacement):
     # Following
 
     def _run(self) -> None:
-        seen = time.monotonic()
+        seen = retried = time.monotonic()
         while not self._closing.wait(FOLLOW_POLL_SECONDS):
             try:
                 with self._working():
                     if self._log is None:
                         self._catch_up()
                     seen = time.monotonic() if self._follow_entries() else seen
-                    for name in list(self._stuck):
-                        self._follow_store(name)
+                    if self._stuck and time.monotonic() - retried > RETRY_SECONDS:
+                        retried = time.monotonic()
+                        for name in list(self._stuck):
+                            self._follow_store(name)
                 if time.monotonic() - seen > GAP_CHECK_SECONDS:
                     self._require_no_gap()
                     seen = time.monotonic()

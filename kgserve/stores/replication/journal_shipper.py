@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 import structlog
 
-from kgserve.errors import Conflict, Fenced, JournalDamaged, KgserveError, Unavailable
+from kgserve.errors import Conflict, Fenced, JournalDamaged, KgserveError, StorageFull, Unavailable
 from kgserve.platform.durable_files import shorten_journal_path, translate_storage_errors
 from kgserve.storage.journal.journal import (
     JournalFrame,
@@ -31,7 +31,12 @@ from kgserve.storage.journal.journal import (
     read_journal_frames,
 )
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.store_folder_layout import STORE_FOLDER_SUFFIX, StoreDescription, StoreLayout
+from kgserve.storage.store_folder_layout import (
+    CLOSE_MARK_FILE,
+    STORE_FOLDER_SUFFIX,
+    StoreDescription,
+    StoreLayout,
+)
 from kgserve.stores.backup.create import (
     BackupSourceFileRemoved,
     BaseNotContinuable,
@@ -77,6 +82,7 @@ MIN_BASE_GROWTH_BYTES = 64 << 20
 """A new base is due once the journal since the last one exceeds this and the size of the base."""
 PARALLEL_UPLOADS = 8
 PARALLEL_BASES = 2
+SETTLED_NANOSECONDS = 2_000_000_000
 _RUNS_PER_EPOCH = 1_000_000
 _MICROSECONDS = 1_000_000
 
@@ -91,12 +97,18 @@ class ShipperOptions(msgspec.Struct, frozen=True):
 
 
 class _FileSignature(msgspec.Struct, frozen=True):
-    """File attributes that change with a store's journal, settings or purges."""
+    """File attributes that change with a store's journal, settings or purges.
 
+    A folder's time of change has the resolution of a clock tick, so it is only relied on once it is two seconds ago.
+    """
+
+    root: int
     folder: int
-    segment: Path
+    segment: str
     size: int
     purges: int
+    is_closed: bool
+    is_settled: bool
 
 
 class _StoreProgress:
@@ -104,26 +116,50 @@ class _StoreProgress:
 
     def __init__(self, layout: StoreLayout) -> None:
         self.layout = layout
+        self._root = str(layout.root)
+        self._journal = str(layout.journal)
         self.signature: _FileSignature | None = None
         self.next_base: Future[ShippedBase] | None = None
         self.retry_at = 0.0
 
     def read_signature(self) -> _FileSignature:
-        """Return the current signature. Raises FileNotFoundError."""
-        folder = self.layout.journal.stat().st_mtime_ns
-        known = self.signature
-        if known is None or known.folder != folder:
+        """Return the current signature. Takes one call of stat for a closed store. Raises FileNotFoundError."""
+        root, known = os.stat(self._root).st_mtime_ns, self.signature  # noqa: PTH116 - called for each store
+        if known is not None and known.is_settled and known.is_closed and known.root == root:
+            return known
+        folder = os.stat(self._journal).st_mtime_ns  # noqa: PTH116 - as above
+        if known is not None and known.is_settled and known.folder == folder:
+            segment = known.segment
+        else:
             segments = list_journal_segments(self.layout.journal)
             if not segments:
-                raise FileNotFoundError(self.layout.journal)
-            segment = segments[-1].path
-        else:
-            segment = known.segment
-        try:
-            purges = os.stat(f"{self.layout.root}/{PURGE_COUNT_FILE}").st_mtime_ns  # noqa: PTH116 - called for each store
-        except FileNotFoundError:
-            purges = 0
-        return _FileSignature(folder, segment, segment.stat().st_size, purges)
+                raise FileNotFoundError(self._journal)
+            segment = str(segments[-1].path)
+        return _FileSignature(
+            root,
+            folder,
+            segment,
+            os.stat(segment).st_size,  # noqa: PTH116 - as above
+            _time_of_change(f"{self._root}/{PURGE_COUNT_FILE}"),
+            _time_of_change(f"{self._root}/{CLOSE_MARK_FILE}") > 0,
+            max(root, folder) < time.time_ns() - SETTLED_NANOSECONDS,
+        )
+
+
+def _is_unchanged(known: _FileSignature, signature: _FileSignature) -> bool:
+    """Return whether nothing that is shipped has changed; whether the store is open does not matter."""
+    replace = msgspec.structs.replace
+    return replace(known, root=0, is_closed=True, is_settled=True) == replace(
+        signature, root=0, is_closed=True, is_settled=True
+    )
+
+
+def _time_of_change(path: str) -> int:
+    """Return when a file was changed, in nanoseconds; 0 for a missing one."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - called for each store
+    except FileNotFoundError:
+        return 0
 
 
 class JournalShipper:
@@ -207,7 +243,7 @@ class JournalShipper:
                 self.status.error = ""
             except Fenced:
                 raise
-            except Unavailable as error:
+            except (Unavailable, StorageFull) as error:
                 self.status.error = error.message
                 log.warning("replication_failed", target=self._log.storage.url, reason=error.message)
             write_replication_status(self._data_dir, self.status)
@@ -267,10 +303,11 @@ class JournalShipper:
             signature = progress.read_signature()
         except FileNotFoundError:
             return None  # being dropped or replaced; the next pass sees which
-        if signature == progress.signature or time.monotonic() < progress.retry_at:
+        known = progress.signature
+        if time.monotonic() < progress.retry_at:
             return None
         progress.signature = signature
-        return progress
+        return None if known is not None and _is_unchanged(known, signature) else progress
 
     def _collect_store(self, progress: _StoreProgress, covered: int) -> list[ShippedRecord]:
         """Upload what is new of a store. Return the records that announce it."""
@@ -279,9 +316,9 @@ class JournalShipper:
             progress.next_base, progress.signature = None, None
             try:
                 return [base.result()]
-            except KgserveError as error:
+            except (KgserveError, OSError) as error:
                 progress.retry_at = time.monotonic() + HEARTBEAT_SECONDS
-                log.warning("replication_base_failed", store=name, reason=error.message)
+                log.warning("replication_base_failed", store=name, reason=str(error))
                 return []
         known = self._log.catalog.stores.get(name)
         if known is not None and known.is_current:
@@ -294,7 +331,9 @@ class JournalShipper:
         name = progress.layout.name
         try:
             return self._continue(progress, known, covered)
-        except BackupSourceFileRemoved:
+        except (BackupSourceFileRemoved, OSError) as error:
+            # Most likely being dropped or replaced; the next pass sees which.
+            log.info("replication_of_store_postponed", store=name, reason=str(error))
             progress.signature, self._is_incomplete = None, True
             return []
         except (BaseNotContinuable, JournalStartMissing) as error:
@@ -377,6 +416,11 @@ class JournalShipper:
             TARGET_FORMAT, self._log.catalog.number + 1, epoch, self._leader, self._session, covered, records
         )
         if not self._log.append(entry):
+            found = self._log.read_entry(entry.number)
+            if found is not None and found.session == self._session:
+                # The answer to an earlier attempt was lost: the entry is this process's own.
+                self._log.catalog.apply(found)
+                raise Unavailable(f"entry {entry.number} of the log had been written; the pass is repeated")
             raise Fenced(
                 f"another process has begun to ship to {self._log.storage.url}, or a follower was promoted; "
                 "this one ships no more"

@@ -270,9 +270,11 @@ class TargetLog:
         return self.catalog
 
     def require_no_gap(self) -> None:
-        """Raise BackupDamaged if the log continues behind a missing entry."""
-        if (later := self._numbers(LOG_PREFIX)) and later[-1] > self.catalog.number and not any(self.follow()):
-            where = f"{self.storage.url}/{make_log_key(self.catalog.number + 1)}"
+        """Raise BackupDamaged if the log continues behind a missing entry. Applies nothing."""
+        due = self.catalog.number + 1
+        later = self._numbers(LOG_PREFIX)
+        if later and later[-1] >= due and self.read_entry(due) is None:
+            where = f"{self.storage.url}/{make_log_key(due)}"
             raise BackupDamaged(f"{where}: missing, but the log continues to entry {later[-1]}")
 
     def verify_entries(self) -> None:

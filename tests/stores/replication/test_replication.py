@@ -14,11 +14,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 import kgserve as library
-from kgserve.errors import Conflict, Fenced, KgserveError
+from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.pool import StorePool
 from kgserve.stores.replication.target_address import open_target_storage
 from kgserve.stores.replication.target_log import LOG_PREFIX, open_target_log
+from kgserve.stores.replication.target_storage import FolderTargetStorage
 from tests.cli.running import environment, kgserve, serving, start_command
 from tests.stores.replication.replicas import following, ship_all, shipping
 from tests.stores.writing import batch, opened, settings, write
@@ -170,6 +171,31 @@ def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
             first.ship()
     with following(tmp_path / "copy", target) as (pool, _):
         assert node_ids(pool, "s") == ["foreign"]
+
+
+def test_lost_answer_of_an_append_neither_fences_nor_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        create = FolderTargetStorage.create
+
+        def lose_answer(storage: FolderTargetStorage, key: str, content: bytes) -> None:
+            create(storage, key, content)
+            if key.startswith(LOG_PREFIX):
+                raise Unavailable("the connection was lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderTargetStorage, "create", lose_answer)
+            write(store, batch("b"))
+            with pytest.raises(Unavailable, match="connection was lost"):
+                shipper.ship()
+        write(store, batch("c"))
+        with pytest.raises(Unavailable, match="had been written"):
+            shipper.ship()
+        assert shipper.ship() == 1
+    with following(tmp_path / "copy", target) as (pool, _):
+        assert node_ids(pool, "s") == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("kind", ["log/", "stores/", "missing"])
