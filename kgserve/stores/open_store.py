@@ -301,6 +301,13 @@ class OpenStore:
         if self.commits.is_copy:
             self.commits.confirm()
 
+    def require_eraser(self) -> NodePurger:
+        """Return the component that implements purging. Raises the errors of `require_local_owner`, and Unavailable."""
+        self.require_local_owner()
+        if self.eraser is None:
+            raise Unavailable("this store is opening or closing; try again")
+        return self.eraser
+
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by the result of ``change``, durably. Return whether they differ.
 

@@ -273,6 +273,9 @@ def test_killed_leader_is_replaced_by_promoted_follower(tmp_path: Path) -> None:
                 wait_until(lambda: count_nodes(follower.url) > 100)
                 refused = httpx.post(f"{follower.url}/api/memory/team/inject", json={"nodes": [node(-1)]})
                 assert (refused.status_code, "read-only copy" in refused.text) == (409, True)
+                forgotten = {"ids": ["n0"], "erase": True}
+                refused = httpx.post(f"{follower.url}/api/v1/forget?store=team", json=forgotten)
+                assert (refused.status_code, "read-only copy" in refused.text) == (409, True)
                 assert float(refused.headers["kgserve-age"]) >= 0
                 assert "kgserve_follower_age_seconds" in httpx.get(f"{follower.url}/metrics").text
                 assert "kgserve_replication_age_seconds" in httpx.get(f"{leader.url}/metrics").text
