@@ -54,7 +54,7 @@ from kgserve.stores.backup.folder_layout import (
     BackupEndState,
 )
 from kgserve.stores.purge_record import PURGE_COUNT_FILE, count_completed_purges
-from kgserve.stores.replication.leader_files import ReplicationStatus, write_replication_status
+from kgserve.stores.replication.leader_files import IDENTITY_FILE, ReplicationStatus, write_replication_status
 from kgserve.stores.replication.store_base import build_store_base, make_end_state, read_oldest_history_sequence
 from kgserve.stores.replication.target_log import (
     TARGET_FORMAT,
@@ -284,8 +284,9 @@ class JournalShipper:
     def _names(self) -> Collection[str]:
         with translate_storage_errors(f"listing {self._data_dir}"), os.scandir(self._data_dir) as entries:
             found = [each.name for each in entries]
-        if not found:
-            raise Unavailable(f"{self._data_dir} is empty; it may not be mounted")
+        if IDENTITY_FILE not in found:
+            # Without this, every store of a folder that was unmounted would count as dropped.
+            raise Unavailable(f"{self._data_dir / IDENTITY_FILE} is missing; the data folder may not be mounted")
         names = {name.removesuffix(STORE_FOLDER_SUFFIX) for name in found if name.endswith(STORE_FOLDER_SUFFIX)}
         names = {name for name in names if self._is_chosen(name)}
         for name in names - self._stores.keys():

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -133,7 +134,11 @@ class FolderTargetStorage(TargetStorage):
     def delete(self, keys: Iterable[str]) -> None:
         with translate_storage_errors(f"deleting from {self.folder}"):
             for key in keys:
-                (self.folder / key).unlink(missing_ok=True)
+                path = self.folder / key
+                path.unlink(missing_ok=True)
+                if path.parent.parent != self.folder:
+                    with suppress(OSError):  # not empty
+                        path.parent.rmdir()
 
     @override
     def names(self, prefix: str) -> list[str]:

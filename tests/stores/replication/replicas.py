@@ -16,9 +16,9 @@ from tests.stores.writing import settings
 
 
 @contextmanager
-def shipping(data: Path, target: str, *, take_over: bool = False) -> Generator[JournalShipper]:
+def shipping(data: Path, target: str, *, take_over: bool = False, keep_hours: float = 1.0) -> Generator[JournalShipper]:
     """Yield a shipper that has claimed the target."""
-    options = ShipperOptions(take_over=take_over)
+    options = ShipperOptions(take_over=take_over, keep_hours=keep_hours)
     identity = get_or_create_data_folder_identity(data)
     with closing(JournalShipper(open_target_storage(target), data, identity, options)) as shipper:
         shipper.claim()

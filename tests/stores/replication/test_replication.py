@@ -18,7 +18,7 @@ from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.pool import StorePool
 from kgserve.stores.replication.target_address import open_target_storage
-from kgserve.stores.replication.target_log import LOG_PREFIX, open_target_log
+from kgserve.stores.replication.target_log import LOG_PREFIX, list_object_keys, open_target_log
 from kgserve.stores.replication.target_storage import FolderTargetStorage
 from tests.cli.running import environment, kgserve, serving, start_command
 from tests.stores.replication.replicas import following, ship_all, shipping
@@ -153,6 +153,35 @@ def test_leader_restored_to_older_state_starts_new_lineage(tmp_path: Path) -> No
             placement.follow_now()
             assert node_ids(pool, "s") == ["x", "y", "z"]
     assert len(open_target_log(open_target_storage(target)).catalog.stores["s"].manifest.bases) == 2
+
+
+def test_retention_deletes_old_bases_dropped_stores_and_log(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    with StorePool(settings(data)) as leader, shipping(data, str(target)) as shipper:
+        for name in ("s", "dropped", "s"):
+            if leader.placement.exists(name):
+                leader.drop(name)
+            with leader.lease(name, create=True) as store:
+                write(store, batch("a"), batch("b"))
+            ship_all(shipper)
+        leader.drop("dropped")
+        shipper.ship()
+    (target / "stores" / "s" / "run-9000001").mkdir()
+    orphan = target / "stores" / "s" / "run-9000001" / "unannounced.log"
+    orphan.touch()
+    with shipping(data, str(target)):
+        assert not orphan.parent.exists()
+    kept = open_target_log(open_target_storage(str(target))).catalog
+    assert {name: len(store.manifest.bases) for name, store in kept.stores.items()} == {"s": 2, "dropped": 1}
+    for _ in range(3):
+        with shipping(data, str(target), keep_hours=0):
+            pass
+    kept = open_target_log(open_target_storage(str(target))).catalog
+    assert {name: len(store.manifest.bases) for name, store in kept.stores.items()} == {"s": 1}
+    objects = {str(path.relative_to(target)) for path in (target / "stores").rglob("*") if path.is_file()}
+    assert objects == set(list_object_keys("s", kept.stores["s"].manifest.bases))
+    assert len(list((target / "log").iterdir())) == len(list((target / "checkpoints").iterdir())) - 1 == 1
+    assert kgserve("verify", target).code == 0
 
 
 def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
