@@ -155,7 +155,7 @@ def _check_part(part: str, look: Callable[[], str]) -> StoreCheckFinding:
 
 
 def _journal(folder: Path) -> Iterator[StoreCheckFinding]:
-    snapshots = snapshot.list_snapshots(folder)
+    snapshots = snapshot.list_journal_snapshots(folder)
     yield from (_check_part(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
     yield from (
         _check_part(f"segment {s.path.name}", lambda s=s: describe_journal_segment(s))
@@ -175,7 +175,7 @@ def _settings(layout: StoreLayout) -> str:
 def _snapshot(path: Path) -> str:
     manifest = snapshot.verify_snapshot(path)
     state = manifest.state
-    if snapshot.digest_and_count_row_files(path) != (state.digest, state.nodes, state.edges):
+    if snapshot.digest_and_count_snapshot_rows(path) != (state.digest, state.nodes, state.edges):
         raise JournalDamaged(f"{path}: its rows do not match its digest")
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 

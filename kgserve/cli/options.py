@@ -175,10 +175,10 @@ def open_server_client(data_dir: Path | None = None, *, timeout: float | None = 
         try:
             yield client
         except KgserveError as error:
-            raise translate_client_error_for_cli(error, get_client_server_url(client)) from error
+            raise translate_client_error_for_cli(error, get_connected_server_url(client)) from error
 
 
-def list_all_stores(
+def iterate_server_stores(
     client: Client, *, prefix: str = "", state: StoreListState | None = None, kind: str | None = None
 ) -> Iterator[StoreSummary]:
     """Yield the stores of a server by name, page by page."""
@@ -216,7 +216,7 @@ def translate_client_error_for_cli(error: Exception, url: str) -> Exception:
             return error
 
 
-def get_client_server_url(client: Client) -> str:
+def get_connected_server_url(client: Client) -> str:
     """Return the address of the client's server."""
     return client.http.target.address.url
 

@@ -25,7 +25,7 @@ from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLo
 from kgserve.cluster.bootstrap_snapshots import (
     delete_unreferenced_snapshot_blobs,
     download_snapshot,
-    is_snapshot_intact,
+    is_bootstrap_snapshot_intact,
     list_snapshot_blob_names,
     upload_snapshot_files,
 )
@@ -34,11 +34,15 @@ from kgserve.cluster.journal_replicated_log_sync import (
     append_replicated_records,
     decode_logged_journal_frame,
     require_journal_not_ahead_of_log,
-    verify_copied_log_position,
-    write_copied_log_position,
+    verify_replicated_log_copy_position,
+    write_replicated_log_copy_position,
 )
 from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
-from kgserve.cluster.replicated_log_records import LogPosition, PositionedLogRecord, join_log_records
+from kgserve.cluster.replicated_log_records import (
+    LogPosition,
+    PositionedReplicatedLogRecord,
+    join_replicated_log_records,
+)
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,
@@ -75,7 +79,7 @@ _REFETCH_GROWTH_FACTOR = 2
 """Journal growth, as a multiple of the compaction threshold, after which a replica is fetched again."""
 
 
-def build_remote_store_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere | OwnerUnreachable:
+def build_store_owned_elsewhere_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere | OwnerUnreachable:
     """Build the error for a request for a store of another node: a redirect, or that its owner is unreachable."""
     if found.quiet:
         return OwnerUnreachable(
@@ -130,7 +134,7 @@ class ReplicaCommitLog(CommitLog):
         """
         found = self._ownership.evaluate_claim(self._store, self._ownership.claimed(self._store))
         if isinstance(found, RemoteStoreOwnership):
-            raise build_remote_store_error(self._store, found)
+            raise build_store_owned_elsewhere_error(self._store, found)
 
     @override
     def append(self, changes: list[ChangeSet]) -> None:
@@ -141,17 +145,19 @@ class ReplicaCommitLog(CommitLog):
 
     @override
     def note(self) -> None:
-        write_copied_log_position(self.journal.folder.parent, self._reached)
+        write_replicated_log_copy_position(self.journal.folder.parent, self._reached)
 
     @override
-    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedLogRecord] = ()) -> None:
+    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedReplicatedLogRecord] = ()) -> None:
         """Apply the new records of the log, some of which may be ``found`` already. Blocks.
 
         Raises StorageFull, Unavailable, and ReplicatedLogCorrupt, after which the replica is unusable.
         """
         with self._turn:
             try:
-                for logged in join_log_records(_new_records(self._log, self._store, self._reached.position, found)):
+                for logged in join_replicated_log_records(
+                    _new_records(self._log, self._store, self._reached.position, found)
+                ):
                     self._take(store, logged)
             except ReplicatedLogCorrupt:
                 self._is_over = True
@@ -159,7 +165,7 @@ class ReplicaCommitLog(CommitLog):
             finally:
                 self._incoming_frame = None
 
-    def _take(self, store: ReplicaStore, logged: PositionedLogRecord) -> None:
+    def _take(self, store: ReplicaStore, logged: PositionedReplicatedLogRecord) -> None:
         sequence = self._reached.sequence
         if logged.record.kind == "frame":
             frame = decode_logged_journal_frame(self._store, logged)
@@ -173,8 +179,8 @@ class ReplicaCommitLog(CommitLog):
 
 
 def _new_records(
-    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedLogRecord]
-) -> Iterable[PositionedLogRecord]:
+    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedReplicatedLogRecord]
+) -> Iterable[PositionedReplicatedLogRecord]:
     """Return the records after a position: ``found`` if that matches, else read from the log.
 
     Raises ReplicatedLogCorrupt and Unavailable.
@@ -238,7 +244,7 @@ class ReadReplicaUpdater:
         Raises ReplicaBehindLogStart, ReplicatedLogCorrupt and Unavailable.
         """
         self._record_log_ends()
-        reached = verify_copied_log_position(journal, name, owner)
+        reached = verify_replicated_log_copy_position(journal, name, owner)
         reached = append_replicated_records(
             journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached
         )
@@ -261,7 +267,7 @@ class ReadReplicaUpdater:
             return
         try:
             files.journal.sync()
-            write_copied_log_position(files.journal.folder.parent, files.reached)
+            write_replicated_log_copy_position(files.journal.folder.parent, files.reached)
         except (KgserveError, OSError) as error:
             # The recorded position is older than the files, which are compared when opened.
             log.warning("copy_not_noted", store=name, reason=str(error))
@@ -291,14 +297,14 @@ class ReadReplicaUpdater:
 
     def _follow(self, shard: int, held: OpenStoreLookup) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
-            news: defaultdict[str, list[PositionedLogRecord]] = defaultdict(list)
+            news: defaultdict[str, list[PositionedReplicatedLogRecord]] = defaultdict(list)
             for store, logged in found:
                 news[store].append(logged)
             for store, each in news.items():
                 self._take(store, each, held)
             self._seen[shard] = found[-1][1].position
 
-    def _take(self, name: str, found: list[PositionedLogRecord], held: OpenStoreLookup) -> None:
+    def _take(self, name: str, found: list[PositionedReplicatedLogRecord], held: OpenStoreLookup) -> None:
         try:
             with held.peek_open(name) as store:
                 if store is not None:
@@ -312,7 +318,7 @@ class ReadReplicaUpdater:
         except (KgserveError, OSError) as error:
             log.warning("copy_not_followed", store=name, reason=str(error))
 
-    def _update_closed_replica(self, name: str, found: list[PositionedLogRecord]) -> None:
+    def _update_closed_replica(self, name: str, found: list[PositionedReplicatedLogRecord]) -> None:
         """Apply new records to the files of a closed replica. The store's gate must be held."""
         files = self._files.get(name)
         journal, reached = (files.journal, files.reached) if files else self._storage.open_replica_files(name)
@@ -348,7 +354,7 @@ REPLICA_HISTORY_TIMEOUT_SECONDS = 5.0
 _REPLICA_HISTORY_POLL_SECONDS = 0.05
 
 
-class ServedBootstrapSnapshots:
+class BootstrapSnapshotUploader:
     """Bootstrap snapshots of one store that this node serves."""
 
     def __init__(
@@ -397,10 +403,10 @@ class ServedBootstrapSnapshots:
         if not alone and before is not None and _snapshot_of(self._layout).keys() <= before.files.keys():
             return
         base = self._put(owner, since, self._awaited_history(owner, since.sequence), None if alone else before)
-        if alone and not is_snapshot_intact(self._blobs, name, base, scratch):
+        if alone and not is_bootstrap_snapshot_intact(self._blobs, name, base, scratch):
             raise ReplicatedLogCorrupt(f"the uploaded snapshot of store {name!r} is damaged in the cluster")
         first = base if alone else before
-        if not alone and before is not None and not is_snapshot_intact(self._blobs, name, before, scratch):
+        if not alone and before is not None and not is_bootstrap_snapshot_intact(self._blobs, name, before, scratch):
             first = None
         kept = (base,) if first is None or first is base else (first, base)
         erasures = owner.erasures + 1 if alone else owner.erasures
@@ -467,7 +473,7 @@ class ServedBootstrapSnapshots:
 
 def _snapshot_of(layout: StoreLayout) -> dict[str, Path]:
     """Return the files of a store's newest snapshot, by path relative to the store's folder. Raises JournalDamaged."""
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_journal_snapshots(layout.journal)
     if not snapshots:
         raise JournalDamaged(f"store {layout.name!r} has no snapshot")
     names = [*snapshot.verify_snapshot(snapshots[0]).files, snapshot.SNAPSHOT_MANIFEST_FILE]
@@ -493,14 +499,14 @@ def build_store_files_from_snapshot(
     for base in reversed(owner.bases):
         try:
             download_snapshot(blobs, base, recreate_empty_folder(folder))
-            for each in snapshot.list_snapshots(folder / JOURNAL_FOLDER):
+            for each in snapshot.list_journal_snapshots(folder / JOURNAL_FOLDER):
                 snapshot.verify_snapshot(each)
             write_store_description(folder, decode_json(owner.description, StoreDescription))
             journal = Journal.create(folder / JOURNAL_FOLDER, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
                 begun = CopiedLogPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))
-                write_copied_log_position(
+                write_replicated_log_copy_position(
                     folder,
                     append_replicated_records(
                         journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False

@@ -26,7 +26,7 @@ from kgserve.storage.journal.journal import (
     JournalFrame,
     JournalFrameError,
     JournalSegment,
-    find_next_frame,
+    find_next_whole_journal_frame,
     list_journal_segments,
     read_journal_frames,
 )
@@ -467,7 +467,7 @@ def read_journal_piece(
             if frame.end - offset >= MAX_PIECE_BYTES:
                 break
     except JournalFrameError as error:
-        if not is_last or find_next_frame(file, error.offset, end) is not None:
+        if not is_last or find_next_whole_journal_frame(file, error.offset, end) is not None:
             raise JournalDamaged(f"{shorten_journal_path(segment.path)}: {error}; run `kgserve doctor`") from error
     if newest is None:
         return None

@@ -13,10 +13,10 @@ import msgspec
 
 from kgserve.errors import BackupDamaged, InvalidInput, KgserveError, NotFound, Unavailable
 from kgserve.platform.durable_files import fsync_file, translate_storage_errors
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.storage.journal.journal import list_journal_segments
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.store_rows_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, read_closed_store_state
 from kgserve.stores.backup.create import BackupOptions, StoreToBackUp, back_up_store, read_history_extent
 from kgserve.stores.backup.folder_layout import (
@@ -47,7 +47,7 @@ def make_end_state(state: StoreState, described: StoreDescription, taken: int, h
         sequence=state.sequence,
         time=state.time,
         taken=taken,
-        digest=format_digest(state.digest),
+        digest=format_store_rows_digest(state.digest),
         nodes=state.nodes,
         edges=state.edges,
         settings=described,
@@ -137,7 +137,7 @@ def download_target(named: str, folder: BackupFolder, store: str | None, until: 
 
 def _parse_until(until: str) -> int:
     try:
-        return parse_time(until)
+        return parse_rfc3339_timestamp(until)
     except ValueError as error:
         raise InvalidInput(f"`until` must be a sequence or an RFC 3339 time, not {until!r}: {error}") from None
 
