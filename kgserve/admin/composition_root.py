@@ -86,7 +86,7 @@ def open_data_folder_services(
     syncers = create_configured_connectors_worker(settings, plugged)
     if syncers is not None:
         stack.enter_context(closing(syncers))
-    placed = join_cluster(settings, stack, url, token) if settings.cluster and url else StorePlacement
+    placed = choose_placement(settings, stack, url, token)
     pool = stack.enter_context(StorePool(settings, placed))
     # Last in the list, because it asks the other services to release purged data.
     erasers = StoreErasureManager(indexer, historian)
@@ -94,7 +94,28 @@ def open_data_folder_services(
     pool.companions += [each for each in others if each is not None]
     if syncers is not None:
         syncers.catch_up(pool)
+    if settings.follow:
+        start_following_target(pool)
     return DataFolderServices(pool, indexer, historian, keeper, extractor, syncers)
+
+
+def choose_placement(settings: Settings, stack: ExitStack, url: str, token: str) -> PlacementFactory:
+    """Return the factory of the placement that the settings ask for: local, of a follower, or of a cluster node."""
+    if settings.follow:
+        if settings.cluster:
+            raise InvalidInput("--follow and --cluster exclude each other: nodes of a cluster have copies already.")
+        from kgserve.stores.replication.follower import FollowerPlacement  # noqa: PLC0415 - needed by followers only
+
+        return partial(FollowerPlacement, target=settings.follow)
+    return join_cluster(settings, stack, url, token) if settings.cluster and url else StorePlacement
+
+
+def start_following_target(pool: StorePool) -> None:
+    """Bring a follower's stores up to its target, and follow it. Raises NotFound, BackupDamaged and Unavailable."""
+    from kgserve.stores.replication.follower import FollowerPlacement  # noqa: PLC0415 - needed by followers only
+
+    if isinstance(pool.placement, FollowerPlacement):
+        pool.placement.start_following(pool)
 
 
 def join_cluster(settings: Settings, stack: ExitStack, url: str, token: str) -> PlacementFactory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
@@ -28,7 +29,9 @@ from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.stores.cluster_models import ClusterStatus, NodeState
+from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore
+from kgserve.stores.replication.leader_files import list_replication_statuses
 
 if TYPE_CHECKING:
     from kgserve.memory.extraction.background_llm_extractor import BackgroundLlmExtractor
@@ -248,6 +251,7 @@ def _server_metrics(
         "kgserve_open_stores_limit", "Maximum open stores", "gauge", pool.settings.max_open_stores
     )
     yield from _disk_metrics(pool.data_dir)
+    yield from _replication_metrics(pool.placement)
     if pool.placement.counts is not None:
         yield from _cluster_metrics(pool.placement.status(look=False), pool.placement.counts)
         yield _redirect_metric(observation, pool.placement.counts)
@@ -295,6 +299,20 @@ def _redirect_metric(observation: Telemetry, counts: ClusterNodeMetrics) -> Metr
     values: dict[MetricLabels, float] = {("sent",): sent, ("asked",): counts.asked.total()}
     text = "Requests answered by other nodes: the client was redirected (sent), or this node forwarded it (asked)"
     return create_counter_family("kgserve_cluster_elsewhere", text, ("how",), values)
+
+
+def _replication_metrics(placement: StorePlacement) -> Iterator[MetricFamily]:
+    if placement.age is not None:
+        text = "Time since the moment of which this follower has every commit"
+        yield single_value_metric_family("kgserve_follower_age_seconds", text, "gauge", placement.age)
+    if not (found := list_replication_statuses(placement.data_dir)):
+        return
+    ages = {(each.target,): time.time() - each.covered / _MICROSECONDS_IN_SECOND for each in found if each.covered}
+    text = "Time since the moment of which a replication target has every commit"
+    yield gauge_family("kgserve_replication_age_seconds", text, ("target",), ages)
+    text = "Stores whose full copy is still to be shipped"
+    pending = {(each.target,): float(each.pending) for each in found}
+    yield gauge_family("kgserve_replication_pending_stores", text, ("target",), pending)
 
 
 def _disk_metrics(folder: Path) -> Iterator[MetricFamily]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -195,8 +196,10 @@ def _select_stores(names: Sequence[str], existing: Mapping[str, object]) -> list
 @add_server_options
 @private_umask()
 def restore_backup_command(folder: str, *, store: str | None, into: str | None, until: str | None) -> None:
-    """Restore one store, or all stores, of the backup in DIR. Existing stores are never replaced.
+    """Restore one store, or all stores, of the backup or replication target in DIR. No store is ever replaced.
 
+    DIR may be the URL of a replication target. Without --store, stores that did not exist at WHEN are left out of a
+    target's restore.
     A store whose restore fails leaves nothing behind. With --server, DIR is relative to that server's own backup
     folder.
 
@@ -207,13 +210,34 @@ def restore_backup_command(folder: str, *, store: str | None, into: str | None, 
         with open_server_client() as client:
             answer = client.restore_backup(folder, store=store, into=into, until=until)
     else:
-        answer = _restore(
-            load_settings({"data_dir": get_click_option_value("data_dir")}), Path(folder), store, into, until
-        )
+        settings = load_settings({"data_dir": get_click_option_value("data_dir")})
+        with open_backup_or_target(folder, store, until) as path:
+            answer = _restore(settings, path, store, into, until)
     if not print_json_if_requested(answer):
         print_table_or_tsv(
             _RESTORE_COLUMNS, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores]
         )
+
+
+@contextmanager
+def open_backup_or_target(named: str, store: str | None, until: str | None, *, every: bool = False) -> Generator[Path]:
+    """Yield a backup folder: the one that is named, or a temporary one with stores of a replication target.
+
+    With ``every``, it has all bases and dropped stores, and the whole log of the target was checked.
+    """
+    from kgserve.cli.replication import is_replication_target
+
+    if not is_replication_target(named):
+        yield Path(named)
+        return
+    from tempfile import TemporaryDirectory
+
+    from kgserve.stores.backup.folder_layout import BackupFolder
+    from kgserve.stores.replication.store_base import download_target
+
+    with TemporaryDirectory(prefix="kgserve-restore-") as scratch:
+        download_target(named, BackupFolder(Path(scratch)), store, until, every=every)
+        yield Path(scratch)
 
 
 def _restore(
@@ -266,14 +290,15 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRe
 @click.option("--store", metavar="STORE", help="Store to check.  [default: every store of the backup]")
 @_as_json
 def verify_backup_command(folder: str, *, store: str | None) -> int:
-    """Check a backup: file checksums, journal records and completeness.
+    """Check a backup or replication target: file checksums, journal records and completeness.
 
     The exit code is 0 when the backup is intact, and 1 otherwise. Each fault is reported with its file and position.
     """
     from kgserve.stores.backup.folder_layout import BackupFolder
     from kgserve.stores.backup.restore import verify_backup
 
-    found = list(verify_backup(BackupFolder(Path(folder)), store))
+    with open_backup_or_target(folder, store, None, every=True) as path:
+        found = list(verify_backup(BackupFolder(path), store))
     if not print_json_if_requested(found):
         _show_verified(found)
     return 0 if all(each.ok for each in found) else EXIT_FAILED

@@ -38,6 +38,11 @@ SETTINGS_WITHOUT_OPTION = frozenset(
 """Settings without an option: secrets, which the process list would expose, and defaults of new stores.
 """
 
+SERVER_OPTION_FIELDS = tuple(
+    field.name for field in SETTINGS_FIELDS if field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION
+)
+"""Settings of which ``kgserve serve`` has an option."""
+
 OPTION_NAMES = {"data_dir": ("--data", "--data-dir"), "models_dir": ("--models", "--models-dir")}
 """Options that are not named after their setting."""
 
@@ -62,11 +67,7 @@ def add_setting_options(*fields: str, **more: Any) -> Callable[[Function], Funct
 
     An option that was not given is passed as None.
     """
-    chosen = [
-        field
-        for field in SETTINGS_FIELDS
-        if (field.name in fields if fields else field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION)
-    ]
+    chosen = [field for field in SETTINGS_FIELDS if field.name in (fields or SERVER_OPTION_FIELDS)]
 
     def add(function: Function) -> Function:
         for field in reversed(chosen):

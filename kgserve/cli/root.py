@@ -25,6 +25,7 @@ from kgserve.cli.memory import (
 )
 from kgserve.cli.model import embedding_model_command_group
 from kgserve.cli.options import format_invalid_input
+from kgserve.cli.replication import follow_target_command, promote_follower_command, replicate_stores_command
 from kgserve.cli.serve import (
     check_server_health_command,
     cluster_command_group,
@@ -82,6 +83,7 @@ COMMAND_GROUPS = {
         consolidate_memories_command,
     ),
     "Backups": (backup_stores_command, verify_backup_command, restore_backup_command, check_stores_command),
+    "Replication": (replicate_stores_command, follow_target_command, promote_follower_command),
     "Editors and models": (mcp_bridge_command, embedding_model_command_group),
 }
 """All commands by the heading under which the help lists them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 @private_umask()
 def serve_stores_command(**values: Any) -> int:
     """Serve the stores of a data folder over REST and MCP until stopped."""
+    return serve_stores(values)
+
+
+def serve_stores(values: Mapping[str, Any]) -> int:
+    """Run a server with the given options until it is stopped; return the exit code."""
     if reason := describe_unsupported_platform():
         raise click.ClickException(reason)
     settings = load_settings(values)

@@ -287,9 +287,7 @@ def erase_memories(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str
         wanted.append(_ForgetTargets(graph, store, ids))
         if request.dry_run:
             return completed_future(wanted[0].preview())
-        if store.eraser is None:
-            raise Unavailable("this store is opening or closing; try again")
-        return store.eraser.erase(wanted[0].find)
+        return store.require_eraser().erase(wanted[0].find)
 
     return graph.write(begin, lambda erased: _answer(graph, wanted[0], erased, dry_run=request.dry_run))
 

@@ -424,8 +424,6 @@ def erase_entity(graph: StoreHandle, request: ForgetRequest) -> Future[tuple[For
         if request.dry_run:
             with store.reading() as rows:
                 return completed_future(PurgedCommitRange(draft.purge_targets(rows).first, rows.at))
-        if store.eraser is None:
-            raise Unavailable("this store is opening or closing; try again")
-        return store.eraser.erase(draft.purge_targets)
+        return store.require_eraser().erase(draft.purge_targets)
 
     return graph.write(begin, lambda erased: (draft.answer(erased.through), erased))

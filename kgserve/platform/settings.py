@@ -117,6 +117,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             "nats://user:password@host:4222; if empty, the server runs without a cluster"
         ),
     ] = ""
+    follow: Annotated[
+        str,
+        _doc("Replication target that the server follows as a read-only copy: a folder or a URL; empty: none"),
+    ] = ""
     node_name: Annotated[
         str,
         _doc("Name of this node in its cluster; by default the host name", pattern=r"^[A-Za-z0-9_-]{0,64}\Z"),

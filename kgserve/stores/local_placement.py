@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 NODE_FILE = "cluster.json"
 """File that marks a data folder as a node of a cluster; its journals are replicas of the cluster's logs."""
+FOLLOWER_FILE = "following.json"
+"""File that marks a data folder as a read-only copy that follows a replication target."""
 NOT_CLUSTERED_MESSAGE = "this server is not a node of a cluster; start it with --cluster to join one"
 _DROPPED_STORE_PREFIX = ".dropped-"
 
@@ -129,6 +131,11 @@ class StorePlacement:
         # Called with the name of a store whose local replica is obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
         self._check_folder()
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the moment of which all stores have every commit; None if they are not copies."""
+        return None
 
     def names(self) -> list[str]:
         """Return the names of all stores, sorted."""
@@ -276,6 +283,11 @@ class StorePlacement:
             shutil.rmtree(path, ignore_errors=True)
 
     def _check_folder(self) -> None:
+        if (self.data_dir / FOLLOWER_FILE).exists():
+            raise Conflict(
+                f"{self.data_dir} is a read-only copy that follows a replication target; serve it with `kgserve "
+                "follow`, or make it writable with `kgserve promote`"
+            )
         if (self.data_dir / NODE_FILE).exists():
             raise Conflict(
                 f"{self.data_dir} belongs to a cluster node, and only that node may write to its stores; "

@@ -49,7 +49,13 @@ from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout, open_journal, require_disk_space_for_write
+from kgserve.storage.store_folder_layout import (
+    STORE_FORMAT,
+    StoreDescription,
+    StoreLayout,
+    open_journal,
+    require_disk_space_for_write,
+)
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 from kgserve.stores.access_buffer import MemoryAccessBuffer
 from kgserve.stores.bulk_insert import RowsWithoutOptionalFields, plan_bulk_insert_of_new_rows
@@ -206,6 +212,7 @@ class OpenStore:
         wait: seconds to block while the queue is full before raising Unavailable. future: receives the report, instead
         of a new one. It raises InvalidInput, StorageFull or Unavailable.
         """
+        self.require_local_owner()
         write = QueuedWrite(batch, future or Future())
         report = self._report_if_unchanged(batch)
         if report is None:
@@ -219,7 +226,7 @@ class OpenStore:
 
         While earlier writes are queued, the batch waits for its turn behind them.
         """
-        if self.commits.is_copy or not self._writer.is_idle:
+        if not self._writer.is_idle:
             return None
         try:
             with self.rows.reading() as rows:
@@ -245,6 +252,7 @@ class OpenStore:
         It is committed together with other writes, so ``decide`` must be quick. ``cost`` is the approximate size of its
         batch in bytes. Raises the errors of `submit`; so does the future, along with those of ``decide``.
         """
+        self.require_local_owner()
         return self._writer.submit(QueuedWrite(WriteBatch(cost=cost), Future(), decide=decide), wait)
 
     def submit_plain(self, rows: RowsWithoutOptionalFields, wait: float = 0.0) -> Future[WriteReport]:
@@ -267,6 +275,17 @@ class OpenStore:
         """
         self.submit_prepared(lambda: ReplicatedCommits(changes)).result()
 
+    def follow_description(self, description: StoreDescription) -> None:
+        """Take over the description of the store that this one is a copy of. Raises StorageFull."""
+        with self._describing:
+            if description == self.description:
+                return
+            with translate_storage_errors(f"changing the settings of store {self.name!r}"):
+                self.description = self._placement.describe(self.layout, description)
+            self.feed.publish_marker("store_changed", msgspec.to_builtins(description.settings))
+        for wake in self.after_change:
+            wake()
+
     def wait_for_replica(self, sequence: int) -> None:
         """Wait until a replica has applied a commit.
 
@@ -281,6 +300,13 @@ class OpenStore:
         """Raise ServedElsewhere for a replica. Call it before operations that only the serving node supports."""
         if self.commits.is_copy:
             self.commits.confirm()
+
+    def require_eraser(self) -> NodePurger:
+        """Return the component that implements purging. Raises the errors of `require_local_owner`, and Unavailable."""
+        self.require_local_owner()
+        if self.eraser is None:
+            raise Unavailable("this store is opening or closing; try again")
+        return self.eraser
 
     def change_settings(self, change: Callable[[StoreSettings], StoreSettings]) -> bool:
         """Replace the settings by the result of ``change``, durably. Return whether they differ.

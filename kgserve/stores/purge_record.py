@@ -16,6 +16,7 @@ from kgserve.storage.store_folder_layout import StoreLayout
 log = structlog.get_logger()
 
 _PURGE_RECORD_FILE = "erasing.json"
+PURGE_COUNT_FILE = "purges.json"
 
 
 class PurgeTargets(msgspec.Struct, frozen=True):
@@ -78,7 +79,19 @@ def read_purge_record(layout: StoreLayout) -> PurgeRecord | None:
         return None
 
 
+def count_completed_purges(layout: StoreLayout) -> int:
+    """Return the number of purges whose data has left the files of a store; a crash may count one twice."""
+    try:
+        return decode_json((layout.root / PURGE_COUNT_FILE).read_bytes(), int)
+    except FileNotFoundError:
+        return 0
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.error("purge_count_unreadable", store=layout.name, file=PURGE_COUNT_FILE, error=str(error))
+        return -1
+
+
 def delete_purge_record(layout: StoreLayout) -> None:
-    """Delete the record of a completed purge durably. Raises OSError."""
+    """Count a completed purge, so that copies of the store follow, and delete its record durably. Raises OSError."""
+    write_file_atomically(layout.root / PURGE_COUNT_FILE, msgspec.json.encode(count_completed_purges(layout) + 1))
     (layout.root / _PURGE_RECORD_FILE).unlink(missing_ok=True)
     fsync_folder(layout.root)

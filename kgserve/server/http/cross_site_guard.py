@@ -183,7 +183,7 @@ PREFLIGHT: tuple[Header, ...] = (
 )
 """Response headers that say which methods and headers pages of other origins may send."""
 EXPOSED_HEADERS = (
-    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, Idempotent-Replayed, "
-    b"Mcp-Session-Id, Mcp-Protocol-Version"
+    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, Kgserve-Age, ETag, Content-Disposition, "
+    b"Idempotent-Replayed, Mcp-Session-Id, Mcp-Protocol-Version"
 )
 """Response headers that pages of other origins may read."""

@@ -166,6 +166,7 @@ class HttpGatewayMiddleware:
         self._idempotent = IdempotentRequests(service.admission.repeats, settings)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
+        self._followed = service.graphs.whole_pool.placement if settings.follow else None
         guard = CrossSiteGuard(settings.host, self._origins, settings.allowed_hosts)
         self._check_browser = lru_cache(maxsize=64)(guard.check)
         self.running = 0
@@ -193,6 +194,8 @@ class HttpGatewayMiddleware:
         cycle = HttpRequestResponseCycle(scope, receive, send, context, headers)
         if self._origins.listed:
             cycle.extra = self._origins.headers(scope["headers"])
+        if self._followed is not None and (age := self._followed.age) is not None:
+            cycle.extra = (*cycle.extra, (b"kgserve-age", b"%.1f" % age))
         counts = context.is_use = _is_use(scope["method"], scope["path"], headers)
         self.running += 1
         if counts:

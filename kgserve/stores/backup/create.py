@@ -75,7 +75,7 @@ BACKUP_SYNC_BYTES = 8 << 20
 """Bytes written between two syncs; a single large sync would stall journals on the same disk."""
 MAX_FRAME_SCAN_SECONDS = 0.004
 """Time that frames are scanned before yielding to writers; below the interpreter's switch interval."""
-_JOURNAL_TRUNCATED_REASON = "the journal no longer reaches back to the previous backup"
+JOURNAL_TRUNCATED_REASON = "the journal no longer reaches back to the previous backup"
 _SELECT_BACKED_UP_EXTENT = "SELECT sequence, oldest FROM cursor"
 _SELECT_LAST_MOMENT = "SELECT time FROM moment WHERE sequence <= ? ORDER BY sequence DESC LIMIT 1"
 
@@ -344,8 +344,40 @@ def _back_up_store(folder: BackupFolder, wanted: StoreToBackUp, options: BackupO
     return answer
 
 
-class _BaseNotContinuable(Exception):
+class BaseNotContinuable(Exception):
     """A base cannot be continued; the message says why."""
+
+
+def require_journal_continues_base(
+    layout: StoreLayout, opened: tuple[JournalSegment, BinaryIO], base: BackupChain
+) -> None:
+    """Raise BaseNotContinuable unless a store's journal continues from a base's last piece, which ``opened`` holds."""
+    segment, file = opened
+    if not base.pieces:
+        _require_same_snapshot(layout, segment, base)
+        return
+    newest = base.pieces[-1]
+    if segment.first != newest.segment:
+        raise BaseNotContinuable(JOURNAL_TRUNCATED_REASON)
+    if hash_file_range(file, newest.offset, newest.file.bytes) != newest.file.sha256:
+        raise BaseNotContinuable("the journal changed before the end of the previous backup, for example by a restore")
+
+
+def _require_same_snapshot(layout: StoreLayout, segment: JournalSegment, base: BackupChain) -> None:
+    """Check a base without journal pieces: the store's snapshot must be the one that was copied."""
+    state = base.last.state
+    taken = snapshot.find_newest_whole_snapshot(layout.journal, state.sequence) if state.sequence else None
+    if state.sequence and (segment.first <= state.sequence or taken is None or taken.state != state):
+        raise BaseNotContinuable("the store has no journal in common with the previous backup")
+
+
+def find_end_of_base(base: BackupChain) -> tuple[int, int, int | None]:
+    """Return where a base's journal is continued: a sequence of the segment, the offset in it, the sequence due there.
+
+    The sequence due is None, for that of the segment's first frame, if the base has no journal.
+    """
+    newest = base.pieces[-1] if base.pieces else None
+    return (newest.segment, newest.end, newest.last + 1) if newest else (base.needed, 0, None)
 
 
 class _BackupJob:
@@ -470,7 +502,7 @@ class _BackupJob:
                 if not reason:
                     try:
                         return self._continued(before, described), ""
-                    except _BaseNotContinuable as error:
+                    except BaseNotContinuable as error:
                         reason = str(error)
                 return self._new_base(self._backup.run_folder(before.runs.stop), described), reason
             except BackupSourceFileRemoved:
@@ -521,16 +553,15 @@ class _BackupJob:
         base = before.bases[-1]
         self._require_files(base)
         mark = max(self._mark, base.last.sequence)
-        newest = base.pieces[-1] if base.pieces else None
         number = before.runs.stop
+        begins, offset, due = find_end_of_base(base)
         try:
-            with open_journal_segments_from(self._layout, newest.segment if newest else base.needed) as opened:
-                self._require_same(opened[0], base)
-                offset, due = (newest.end, newest.last + 1) if newest else (0, opened[0][0].first)
-                found = find_journal_frames_to_back_up(opened, offset, due, mark)
+            with open_journal_segments_from(self._layout, begins) as opened:
+                require_journal_continues_base(self._layout, opened[0], base)
+                found = find_journal_frames_to_back_up(opened, offset, due or opened[0][0].first, mark)
                 pieces = copy_journal_frames_to_backup(found, self._backup.run_folder(number))
         except JournalStartMissing:
-            raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON) from None
+            raise BaseNotContinuable(JOURNAL_TRUNCATED_REASON) from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
         runs = [*base.runs, BackupRunFiles(number, pieces)] if pieces else base.runs
         # Replaces the last mark if only the time differs.
@@ -555,27 +586,6 @@ class _BackupJob:
                 raise BackupDamaged(
                     f"{path}: missing or of the wrong size; run `kgserve verify` for details, or back up with --full"
                 )
-
-    def _require_same(self, opened: tuple[JournalSegment, BinaryIO], base: BackupChain) -> None:
-        """Raise _BaseNotContinuable unless the store's journal continues from the last piece."""
-        segment, file = opened
-        if not base.pieces:
-            self._require_same_snapshot(segment, base)
-            return
-        newest = base.pieces[-1]
-        if segment.first != newest.segment:
-            raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON)
-        if hash_file_range(file, newest.offset, newest.file.bytes) != newest.file.sha256:
-            raise _BaseNotContinuable(
-                "the journal changed before the end of the previous backup, for example by a restore"
-            )
-
-    def _require_same_snapshot(self, segment: JournalSegment, base: BackupChain) -> None:
-        """Check a base without journal pieces: the store's snapshot must be the one that was copied."""
-        state = base.last.state
-        taken = snapshot.find_newest_whole_snapshot(self._layout.journal, state.sequence) if state.sequence else None
-        if state.sequence and (segment.first <= state.sequence or taken is None or taken.state != state):
-            raise _BaseNotContinuable("the store has no journal in common with the previous backup")
 
     # New bases
 
