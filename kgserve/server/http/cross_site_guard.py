@@ -173,7 +173,7 @@ _ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _ALLOWED_HEADERS = (
     b"Authorization, Content-Type, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, "
     b"Kgserve-Store, "
-    b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+    b"Kgserve-Read, Kgserve-At-Least, Kgserve-Max-Staleness, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 )
 _MAX_AGE_SECONDS = 600
 PREFLIGHT: tuple[Header, ...] = (
@@ -183,7 +183,7 @@ PREFLIGHT: tuple[Header, ...] = (
 )
 """Response headers that say which methods and headers pages of other origins may send."""
 EXPOSED_HEADERS = (
-    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, ETag, Content-Disposition, Idempotent-Replayed, "
-    b"Mcp-Session-Id, Mcp-Protocol-Version"
+    b"X-Request-Id, Retry-After, WWW-Authenticate, Kgserve-Sequence, Kgserve-Age, ETag, Content-Disposition, "
+    b"Idempotent-Replayed, Mcp-Session-Id, Mcp-Protocol-Version"
 )
 """Response headers that pages of other origins may read."""
