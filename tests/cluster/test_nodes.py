@@ -75,6 +75,15 @@ def test_any_node_accepts_any_request(clients: list[Client], store: str) -> None
         assert client.store(store).search("n1", at_least=6).hits
 
 
+def test_standard_input_is_imported_at_any_node(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[2], store, "a")
+    line = json.dumps({"kind": "node", "id": "b", "type": "t"})
+    for node in nodes:
+        done = command("import", store, "-", "--server", node.url, stdin=line)
+        assert done.code == 0, done
+    assert {each.id for each in clients[0].store(store).nodes()} == {"a", "b"}
+
+
 def test_an_asynchronous_client_follows_redirects(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
 
