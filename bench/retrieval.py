@@ -21,7 +21,7 @@ import kgserve
 from bench import locomo
 from bench.measure import BenchmarkReport, parser, run_parts
 from bench.server import scratch_folder
-from kgserve.embedding.model_files import models_folder
+from kgserve.embedding.model_files import get_embedding_models_folder
 from kgserve.graph.graph_reader import CurrentGraph
 from kgserve.platform import settings
 
@@ -118,7 +118,7 @@ def measure(name: str, folder: Path, *, quick: bool) -> BenchmarkReport:
     stores = SETS[name](folder)[: 1 if quick else None]
     report = BenchmarkReport(f"{name}: recall@5/10/20, nDCG@10, milliseconds")
     figures: dict[str, list[tuple[float, ...]]] = {method: [] for method in METHODS}
-    models = models_folder(settings.load_settings()).absolute()
+    models = get_embedding_models_folder(settings.load_settings()).absolute()
     with scratch_folder() as data, kgserve.open(data, models_dir=models) as library:
         for each in stores:
             library.create(each.name, late_interaction="all")

@@ -17,7 +17,7 @@ _LEFT_TO_CLICK = {"config", "hooks", "-h", "--help"}
 def main() -> NoReturn:
     """Run the `kgserve` command line. `kgserve mcp` bypasses click, whose import would delay the bridge's start."""
     arguments = sys.argv[1:]
-    if not supported_platforms.is_client_platform_supported():
+    if not supported_platforms.is_kgserve_client_platform_supported():
         sys.exit(f"kgserve: {supported_platforms.describe_unsupported_platform()}")
     if arguments[:1] == ["mcp"] and not _LEFT_TO_CLICK.intersection(arguments[1:]):
         from kgserve.cli.mcp_stdio import command  # noqa: PLC0415 - one of the two is needed, never both

@@ -17,7 +17,7 @@ from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.storage.model.store_rows_digest import format_digest, parse_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest, parse_store_rows_digest
 from kgserve.storage.store_folder_layout import STORE_FOLDER_SUFFIX, read_closed_store_state
 from kgserve.stores.backup.api import (
     BackupAnswer,
@@ -303,7 +303,7 @@ def build_restored_store_answer(source: StoreRestoreSpec, state: StoreState, sta
         store=source.into,
         source=source.store,
         sequence=state.sequence,
-        digest=format_digest(state.digest),
+        digest=format_store_rows_digest(state.digest),
         nodes=state.nodes,
         edges=state.edges,
         took_ms=round((time.perf_counter() - started) * 1000, 1),
@@ -316,7 +316,7 @@ def adopt_prepared_store_folder(pool: StoreRegistry, prepared: PreparedStoreFold
     folder = pool.data_dir / prepared.folder
     if not _STAGING_FOLDER_NAME.fullmatch(prepared.folder) or folder.is_symlink() or not (folder / "journal").is_dir():
         raise NotFound(f"the data folder has no prepared store {prepared.folder!r}")
-    state = StoreState(sequence=prepared.sequence, digest=parse_digest(prepared.digest))
+    state = StoreState(sequence=prepared.sequence, digest=parse_store_rows_digest(prepared.digest))
     found = _place(pool, prepared.store, folder, state)
     return RestoreBackupAnswer(
         stores=[build_restored_store_answer(StoreRestoreSpec(prepared.store, prepared.store), found, started)]

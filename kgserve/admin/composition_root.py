@@ -83,7 +83,7 @@ def open_data_folder_services(
     extractor = create_fact_extraction_worker(settings, indexer)
     if extractor is not None:
         stack.enter_context(closing(extractor))
-    syncers = create_connector_worker(settings, plugged)
+    syncers = create_configured_connectors_worker(settings, plugged)
     if syncers is not None:
         stack.enter_context(closing(syncers))
     placed = join_cluster(settings, stack, url, token) if settings.cluster and url else StorePlacement
@@ -161,13 +161,13 @@ def create_fact_extraction_worker(settings: Settings, indexer: TextIndexWorker |
     return BackgroundLlmExtractor(chat, partial(extract_facts, indexer), settings.llm_daily_tokens)
 
 
-def create_connector_worker(
+def create_configured_connectors_worker(
     settings: Settings, plugged: Mapping[str, SinkImplementation] | None = None
 ) -> SinkDeliveryObserver | None:
     """Return the connectors' worker if any connector is configured. Raises InvalidInput for an invalid one."""
     if not (settings.webhook_url or settings.syncers or plugged):
         return None
     from kgserve.projections.connectors.sink_delivery import SinkDeliveryObserver  # noqa: PLC0415 - as above
-    from kgserve.projections.connectors.sinks import load_configured_sinks  # noqa: PLC0415 - as above
+    from kgserve.projections.connectors.sinks import load_configured_connector_sinks  # noqa: PLC0415 - as above
 
-    return SinkDeliveryObserver(load_configured_sinks(settings, plugged), settings.webhook_batch)
+    return SinkDeliveryObserver(load_configured_connector_sinks(settings, plugged), settings.webhook_batch)

@@ -10,7 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.admin.future_timestamp_repair import count_future_timestamps, repair_future_timestamps
-from kgserve.cluster.journal_replicated_log_sync import read_copied_log_position
+from kgserve.cluster.journal_replicated_log_sync import read_replicated_log_copy_position
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.platform.access.audit import count_damaged_audit_lines
 from kgserve.platform.access.authentication import KeyFileDamaged, read_api_keys
@@ -175,7 +175,7 @@ def _check_part(part: str, look: Callable[[], str]) -> StoreCheckFinding:
 
 
 def _journal(folder: Path) -> Iterator[StoreCheckFinding]:
-    snapshots = snapshot.list_snapshots(folder)
+    snapshots = snapshot.list_journal_snapshots(folder)
     yield from (_check_part(f"snapshot {path.name}", lambda p=path: _snapshot(p)) for path in snapshots)
     yield from (
         _check_part(f"segment {s.path.name}", lambda s=s: describe_journal_segment(s))
@@ -195,7 +195,7 @@ def _settings(layout: StoreLayout) -> str:
 def _snapshot(path: Path) -> str:
     manifest = snapshot.verify_snapshot(path)
     state = manifest.state
-    if snapshot.digest_and_count_row_files(path) != (state.digest, state.nodes, state.edges):
+    if snapshot.digest_and_count_snapshot_rows(path) != (state.digest, state.nodes, state.edges):
         raise JournalDamaged(f"{path}: its rows do not match its digest")
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}"
 
@@ -209,7 +209,7 @@ def _rows(pool: StorePool, name: str) -> str:
 
 
 def _copied_log(pool: StorePool, layout: StoreLayout) -> str:
-    reached = read_copied_log_position(layout.root)
+    reached = read_replicated_log_copy_position(layout.root)
     if reached is None:
         return (
             "unknown: the node adds the store to the cluster, or renames its folder to .aside-… if the cluster has it"

@@ -10,10 +10,10 @@ from itertools import chain, islice
 import msgspec
 from typing_extensions import override
 
-from kgserve.platform.timestamps import format_time, parse_time
-from kgserve.projections.history.recovery import read_commit_times_after
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
+from kgserve.projections.history.recovery import read_history_commit_times_after_time
 from kgserve.storage.commit_clock import wall_time
-from kgserve.storage.journal.replay import read_node_accesses_as_of, read_store_links_as_of
+from kgserve.storage.journal.replay import read_cross_store_links_as_of, read_node_accesses_as_of
 from kgserve.storage.model.change_feed_events import build_node_before_image
 from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, StoreState
 from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
@@ -22,7 +22,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
     encode_edge_attributes,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS, WriteReport, choose_commit_time
@@ -51,7 +51,7 @@ class FutureTimestampCounts(msgspec.Struct, frozen=True):
         """Describe the result in one sentence."""
         return (
             f"{self.nodes} nodes, {self.edges} edges and {self.accesses} access counters are stamped in the future, "
-            f"up to {format_time(self.latest)}"
+            f"up to {format_rfc3339_timestamp(self.latest)}"
         )
 
 
@@ -117,12 +117,12 @@ class FutureTimestampFinder:
 
     def _all_links(self) -> Iterator[CrossStoreLinkRow]:
         store = self._store
-        return chain.from_iterable(read_store_links_as_of(store.layout, store.journal, store.state.sequence))
+        return chain.from_iterable(read_cross_store_links_as_of(store.layout, store.journal, store.state.sequence))
 
     def _commit_times(self) -> list[int]:
         path = self._store.layout.history
         try:
-            return read_commit_times_after(path, self.limit) if path.is_file() else []
+            return read_history_commit_times_after_time(path, self.limit) if path.is_file() else []
         except sqlite3.Error:
             return []
 
@@ -238,8 +238,8 @@ def _next_rows(
 
 
 def _stamps_of_edge(row: EdgeRow) -> tuple[int, int]:
-    stamps = split_edge_attributes(row.attributes)
-    return parse_time(stamps.created_at), parse_time(stamps.updated_at)
+    stamps = split_edge_times_from_attributes(row.attributes)
+    return parse_rfc3339_timestamp(stamps.created_at), parse_rfc3339_timestamp(stamps.updated_at)
 
 
 def _restamped_node(row: NodeRow, sequence: int, now: int, times: FutureTimestampFinder) -> NodeRow:
@@ -266,8 +266,8 @@ def _restamped_node_extras(extras: NodeExtras, now: int, times: FutureTimestampF
 
 
 def _restamped_edge(row: EdgeRow, sequence: int, now: int, times: FutureTimestampFinder) -> EdgeRow:
-    stamps, text = split_edge_attributes(row.attributes), format_time(now)
-    created = text if parse_time(stamps.created_at) > times.limit else stamps.created_at
+    stamps, text = split_edge_times_from_attributes(row.attributes), format_rfc3339_timestamp(now)
+    created = text if parse_rfc3339_timestamp(stamps.created_at) > times.limit else stamps.created_at
     attributes = encode_edge_attributes(created, text, stamps.own)
     extras = None if row.extras is None else _restamped_edge_extras(row.extras, now, times)
     return msgspec.structs.replace(

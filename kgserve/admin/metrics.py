@@ -18,7 +18,7 @@ from kgserve.platform.metrics.exposition import (
     MetricFamily,
     count_process_threads,
     create_counter_family,
-    encode_metrics,
+    encode_metrics_scrape_response,
     gauge_family,
     histogram_family,
     single_value_metric_family,
@@ -226,7 +226,7 @@ def render_metrics(
         families += _syncer_metrics(graphs.syncers, found)
     if caller.can_access_all:
         families += _server_metrics(graphs, found, moment)
-    return encode_metrics(families, accept, process=caller.can_access_all)
+    return encode_metrics_scrape_response(families, accept, process=caller.can_access_all)
 
 
 def _server_metrics(

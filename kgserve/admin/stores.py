@@ -40,15 +40,15 @@ from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import translate_os_error, write_all_bytes
-from kgserve.platform.idempotency import current_idempotency_key, is_repeated_call
+from kgserve.platform.idempotency import current_idempotency_key, is_repeated_idempotent_call
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.platform.version import __version__
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.projection_statuses import IndexStatus
-from kgserve.storage.model.store_rows_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, MemorySettingsChange, StoreSettings
 from kgserve.storage.store_folder_layout import MIN_FREE_BYTES, StoreDescription
 from kgserve.stores.cluster_models import (
@@ -78,10 +78,12 @@ def list_stores(graphs: CallerStoreHandles, request: StoreListParameters) -> Sto
     start = bisect_right(names, request.after)
     page = names[start : start + request.limit]
     is_last = start + request.limit >= len(names)
-    return StoreList(stores=summarize_stores(graphs, page), count=len(names), next_after=None if is_last else page[-1])
+    return StoreList(
+        stores=build_store_summaries(graphs, page), count=len(names), next_after=None if is_last else page[-1]
+    )
 
 
-def summarize_stores(graphs: CallerStoreHandles, names: Iterable[str]) -> list[StoreSummary]:
+def build_store_summaries(graphs: CallerStoreHandles, names: Iterable[str]) -> list[StoreSummary]:
     """Return the summaries of stores, without opening any. Stores that are deleted meanwhile are left out."""
     found: list[StoreSummary] = []
     for name in names:
@@ -132,7 +134,7 @@ def create_store(graph: StoreHandle, request: StoreSettingsRequest) -> CreateSto
 
     Raises InvalidInput for the name and the settings, Conflict when a name differs in case alone.
     """
-    created = graph.pool.create(graph.name, build_settings_updater(request)(graph.pool.usual))
+    created = graph.pool.create(graph.name, build_store_settings_updater(request)(graph.pool.usual))
     with graph.lease() as store:
         return CreateStoreAnswer(name=graph.name, created=created, sequence=store.state.sequence)
 
@@ -152,7 +154,7 @@ def update_store_settings(graph: StoreHandle, request: StoreSettingsRequest) -> 
 
     Raises Conflict, InvalidInput, whose `errors` name every place, NotFound and StorageFull.
     """
-    change = build_settings_updater(request)
+    change = build_store_settings_updater(request)
     with graph.lease() as store:
         if request.history == "none":
             _require_no_conflicts(graph, store)
@@ -191,7 +193,7 @@ def drop_store(graph: StoreHandle, request: DropStoreParameters) -> DropStoreAns
 def _is_dropped(graph: StoreHandle) -> bool:
     """Return True if a repeated call has deleted the store already. Raises Conflict if it was created again since."""
     made = current_idempotency_key.get()
-    if made is None or not is_repeated_call():
+    if made is None or not is_repeated_idempotent_call():
         return False
     layout = graph.pool.layout(graph.name)
     if layout.exists and made.is_older_than(layout.created_at()):
@@ -254,7 +256,7 @@ def _index_states(store: OpenStore, indexer: TextIndexWorker) -> list[IndexStatu
 def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
     state = store.state
     engine_bytes, engine_log_bytes = store.engine.bytes()
-    snapshots = snapshot.list_snapshots(store.layout.journal)
+    snapshots = snapshot.list_journal_snapshots(store.layout.journal)
     checked = store.last_check
     return StoreStats(
         name=store.name,
@@ -274,11 +276,11 @@ def _stats(store: OpenStore, indexes: list[IndexStatus]) -> StoreStats:
         queued_writes=store.queued,
         indexes=indexes,
         languages={},
-        last_check=format_time(checked.time) if checked else None,
+        last_check=format_rfc3339_timestamp(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
-        digest=format_digest(state.digest),
-        created_at=format_time(store.description.created_at),
-        future_stamp=None if (ahead := store.clock.future_stamp) is None else format_time(ahead),
+        digest=format_store_rows_digest(state.digest),
+        created_at=format_rfc3339_timestamp(store.description.created_at),
+        future_stamp=None if (ahead := store.clock.future_stamp) is None else format_rfc3339_timestamp(ahead),
     )
 
 
@@ -292,11 +294,11 @@ def _summary_of_open(graphs: CallerStoreHandles, store: OpenStore) -> StoreSumma
         sequence=state.sequence,
         journal_bytes=store.journal.bytes,
         engine_bytes=sum(path.stat().st_size for path in store.layout.root.glob("graph*.kuzu*")),
-        created_at=format_time(described.created_at),
-        last_write=format_time(state.time) if state.sequence else None,
+        created_at=format_rfc3339_timestamp(described.created_at),
+        last_write=format_rfc3339_timestamp(state.time) if state.sequence else None,
         settings=_settings_summary(described),
         lag=find_largest_projection_lag(measure_projection_lag(store, graphs.indexer, graphs.historian)),
-        last_check=format_time(checked.time) if checked else None,
+        last_check=format_rfc3339_timestamp(checked.time) if checked else None,
         last_check_ok=checked.ok if checked else None,
         links=count_cross_store_links(graphs, store.name, count_outbound_cross_store_links(store)),
     )
@@ -312,8 +314,8 @@ def _summary_of_closed(graphs: CallerStoreHandles, name: str) -> StoreSummary:
         sequence=entry.sequence,
         journal_bytes=entry.journal_bytes,
         engine_bytes=entry.engine_bytes,
-        created_at=format_time(entry.created_at),
-        last_write=format_time(entry.time) if entry.sequence else None,
+        created_at=format_rfc3339_timestamp(entry.created_at),
+        last_write=format_rfc3339_timestamp(entry.time) if entry.sequence else None,
         settings=_settings_summary(decode_json(entry.description, StoreDescription)),
         links=count_cross_store_links(graphs, name, max(entry.links, 0)),
     )
@@ -328,7 +330,7 @@ def _summary_of_remote(name: str, away: RemoteStore) -> StoreSummary:
         sequence=None,
         journal_bytes=None,
         engine_bytes=None,
-        created_at=format_time(away.description.created_at),
+        created_at=format_rfc3339_timestamp(away.description.created_at),
         settings=_settings_summary(away.description),
         node=away.node,
     )
@@ -359,12 +361,12 @@ def _settings(store: OpenStore) -> StoreSettingsAnswer:
         late_interaction=described.late_interaction,
         history=described.history,
         memory=described.memory,
-        created_at=format_time(described.created_at),
+        created_at=format_rfc3339_timestamp(described.created_at),
         sequence=store.state.sequence,
     )
 
 
-def build_settings_updater(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
+def build_store_settings_updater(request: StoreSettingsRequest) -> Callable[[StoreSettings], StoreSettings]:
     """Return the function that applies a request to settings.
 
     Raises InvalidInput for faults that the schema cannot express.
@@ -436,7 +438,7 @@ def whoami(graphs: CallerStoreHandles) -> JsonEncodedAnswer[CallerInfo]:
         name=caller.name,
         role=caller.role,
         stores=[*caller.stores],
-        expires=None if caller.expires_at is None else format_time(caller.expires_at),
+        expires=None if caller.expires_at is None else format_rfc3339_timestamp(caller.expires_at),
         open=caller is LOCAL_CALLER,
         backups=caller.role == "admin" and graphs.settings.backup_dir is not None,
     )
@@ -491,7 +493,7 @@ def move_store_to_node(graph: StoreHandle, request: StoreMoveRequest) -> StoreMo
     return graph.pool.move(graph.name, request.to)
 
 
-def drain_node(graphs: CallerStoreHandles, request: DrainRequest) -> DrainAnswer:
+def drain_cluster_node(graphs: CallerStoreHandles, request: DrainRequest) -> DrainAnswer:
     """Move all stores of this node to other nodes; it takes over none until `undo` or its next start.
 
     Stores move one after the other; requests wait meanwhile, and are sent to the new node. Stores that cannot be moved

@@ -74,7 +74,7 @@ from kgserve.graph.compat.versioned_nodes_api import (
     SubgraphNodeInput,
 )
 from kgserve.graph.node_merge_models import MergeIntoRequest, NodeMergeAnswer, UnmergeAnswer, UnmergeRequest
-from kgserve.graph.visualization_api import CommitTimeline, DrawnEdgeColumns, DrawnNodeColumns, GraphDrawingAnswer
+from kgserve.graph.visualization_models import CommitTimeline, DrawnEdgeColumns, DrawnNodeColumns, GraphDrawingAnswer
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
 from kgserve.storage.model.projection_statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings

@@ -125,7 +125,7 @@ MEMORY_CASES = (
         example=examples.DELETE_MEMORY_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     ApiUseCase(
-        *("delete_memories", "POST", f"{_MEMORIES_PATH}/delete", memory_crud.delete_memories),
+        *("delete_memories", "POST", f"{_MEMORIES_PATH}/delete", memory_crud.delete_matching_memories),
         id="deleteMemories", tag="memories", role="write", summary="Delete the memories that match a filter",
         note="`dry_run` deletes nothing.",
         sent=examples.DELETE_MEMORIES_REQUEST_EXAMPLE, example=examples.DELETE_MEMORIES_ANSWER_EXAMPLE,
@@ -151,7 +151,7 @@ MEMORY_CASES = (
         threads="writes", repeatable=False,
     ),
     ApiUseCase(
-        *("forget", "POST", f"{_V1_PATH}/forget", forget.forget_memories),
+        *("forget", "POST", f"{_V1_PATH}/forget", forget.soft_delete_or_restore_memories),
         id="forget", tag="memories", role="write", summary="Soft-delete memories, or restore them",
         note="`entity` forgets a person or other entity with what is about it. `hard` deletes permanently; `erase` "
         "also purges from all files.",
@@ -214,7 +214,7 @@ MEMORY_CASES = (
         errors=WRITE_ERRORS, threads="writes",
     ),
     ApiUseCase(
-        *("entities", "GET", _ENTITIES_PATH, paginated_lists.list_entities),
+        *("entities", "GET", _ENTITIES_PATH, paginated_lists.list_named_entities_page),
         id="listEntities", tag="entities", role="read", summary="List entities by name, page by page",
         example=examples.ENTITY_PAGE_EXAMPLE, nothing=EntityPage(entities=[], next_cursor=None),
     ),
@@ -243,7 +243,7 @@ MEMORY_CASES = (
         errors=UPDATE_ERRORS, threads="writes",
     ),
     ApiUseCase(
-        *("entity_graph", "GET", f"{_ENTITY_PATH}/graph", entity_operations.entity_graph),
+        *("entity_graph", "GET", f"{_ENTITY_PATH}/graph", entity_operations.get_entity_neighbourhood),
         id="entityGraph", tag="entities", role="read", summary="List what an entity is related to, with memories",
         example=examples.ENTITY_GRAPH_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
@@ -297,7 +297,7 @@ MEMORY_CASES = (
         example=examples.MEMORY_STATS_EXAMPLE, nothing=_EMPTY_MEMORY_STATS,
     ),
     ApiUseCase(
-        *("memory_growth", "GET", f"{_ANALYTICS_PATH}/growth", analytics.get_memory_growth),
+        *("memory_growth", "GET", f"{_ANALYTICS_PATH}/growth", analytics.get_new_memory_counts_by_period),
         id="memoryGrowth", tag="analytics", role="read", summary="Count new memories by day, week or month",
         example=examples.MEMORY_GROWTH_EXAMPLE, nothing=MemoryGrowth(by="day", periods=[]),
     ),

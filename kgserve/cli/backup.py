@@ -17,11 +17,17 @@ from kgserve.cli.exit_codes import EXIT_FAILED
 from kgserve.cli.options import (
     add_server_options,
     get_click_option_value,
-    list_all_stores,
+    iterate_server_stores,
     open_server_client,
     require_data_folder,
 )
-from kgserve.cli.terminal import TerminalTableColumn, format_size, make_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import (
+    TerminalTableColumn,
+    format_size,
+    make_json_option,
+    print_json_if_requested,
+    print_table_or_tsv,
+)
 from kgserve.errors import NoStore
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
@@ -132,7 +138,7 @@ def _back_up(settings: Settings, names: Sequence[str], folder: Path, options: Ba
 
 
 def _sequences(client: Client) -> _Sequences:
-    stores = [*list_all_stores(client)]
+    stores = [*iterate_server_stores(client)]
     local = {each.name: each.sequence for each in stores if each.sequence is not None}
     remote = {each.name for each in stores if each.node is not None}
     known = {name: local.get(name, 0) for name in sorted({*local, *remote})}
@@ -205,7 +211,9 @@ def restore_backup_command(folder: str, *, store: str | None, into: str | None, 
             load_settings({"data_dir": get_click_option_value("data_dir")}), Path(folder), store, into, until
         )
     if not print_json_if_requested(answer):
-        show_table(_RESTORE_COLUMNS, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores])
+        print_table_or_tsv(
+            _RESTORE_COLUMNS, [(each.store, each.source, each.sequence, each.nodes) for each in answer.stores]
+        )
 
 
 def _restore(
@@ -232,7 +240,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRe
 
     from kgserve.admin import backup as ops
     from kgserve.client.operations import RESTORE_BACKUP_ROUTE
-    from kgserve.storage.model.store_rows_digest import format_digest
+    from kgserve.storage.model.store_rows_digest import format_store_rows_digest
     from kgserve.stores.backup.folder_layout import BackupFolder
 
     started = time.perf_counter()
@@ -242,7 +250,7 @@ def _hand_over(client: Client, settings: Settings, folder: Path, source: StoreRe
     backups = BackupFolder(folder)
     with backups.reading():
         state = ops.restore_store_to_staging(data_dir, staging, backups.there(source.store), source)
-    digest = format_digest(state.digest)
+    digest = format_store_rows_digest(state.digest)
     prepared = PreparedStoreFolder(folder=staging.name, store=source.into, sequence=state.sequence, digest=digest)
     try:
         client.connection.answer(
@@ -277,7 +285,7 @@ def _show_verified(found: list[BackupVerification]) -> None:
         for each in found
         for base in each.bases
     ]
-    show_table(_VERIFY_COLUMNS, rows)
+    print_table_or_tsv(_VERIFY_COLUMNS, rows)
     for each in found:
         for fault in each.faults:
             click.echo(f"kgserve: {fault}", err=True)
@@ -287,7 +295,7 @@ def _show_verified(found: list[BackupVerification]) -> None:
 
 def _show_backup(answer: BackupAnswer) -> None:
     rows = [(s.store, s.first, s.sequence, s.bytes_copied, s.bytes_total, s.bases, s.new_base) for s in answer.stores]
-    show_table(_BACKUP_COLUMNS, rows)
+    print_table_or_tsv(_BACKUP_COLUMNS, rows)
     for failure in answer.failed:
         click.echo(f"kgserve: {failure.store} backup failed: {failure.error}", err=True)
     if sys.stderr.isatty():

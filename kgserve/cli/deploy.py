@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import click
 
-from kgserve.cli.terminal import TerminalTableColumn, show_table
+from kgserve.cli.terminal import TerminalTableColumn, print_table_or_tsv
 from kgserve.platform.shipped_files import locate_shipped_file
 
 SHIPPED_FILE_COLUMNS = (
@@ -119,7 +119,7 @@ def deployment_config_command_group() -> None:
 def list_deployment_configs_command() -> None:
     """List all files and where each belongs."""
     rows = [(what, each.name, each.target, each.summary) for what, found in SHIPPED_FILES.items() for each in found]
-    show_table(SHIPPED_FILE_COLUMNS, rows)
+    print_table_or_tsv(SHIPPED_FILE_COLUMNS, rows)
 
 
 @deployment_config_command_group.command("print")

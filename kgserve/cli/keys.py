@@ -18,7 +18,7 @@ from kgserve.cli.terminal import (
     as_json_option,
     make_json_option,
     print_json_if_requested,
-    show_table,
+    print_table_or_tsv,
 )
 from kgserve.platform.file_permissions import create_private_folder, private_umask
 from kgserve.platform.settings import load_settings
@@ -70,10 +70,10 @@ def api_key_command_group() -> None:
 @private_umask()
 def create_api_key_command(role: Role, name: str, stores: str, expires: str | None, data_dir: str | None) -> None:
     """Create a key and print it. It cannot be shown again: only its hash is stored."""
-    from kgserve.platform.access.authentication import add_api_key, create_api_key, parse_duration
+    from kgserve.platform.access.authentication import add_api_key, create_api_key, parse_api_key_lifetime
 
     folder, now = _folder(data_dir), _now()
-    until = None if expires is None else now + parse_duration(expires)
+    until = None if expires is None else now + parse_api_key_lifetime(expires)
     key, text = create_api_key(name, role, [part.strip() for part in stores.split(",")], now, until)
     if not folder.is_dir():
         create_private_folder(folder)
@@ -99,7 +99,7 @@ def list_api_keys_command(*, data_dir: str | None) -> None:
     listed = [_listed(key, now) for key in read_api_keys(_folder_there(data_dir))]
     if print_json_if_requested(listed):
         return
-    show_table(KEY_COLUMNS, [_row(key) for key in listed])
+    print_table_or_tsv(KEY_COLUMNS, [_row(key) for key in listed])
 
 
 @api_key_command_group.command("revoke")
@@ -139,10 +139,10 @@ def _record(folder: Path, act: str, key: ApiKey) -> None:
 
 
 def _listed(key: ApiKey, now: int) -> ApiKeyListEntry:
-    from kgserve.platform.timestamps import format_time
+    from kgserve.platform.timestamps import format_rfc3339_timestamp
 
     def moment(time_: int | None) -> str | None:
-        return None if time_ is None else format_time(time_)
+        return None if time_ is None else format_rfc3339_timestamp(time_)
 
     return ApiKeyListEntry(
         id=key.id,
@@ -151,7 +151,7 @@ def _listed(key: ApiKey, now: int) -> ApiKeyListEntry:
         role=key.role,
         stores=key.stores,
         state=key.state(now),
-        created_at=format_time(key.created_at),
+        created_at=format_rfc3339_timestamp(key.created_at),
         expires_at=moment(key.expires_at),
         revoked_at=moment(key.revoked_at),
     )
@@ -182,7 +182,7 @@ def show_audit_log_command(*, node: str | None, limit: int) -> None:
         found = client.audit(node=node, limit=limit)
     if print_json_if_requested(found):
         return
-    show_table(
+    print_table_or_tsv(
         AUDIT_COLUMNS,
         [
             (each.time, each.node, each.caller, each.address, each.act, each.store or "", each.outcome)

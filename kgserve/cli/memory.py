@@ -328,7 +328,9 @@ def _reflection_lines(done: OrganizeMemoriesAnswer) -> Iterable[str]:
 @click.option("--yes", is_flag=True, help="With --entity: do not ask for confirmation.")
 @as_json_option
 @add_server_options
-def forget_memories_command(store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, **options: Any) -> None:
+def soft_delete_memories_command(
+    store: str, ids: tuple[str, ...], *, entity: str | None, yes: bool, **options: Any
+) -> None:
     """Soft-delete memories of STORE, given by id, including their previous versions.
 
     With --entity, delete the entity, its aliases, the memories about it and those that name it. On a terminal, confirm

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kgserve.cli.options import add_setting_options
-from kgserve.cli.terminal import TerminalTableColumn, show_table
+from kgserve.cli.terminal import TerminalTableColumn, print_table_or_tsv
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
 
@@ -73,7 +73,7 @@ def list_embedding_models_command(**values: Any) -> None:
         )
         for each in list_embedding_models(settings)
     ]
-    show_table(MODEL_COLUMNS, rows)
+    print_table_or_tsv(MODEL_COLUMNS, rows)
 
 
 def _tell(step: str) -> None:

@@ -174,10 +174,10 @@ def open_server_client(data_dir: Path | None = None, *, timeout: float | None = 
         try:
             yield client
         except KgserveError as error:
-            raise translate_client_error_for_cli(error, get_client_server_url(client)) from error
+            raise translate_client_error_for_cli(error, get_connected_server_url(client)) from error
 
 
-def list_all_stores(
+def iterate_server_stores(
     client: Client, *, prefix: str = "", state: StoreListState | None = None, kind: str | None = None
 ) -> Iterator[StoreSummary]:
     """Yield the stores of a server by name, page by page."""
@@ -222,7 +222,7 @@ def _describe_unreachable_server(url: str, asked: str) -> str:
     )
 
 
-def get_client_server_url(client: Client) -> str:
+def get_connected_server_url(client: Client) -> str:
     """Return the address of the client's server."""
     return client.http.target.address.url
 

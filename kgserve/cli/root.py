@@ -18,10 +18,10 @@ from kgserve.cli.keys import api_key_command_group, show_audit_log_command
 from kgserve.cli.mcp import mcp_bridge_command
 from kgserve.cli.memory import (
     consolidate_memories_command,
-    forget_memories_command,
     organize_memories_command,
     recall_memories_command,
     retain_memory_command,
+    soft_delete_memories_command,
 )
 from kgserve.cli.model import embedding_model_command_group
 from kgserve.cli.options import format_invalid_input
@@ -29,19 +29,19 @@ from kgserve.cli.serve import (
     check_server_health_command,
     cluster_command_group,
     open_explorer_command,
-    print_versions_command,
+    print_software_versions_command,
     serve_stores_command,
     stop_server_command,
 )
 from kgserve.cli.shell_and_search import cypher_shell_command, search_nodes_command
 from kgserve.cli.stores import (
     check_stores_command,
-    configure_store_command,
     create_store_command,
     drop_store_command,
     list_stores_command,
     prune_history_command,
     rebuild_indexes_command,
+    show_or_update_store_settings_command,
 )
 from kgserve.cli.top import show_live_metrics_command
 from kgserve.cli.transfer import export_store_command, import_files_command
@@ -57,12 +57,12 @@ COMMAND_GROUPS = {
         show_audit_log_command,
         cluster_command_group,
         deployment_config_command_group,
-        print_versions_command,
+        print_software_versions_command,
     ),
     "Stores": (
         list_stores_command,
         create_store_command,
-        configure_store_command,
+        show_or_update_store_settings_command,
         drop_store_command,
         rebuild_indexes_command,
         prune_history_command,
@@ -78,7 +78,7 @@ COMMAND_GROUPS = {
         retain_memory_command,
         recall_memories_command,
         organize_memories_command,
-        forget_memories_command,
+        soft_delete_memories_command,
         consolidate_memories_command,
     ),
     "Backups": (backup_stores_command, verify_backup_command, restore_backup_command, check_stores_command),

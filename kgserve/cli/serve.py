@@ -13,10 +13,10 @@ from kgserve.cli.options import (
     ServerUnreachable,
     add_server_options,
     add_setting_options,
-    get_client_server_url,
+    get_connected_server_url,
     open_server_client,
 )
-from kgserve.cli.terminal import TerminalTableColumn, as_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import TerminalTableColumn, as_json_option, print_json_if_requested, print_table_or_tsv
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
 from kgserve.platform.supported_platforms import describe_unsupported_platform
@@ -38,7 +38,7 @@ def serve_stores_command(**values: Any) -> int:
     malloc_control.limit_malloc_arenas()
     gc.disable()  # until it listens: collecting garbage among imported modules takes a sixth of the startup time
     try:
-        startup_imports.configure_startup_imports()
+        startup_imports.avoid_rich_and_numpy_threads_at_import()
         from kgserve.server import app
 
         return app.run_server(settings)
@@ -76,11 +76,11 @@ def check_server_health_command(*, ready: bool) -> None:
     """
     with open_server_client() as client:
         client.ready() if ready else client.health()
-    click.echo(f"{get_client_server_url(client)} is {'ready' if ready else 'alive'}")
+    click.echo(f"{get_connected_server_url(client)} is {'ready' if ready else 'alive'}")
 
 
 @click.command("version")
-def print_versions_command() -> None:
+def print_software_versions_command() -> None:
     """Print the versions of kgserve, its engines and Python."""
     from contextlib import suppress
     from importlib import metadata
@@ -107,7 +107,7 @@ def open_explorer_command(*, store: str | None, write: bool, only_print: bool) -
         if store is not None:
             client.store(store).settings()
         key = None if client.whoami().open else _key(client, write=write)
-        address = f"{get_client_server_url(client)}/{_fragment(store, key)}"
+        address = f"{get_connected_server_url(client)}/{_fragment(store, key)}"
     click.echo(address)
     if not only_print:
         import webbrowser
@@ -162,7 +162,9 @@ def show_cluster_status_command() -> None:
     with open_server_client() as client:
         found = client.cluster()
     if not print_json_if_requested(found):
-        show_table(CLUSTER_NODE_COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes])
+        print_table_or_tsv(
+            CLUSTER_NODE_COLUMNS, [(each.name, each.url, each.state, each.stores) for each in found.nodes]
+        )
         if found.silent:
             click.echo(f"{found.node} is disconnected from the NATS servers of the cluster", err=True)
     if found.silent or any(each.state != "alive" for each in found.nodes):
@@ -190,7 +192,7 @@ def move_store_command(store: str, node: str) -> None:
 @cluster_command_group.command("drain")
 @click.option("--undo", is_flag=True, help="Let the node own stores again.")
 @add_server_options
-def drain_node_command(*, undo: bool) -> None:
+def drain_cluster_node_command(*, undo: bool) -> None:
     """Move all stores of the connected node to other nodes. It accepts no stores until --undo or its next start.
 
     The exit code is 1 if stores could not be moved, or were not opened by their new nodes within 30 seconds. Those are
@@ -214,7 +216,7 @@ def drain_node_command(*, undo: bool) -> None:
 @cluster_command_group.command("repair")
 @click.argument("store")
 @add_server_options
-def rebuild_store_log_command(store: str) -> None:
+def rebuild_replicated_log_command(store: str) -> None:
     """Rebuild the log of STORE from the files of the connected node, after the log has lost data.
 
     Run it on the node that served the store last: a node whose files are incomplete refuses.

@@ -11,7 +11,7 @@ import click
 
 from kgserve.cli.options import ServerUnreachable, add_server_options, add_setting_options, open_server_client
 from kgserve.cli.shell.formats import MODES, Mode
-from kgserve.cli.terminal import TerminalTableColumn, as_json_option, print_json_if_requested, show_table
+from kgserve.cli.terminal import TerminalTableColumn, as_json_option, print_json_if_requested, print_table_or_tsv
 from kgserve.graph.request_bodies import SearchMode
 from kgserve.platform.settings import load_settings
 
@@ -64,7 +64,7 @@ def cypher_shell_command(
 
 
 def _serve(session: ShellSession, query: str | None, file: Path | None) -> int:
-    from kgserve.cli.shell.commands import ShellCommandFailed, ShellExit, read_script_file, run_cypher_script
+    from kgserve.cli.shell.commands import ShellCommandFailed, ShellExit, read_cypher_script_file, run_cypher_script
 
     if query is None and file is None and sys.stdin.isatty() and session.screen.terminal:
         from kgserve.cli.shell.interactive_prompt import run_prompt_loop
@@ -72,7 +72,7 @@ def _serve(session: ShellSession, query: str | None, file: Path | None) -> int:
         run_prompt_loop(session, _history())
         return 0
     try:
-        text = query if query is not None else read_script_file(file or Path("-"))
+        text = query if query is not None else read_cypher_script_file(file or Path("-"))
         run_cypher_script(session, text, None if query is not None else str(file or "standard input"))
     except ShellCommandFailed as stopped:
         return stopped.code
@@ -143,7 +143,7 @@ def search_nodes_command(
         click.echo("kgserve: no embedding model is available; results are ranked by words and letters only", err=True)
     if found.notice:
         click.echo(f"kgserve: {found.notice}", err=True)
-    show_table(
+    print_table_or_tsv(
         HIT_COLUMNS,
         [(f"{hit.score:.3f}", hit.node.type, hit.node.id, _shorten(hit.node.content or "")) for hit in found.hits],
     )

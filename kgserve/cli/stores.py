@@ -32,7 +32,7 @@ from kgserve.cli.terminal import (
     TerminalTableColumn,
     as_json_option,
     print_json_if_requested,
-    show_table,
+    print_table_or_tsv,
 )
 from kgserve.errors import KgserveError
 from kgserve.platform.codecs import decode_json
@@ -101,7 +101,7 @@ def list_stores_command(*, indexes: bool, limit: int | None, after: str, **filte
         shown = [_row(each) + (_index_cells(client, each) if indexes else ()) for each in answer.stores]
     if print_json_if_requested(answer):
         return
-    show_table(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
+    print_table_or_tsv(STORE_COLUMNS + INDEX_COLUMNS if indexes else STORE_COLUMNS, shown)
     if answer.next_after is not None:
         click.echo(f"{answer.count:,} stores; the next page: --after {answer.next_after}", err=True)
 
@@ -183,7 +183,7 @@ def check_stores_command(store: str | None, *, rebuild: bool, salvage: bool, rep
         for report in reports
         for finding in report.findings
     ]
-    show_table(FINDING_COLUMNS, rows)
+    print_table_or_tsv(FINDING_COLUMNS, rows)
     return 0 if all(report.ok for report in reports) else 1
 
 
@@ -336,7 +336,7 @@ def create_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -
 @_chosen
 @as_json_option
 @add_server_options
-def configure_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
+def show_or_update_store_settings_command(store: str, *, chosen: tuple[SettingAssignment, ...]) -> None:
     """Show the settings of STORE, or change the given ones, such as history=90 or kind_whitelist=note,person.
 
     A VALUE is JSON, a comma-separated list, or text; an empty value resets the setting. Memory settings start with
@@ -347,7 +347,7 @@ def configure_store_command(store: str, *, chosen: tuple[SettingAssignment, ...]
         found = handle.update_settings(**_request(chosen)) if chosen else handle.settings()
     if print_json_if_requested(found):
         return
-    show_table(SETTING_COLUMNS, _rows(found))
+    print_table_or_tsv(SETTING_COLUMNS, _rows(found))
 
 
 @click.command("drop")

@@ -33,7 +33,7 @@ class TerminalTableColumn(msgspec.Struct, frozen=True):
     kind: str = "text"
 
 
-def show_table(columns: Sequence[TerminalTableColumn], rows: Iterable[Sequence[Any]]) -> None:
+def print_table_or_tsv(columns: Sequence[TerminalTableColumn], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table on a terminal, or tab-separated lines with a header otherwise, to standard output."""
     if sys.stdout.isatty():
         _draw_table(columns, rows)

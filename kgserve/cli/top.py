@@ -17,7 +17,7 @@ from kgserve.cli.options import (
     RequestFailedOnServer,
     add_server_options,
     get_click_option_value,
-    get_client_server_url,
+    get_connected_server_url,
     open_server_client,
     translate_client_error_for_cli,
 )
@@ -124,9 +124,9 @@ class _ServerMonitor:
             reading = TimedMetricsScrape(time.monotonic(), MetricsScrape.read(text.decode()))
         except ValueError as error:
             raise RequestFailedOnServer(
-                f"{get_client_server_url(self._client)} did not send kgserve metrics: {error}"
+                f"{get_connected_server_url(self._client)} did not send kgserve metrics: {error}"
             ) from error
-        self._overview = compute_metrics_overview(self._before or reading, reading)
+        self._overview = compute_server_overview_from_scrapes(self._before or reading, reading)
         self._before, self._trouble = reading, None
 
     def read_patiently(self) -> None:
@@ -137,7 +137,9 @@ class _ServerMonitor:
             self.read()
         except (KgserveError, RequestFailedOnServer) as error:
             if self._trouble is None:
-                reason = str(translate_client_error_for_cli(error, get_client_server_url(self._client))).splitlines()[0]
+                reason = str(
+                    translate_client_error_for_cli(error, get_connected_server_url(self._client))
+                ).splitlines()[0]
                 self._trouble = f"No answer since {time.strftime('%H:%M:%S')}, retrying: {reason}"
             self._before = None
             # The configured port alone could belong to another server.
@@ -146,7 +148,7 @@ class _ServerMonitor:
 
     def frame(self, order: Order, *, keys: bool = True) -> MetricsDisplayFrame:
         """Return the current frame."""
-        return MetricsDisplayFrame(get_client_server_url(self._client), self._overview, order, self._trouble, keys)
+        return MetricsDisplayFrame(get_connected_server_url(self._client), self._overview, order, self._trouble, keys)
 
 
 def _live(watch: _ServerMonitor, order: Order, interval: float) -> None:
@@ -243,7 +245,7 @@ class ServerMetricsOverview(msgspec.Struct, frozen=True):
     engine_memory: float
 
 
-def compute_metrics_overview(before: TimedMetricsScrape, now: TimedMetricsScrape) -> ServerMetricsOverview:
+def compute_server_overview_from_scrapes(before: TimedMetricsScrape, now: TimedMetricsScrape) -> ServerMetricsOverview:
     """Return the current values, with rates and quantiles between two readings."""
     scrape = now.scrape
     stores = _stores(before, now)

@@ -13,7 +13,7 @@ import httpx
 
 from kgserve.client.custom_request_builders import PagedNodes
 from kgserve.client.errors import Retries, RetryState, Unreachable, build_error_from_response, translate_httpx_errors
-from kgserve.client.event_stream import Event, ResumableEventStreamState
+from kgserve.client.event_stream import Event, ResumableSseListenerState
 from kgserve.client.json_lines_stream import SEQUENCE_RESPONSE_HEADER, ImportUpload, write_atomically
 from kgserve.client.wire import (
     CONNECTION_LIMITS,
@@ -186,7 +186,7 @@ def _stream(connection: AsyncConnection, streamed: StreamedAnswerRequest[T]) -> 
     return AsyncStream(items(), decoder.about)
 
 
-async def _follow(connection: AsyncConnection, listener: ResumableEventStreamState) -> AsyncGenerator[Event]:
+async def _follow(connection: AsyncConnection, listener: ResumableSseListenerState) -> AsyncGenerator[Event]:
     while not listener.ended:
         trouble: KgserveError | None = None
         try:
@@ -209,7 +209,7 @@ def make_request_method(
 
 
 def make_events_method(
-    build: Callable[P, ResumableEventStreamState],
+    build: Callable[P, ResumableSseListenerState],
 ) -> Callable[Concatenate[HasAsyncConnection, P], AsyncStream[Event]]:
     """Return a method that streams events."""
     return bind_client_method(
@@ -244,7 +244,7 @@ def make_store_stream_method(
 
 
 def make_store_events_method(
-    build: Callable[Concatenate[str, P], ResumableEventStreamState],
+    build: Callable[Concatenate[str, P], ResumableSseListenerState],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Event]]:
     """Return a method that streams events of one store."""
     return bind_client_method(

@@ -14,7 +14,7 @@ import msgspec
 
 from kgserve.admin.store_admin_models import CreateStoreAnswer, StoreSettingsAnswer
 from kgserve.client.answers import BatchHits, CypherResult
-from kgserve.client.event_stream import RECONNECT_TIMEOUT_SECONDS, ResumableEventStreamState
+from kgserve.client.event_stream import RECONNECT_TIMEOUT_SECONDS, ResumableSseListenerState
 from kgserve.client.json_lines_stream import (
     CypherRowDecoder,
     ExportLine,
@@ -358,7 +358,7 @@ def store_events(
     kinds: Iterable[str] = (),
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
-) -> ResumableEventStreamState:
+) -> ResumableSseListenerState:
     """Stream the changes of the store from now on, after a sequence, or after an event's id.
 
     A lost connection is resumed at the same position for ``give_up_after`` seconds (None: no limit), then Unreachable
@@ -366,7 +366,7 @@ def store_events(
     back.
     """
     query = {"kinds": _joined(kinds), "types": _joined(types)}
-    return ResumableEventStreamState(STORE_EVENTS_ROUTE, store, query, (since, last_event_id), give_up_after)
+    return ResumableSseListenerState(STORE_EVENTS_ROUTE, store, query, (since, last_event_id), give_up_after)
 
 
 def events(
@@ -377,10 +377,10 @@ def events(
     kinds: Iterable[str] = (),
     types: Iterable[str] = (),
     give_up_after: float | None = RECONNECT_TIMEOUT_SECONDS,
-) -> ResumableEventStreamState:
+) -> ResumableSseListenerState:
     """Stream the changes of several stores, or of all current and future ones."""
     query = {"store": _joined(stores), "kinds": _joined(kinds), "types": _joined(types)}
-    return ResumableEventStreamState(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
+    return ResumableSseListenerState(EVENTS_ROUTE, None, query, (since, last_event_id), give_up_after)
 
 
 def _cypher(

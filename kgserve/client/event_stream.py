@@ -60,7 +60,7 @@ class _EventHeader(msgspec.Struct):
     time: str
 
 
-class ResumableEventStreamState:
+class ResumableSseListenerState:
     """Progress of one listener over any number of connections. Performs no I/O itself."""
 
     def __init__(

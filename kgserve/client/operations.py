@@ -83,7 +83,12 @@ from kgserve.graph.url_parameters import (
     StoreChangesParameters,
     TagListParameters,
 )
-from kgserve.graph.visualization_api import CommitTimeline, CommitTimelineQuery, GraphDrawingAnswer, GraphDrawingRequest
+from kgserve.graph.visualization_models import (
+    CommitTimeline,
+    CommitTimelineQuery,
+    GraphDrawingAnswer,
+    GraphDrawingRequest,
+)
 from kgserve.memory.entity_models import (
     ConfidenceHistogram,
     ConfidenceHistogramQuery,

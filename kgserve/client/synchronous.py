@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from kgserve.client.custom_request_builders import PagedNodes, events
 from kgserve.client.errors import Retries, RetryState, Unreachable, build_error_from_response, translate_httpx_errors
-from kgserve.client.event_stream import Event, ResumableEventStreamState
+from kgserve.client.event_stream import Event, ResumableSseListenerState
 from kgserve.client.json_lines_stream import SEQUENCE_RESPONSE_HEADER, ImportUpload, write_atomically
 from kgserve.client.wire import (
     CONNECTION_LIMITS,
@@ -74,7 +74,7 @@ class ClientTransport(Protocol):
         """Return the items of a streamed answer."""
         ...
 
-    def events(self, listener: ResumableEventStreamState) -> Stream[Event]:
+    def events(self, listener: ResumableSseListenerState) -> Stream[Event]:
         """Return a stream of events as they happen."""
         ...
 
@@ -101,7 +101,7 @@ def make_request_method(build: Callable[P, ClientRequest[T]]) -> Callable[Concat
 
 
 def make_events_method(
-    build: Callable[P, ResumableEventStreamState],
+    build: Callable[P, ResumableSseListenerState],
 ) -> Callable[Concatenate[HasTransport, P], Stream[Event]]:
     """Return a method that streams events."""
     return bind_client_method(
@@ -135,7 +135,7 @@ def make_store_stream_method(
 
 
 def make_store_events_method(
-    build: Callable[Concatenate[str, P], ResumableEventStreamState],
+    build: Callable[Concatenate[str, P], ResumableSseListenerState],
 ) -> Callable[Concatenate[HasStoreTransport, P], Stream[Event]]:
     """Return a method that streams events of one store."""
     return bind_client_method(
@@ -189,7 +189,7 @@ class BlockingConnection(ClientTransport):
         return Stream(items(), decoder.about)
 
     @override
-    def events(self, listener: ResumableEventStreamState) -> Stream[Event]:
+    def events(self, listener: ResumableSseListenerState) -> Stream[Event]:
         return Stream(self._follow(listener), {})
 
     @override
@@ -249,7 +249,7 @@ class BlockingConnection(ClientTransport):
         """Close the connections."""
         self._http.close()
 
-    def _follow(self, listener: ResumableEventStreamState) -> Generator[Event]:
+    def _follow(self, listener: ResumableSseListenerState) -> Generator[Event]:
         while not listener.ended:
             trouble: KgserveError | None = None
             try:

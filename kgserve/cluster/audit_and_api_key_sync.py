@@ -19,7 +19,7 @@ from kgserve.cluster.replicated_log_records import LogPosition, ReplicatedLogRec
 from kgserve.errors import Fenced, KgserveError, OutcomeUnknown, ReplicatedLogCorrupt
 from kgserve.platform.access.audit import AUDIT_FILE, AuditPosition, decode_audit_records, read_audit_lines_after
 from kgserve.platform.access.audit_api import AuditRecord
-from kgserve.platform.access.authentication import KEY_FILE, ApiKey, merge_api_keys
+from kgserve.platform.access.authentication import KEY_FILE, ApiKey, merge_api_keys_of_cluster_nodes
 from kgserve.platform.codecs import decode_json, msgpack_decoder
 
 log = structlog.get_logger()
@@ -177,7 +177,9 @@ class ApiKeySync:
         self._seen = max([self._seen, *(each.revision for each in found.values())])
         if not found and self._mark() == self._file:
             return
-        keys = merge_api_keys(self._data_dir, [decode_json(each.data, ApiKey) for each in self._held.values()])
+        keys = merge_api_keys_of_cluster_nodes(
+            self._data_dir, [decode_json(each.data, ApiKey) for each in self._held.values()]
+        )
         for key in keys:
             self._publish(_KEY_ENTRY_PREFIX + key.id, _encode_json(key))
         self._file = self._mark()

@@ -17,9 +17,9 @@ import msgspec
 
 from kgserve.cluster.replicated_log_records import (
     LogPosition,
-    PositionedLogRecord,
+    PositionedReplicatedLogRecord,
     ReplicatedLogRecord,
-    split_log_record,
+    split_replicated_log_record,
 )
 
 
@@ -30,7 +30,7 @@ class ReplicatedLog(Protocol):
         """Return the position of a store's last record, or 0; read from the leader. Raises Unavailable."""
         ...
 
-    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedLogRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedReplicatedLogRecord]:
         """Yield the intact records after a position of a damaged log, regardless of gaps. Raises Unavailable."""
         ...
 
@@ -44,7 +44,7 @@ class ReplicatedLog(Protocol):
         """
         ...
 
-    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedLogRecord]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedReplicatedLogRecord]:
         """Yield the records after one position up to another, in order, checking that each names the one before it.
 
         Raises Unavailable, and ReplicatedLogCorrupt if a record is missing or damaged, or if ``to`` lies before
@@ -68,7 +68,7 @@ class ReplicatedLog(Protocol):
         """
         ...
 
-    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedLogRecord]]:
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:
         """Return some records of a shard after a position, in order, with their stores; empty if none are new.
 
         The newest records may be missing until a later call, and damaged records are skipped; callers detect gaps by
@@ -244,6 +244,6 @@ def append_split_log_record(
 
     Raises the errors of `ReplicatedLog.append`.
     """
-    for part in split_log_record(record):
+    for part in split_replicated_log_record(record):
         after = log.append(store, after, part)
     return after

@@ -30,7 +30,7 @@ def upload_snapshot_files(blobs: BlobStorage, store: str, epoch: int, paths: Map
             blobs.put(names[key], path)
     except BaseException:
         with suppress(KgserveError):
-            delete_blobs(blobs, names.values())
+            delete_files_from_blob_storage(blobs, names.values())
         raise
     return names
 
@@ -47,7 +47,7 @@ def download_snapshot(blobs: BlobStorage, base: BootstrapSnapshot, folder: Path)
         blobs.get(name, path)
 
 
-def is_snapshot_intact(blobs: BlobStorage, store: str, base: BootstrapSnapshot, scratch: Path) -> bool:
+def is_bootstrap_snapshot_intact(blobs: BlobStorage, store: str, base: BootstrapSnapshot, scratch: Path) -> bool:
     """Return whether a snapshot's files are stored intact, by downloading them to ``scratch``. Raises Unavailable."""
     try:
         download_snapshot(blobs, base, scratch)
@@ -59,7 +59,7 @@ def is_snapshot_intact(blobs: BlobStorage, store: str, base: BootstrapSnapshot, 
     return True
 
 
-def delete_blobs(blobs: BlobStorage, names: Iterable[str]) -> None:
+def delete_files_from_blob_storage(blobs: BlobStorage, names: Iterable[str]) -> None:
     """Delete files from the blob storage. Raises Unavailable."""
     for name in names:
         blobs.drop(name)

@@ -28,20 +28,20 @@ from kgserve.cluster.bootstrap_snapshots import delete_unreferenced_snapshot_blo
 from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     ReplicatedJournalWriter,
-    count_intact_log_frames,
-    delete_copied_log_position,
-    fence_log,
-    read_copied_log_position,
-    take_over_log,
-    verify_copied_log_position,
-    write_copied_log_position,
+    count_intact_replicated_log_frames,
+    delete_replicated_log_copy_position,
+    fence_replicated_log_writers,
+    read_replicated_log_copy_position,
+    take_over_replicated_log,
+    verify_replicated_log_copy_position,
+    write_replicated_log_copy_position,
 )
 from kgserve.cluster.membership import READ_FENCE_SECONDS, ClusterHeartbeatExchange, ClusterRecordFormat
 from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
 from kgserve.cluster.peer_reachability import PeerReachability
 from kgserve.cluster.read_replicas import (
+    BootstrapSnapshotUploader,
     ReadReplicaUpdater,
-    ServedBootstrapSnapshots,
     build_store_files_from_snapshot,
 )
 from kgserve.cluster.replica_commit_log import build_owner_redirect_error, build_remote_store_error
@@ -55,7 +55,7 @@ from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.app_metrics_and_request_context import ClusterNodeMetrics
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, list_journal_segments
-from kgserve.storage.journal.snapshot import list_snapshots
+from kgserve.storage.journal.snapshot import list_journal_snapshots
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, open_journal
@@ -190,7 +190,7 @@ class ClusterStorePlacement(StorePlacement):
         layout.mark_open()
         journal = open_journal(layout, self._settings.journal_segment_mb)
         try:
-            return journal, verify_copied_log_position(journal, name, owner)
+            return journal, verify_replicated_log_copy_position(journal, name, owner)
         except BaseException:
             journal.close()
             raise
@@ -285,13 +285,13 @@ class ClusterStorePlacement(StorePlacement):
         if not layout.exists:
             raise Conflict(f"node {self._ownership.node!r} has no files of store {name!r}; ask another node")
         try:
-            begins = fence_log(self._log, name, claim.owner.epoch + 1)
+            begins = fence_replicated_log_writers(self._log, name, claim.owner.epoch + 1)
             found = self._count_matching_frames(layout, claim.owner)
             self._ownership.claim_forcibly(name, begins)
         except BaseException:
             self._ownership.release_claim(name)
             raise
-        delete_copied_log_position(layout.root)
+        delete_replicated_log_copy_position(layout.root)
         log.warning("log_made_anew", store=name, found=found, begins=begins)
         return found
 
@@ -301,7 +301,7 @@ class ClusterStorePlacement(StorePlacement):
         Raises Conflict.
         """
         with closing(open_journal(layout, self._settings.journal_segment_mb)) as journal:
-            return count_intact_log_frames(journal, self._log, layout.name, owner)
+            return count_intact_replicated_log_frames(journal, self._log, layout.name, owner)
 
     @override
     def finalize_cluster_upgrade(self) -> ClusterFormatUpgradeAnswer:
@@ -336,10 +336,10 @@ class ClusterStorePlacement(StorePlacement):
             claim, silences, began, is_copy = self._placed[name]
         if is_copy:
             return self._copies.opened(journal, name, claim.owner)
-        bases = ServedBootstrapSnapshots(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
+        bases = BootstrapSnapshotUploader(self.layout(name), self._settings, self._blobs, self._log, self._ownership)
         try:
             arrived = bases.arrival(claim.owner, journal) if claim.owner.coming else None
-            shipping = take_over_log(journal, self._log, name, claim.owner)
+            shipping = take_over_replicated_log(journal, self._log, name, claim.owner)
             if arrived is not None:
                 self._ownership.update_registry_entry(name, arrived)
                 self._log.trim(name, claim.owner.begins)
@@ -364,7 +364,7 @@ class ClusterStorePlacement(StorePlacement):
     def drop(self, name: str) -> None:
         with self._lock:
             claim = self._placed.pop(name).claim
-        begins = fence_log(self._log, name, claim.owner.epoch)
+        begins = fence_replicated_log_writers(self._log, name, claim.owner.epoch)
         self._ownership.drop(name, begins)
         self.remove(name)
         try:
@@ -376,7 +376,7 @@ class ClusterStorePlacement(StorePlacement):
     @override
     def forget_outdated(self, name: str) -> bool:
         self._copies.close_files(name)
-        reached = read_copied_log_position(self.layout(name).root)
+        reached = read_replicated_log_copy_position(self.layout(name).root)
         if reached is None:
             return False
         exists = self._ownership.exists(name)
@@ -412,12 +412,16 @@ class ClusterStorePlacement(StorePlacement):
     def _is_unregistered(self, name: str) -> bool:
         """Return whether the folder holds a store of this name that the cluster does not know yet."""
         layout = self.layout(name)
-        return layout.exists and read_copied_log_position(layout.root) is None and not self._ownership.exists(name)
+        return (
+            layout.exists
+            and read_replicated_log_copy_position(layout.root) is None
+            and not self._ownership.exists(name)
+        )
 
     def _prepare(self, layout: StoreLayout, owner: StoreOwnerEntry, *, to_own: bool = True) -> None:
         """Prepare local files from which the store's log can be continued, with the settings from the registry."""
         self._copies.close_files(layout.name)
-        reached = read_copied_log_position(layout.root)
+        reached = read_replicated_log_copy_position(layout.root)
         if reached is not None and reached.is_outdated(owner):
             self.remove(layout.name)
         if reached is None and layout.exists and not owner.coming and not self._is_beginning(layout, owner):
@@ -435,7 +439,9 @@ class ClusterStorePlacement(StorePlacement):
             # Written before the journal, whose presence makes it a store. Without this position, the files would be
             # taken for a new store once the store was dropped elsewhere.
             create_private_folder(layout.root)
-            write_copied_log_position(layout.root, CopiedLogPosition(owner.begins, 0, owner.begins, owner.erasures))
+            write_replicated_log_copy_position(
+                layout.root, CopiedLogPosition(owner.begins, 0, owner.begins, owner.erasures)
+            )
             self._make(layout, description)
 
     def _is_beginning(self, layout: StoreLayout, owner: StoreOwnerEntry) -> bool:
@@ -470,7 +476,7 @@ class OwnedStoreCommitLog(CommitLog):
     def __init__(
         self,
         shipping: ReplicatedJournalWriter,
-        bases: ServedBootstrapSnapshots,
+        bases: BootstrapSnapshotUploader,
         ownership: StoreOwnership,
         membership: ClusterHeartbeatExchange,
         silences: int,
@@ -539,7 +545,9 @@ def _state(beat: ClusterNodeHeartbeat | None) -> NodeState:
 
 def _is_empty(layout: StoreLayout) -> bool:
     """Return whether a store's files contain no data, as during creation."""
-    return not any(each.size for each in list_journal_segments(layout.journal)) and not list_snapshots(layout.journal)
+    return not any(each.size for each in list_journal_segments(layout.journal)) and not list_journal_snapshots(
+        layout.journal
+    )
 
 
 class _ClusterFile(msgspec.Struct, frozen=True):

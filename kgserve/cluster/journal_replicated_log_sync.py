@@ -11,9 +11,9 @@ import msgspec
 from kgserve.cluster.backend import ReplicatedLog, StoreOwnerEntry, append_split_log_record
 from kgserve.cluster.replicated_log_records import (
     LogPosition,
-    PositionedLogRecord,
+    PositionedReplicatedLogRecord,
     ReplicatedLogRecord,
-    join_log_records,
+    join_replicated_log_records,
 )
 from kgserve.errors import Conflict, Fenced, ReplicaBehindLogStart, ReplicatedLogCorrupt, Unavailable
 from kgserve.platform.codecs import decode_json
@@ -58,7 +58,7 @@ class ReplicatedJournalWriter:
     def __init__(
         self, journal: Journal, log: ReplicatedLog, store: str, epoch: int, reached: CopiedLogPosition
     ) -> None:
-        """Create a writer. Use `take_over_log` instead."""
+        """Create a writer. Use `take_over_replicated_log` instead."""
         self.journal = journal
         self.is_over = False
         self._log = log
@@ -97,7 +97,7 @@ class ReplicatedJournalWriter:
     def note(self) -> None:
         """Record the position of the files, so that the next open need not compare them. Raises StorageFull."""
         if not self.is_over:
-            write_copied_log_position(self.journal.folder.parent, self.reached)
+            write_replicated_log_copy_position(self.journal.folder.parent, self.reached)
 
     def record_purge(self, erasures: int) -> None:
         """Record that the files reflect a purge."""
@@ -111,7 +111,7 @@ class ReplicatedJournalWriter:
         self._position = append_split_log_record(self._log, self.store, self._position, record)
 
 
-def fence_log(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
+def fence_replicated_log_writers(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
     """Fence off earlier writers of a store's log, whatever it contains, and return the position of its last record.
 
     Raises OutcomeUnknown and Unavailable.
@@ -123,7 +123,9 @@ def fence_log(log: ReplicatedLog, store: str, epoch: int) -> LogPosition:
             continue
 
 
-def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwnerEntry) -> ReplicatedJournalWriter:
+def take_over_replicated_log(
+    journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwnerEntry
+) -> ReplicatedJournalWriter:
     """Take over a store's log: bring the local journal to its end, and fence off earlier writers.
 
     The files of a store that is ``coming`` are appended to the log.
@@ -131,7 +133,7 @@ def take_over_log(journal: Journal, log: ReplicatedLog, store: str, owner: Store
     Raises OutcomeUnknown, Unavailable, Fenced if an owner of a later epoch took over, ReplicatedLogCorrupt if the log
     lacks or contradicts local frames, and ReplicaBehindLogStart if the log was trimmed past the files.
     """
-    reached = verify_copied_log_position(journal, store, owner)
+    reached = verify_replicated_log_copy_position(journal, store, owner)
     while True:
         end = log.end(store)
         reached = append_replicated_records(
@@ -163,7 +165,7 @@ def require_journal_not_ahead_of_log(journal: Journal, store: str, reached: Copi
 
 def append_replicated_records(
     journal: Journal,
-    found: Iterable[PositionedLogRecord],
+    found: Iterable[PositionedReplicatedLogRecord],
     store: str,
     epoch: int | None,
     reached: CopiedLogPosition,
@@ -173,11 +175,11 @@ def append_replicated_records(
     """Append records found in the replicated log to the local journal, and return the new position.
 
     The position is that of the last complete record. Unless ``durable``, the caller has to sync the journal. Raises the
-    errors of `take_over_log`; without ``epoch``, records of any owner are accepted.
+    errors of `take_over_replicated_log`; without ``epoch``, records of any owner are accepted.
     """
     local_frames = _frames_after(journal, reached.sequence)
     position, sequence = reached.position, reached.sequence
-    for logged in join_log_records(found):
+    for logged in join_replicated_log_records(found):
         position = logged.position
         if epoch is not None and logged.record.epoch > epoch:
             raise Fenced(f"store {store!r} was taken over by the owner of epoch {logged.record.epoch}")
@@ -196,14 +198,14 @@ def append_replicated_records(
     return msgspec.structs.replace(reached, position=position, sequence=sequence)
 
 
-def count_intact_log_frames(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwnerEntry) -> int:
+def count_intact_replicated_log_frames(journal: Journal, log: ReplicatedLog, store: str, owner: StoreOwnerEntry) -> int:
     """Return the number of frames that a damaged log still has, if the journal has all of them and more.
 
     Raises Unavailable, and Conflict if the journal lacks or contradicts any, or has nothing that the log lacks.
     """
     found, end, torn = 0, owner.bases[0].sequence if owner.bases else 0, False
     local_frames = iter(journal.frames(journal.oldest - 1))
-    for logged in join_log_records(log.read_intact_records(store, owner.oldest)):
+    for logged in join_replicated_log_records(log.read_intact_records(store, owner.oldest)):
         if logged.record.kind != "frame":
             continue
         try:
@@ -238,7 +240,7 @@ def _frames_after(journal: Journal, sequence: int) -> Iterator[JournalFrame]:
     yield from journal.frames(max(sequence, journal.oldest - 1))
 
 
-def decode_logged_journal_frame(store: str, logged: PositionedLogRecord) -> JournalFrame:
+def decode_logged_journal_frame(store: str, logged: PositionedReplicatedLogRecord) -> JournalFrame:
     """Decode the journal frame in a record of the replicated log. Raises ReplicatedLogCorrupt."""
     data = logged.record.data
     try:
@@ -254,36 +256,36 @@ def _compare(store: str, frame: JournalFrame, local_frames: JournalFrame | None)
         raise ReplicatedLogCorrupt(f"sequence {frame.first} of store {store!r} differs between the log and this node")
 
 
-def delete_copied_log_position(folder: Path) -> None:
+def delete_replicated_log_copy_position(folder: Path) -> None:
     """Delete the recorded position, so that the files no longer count as a copy of a log. Raises OSError."""
     (folder / LOG_POSITION_FILE).unlink(missing_ok=True)
     fsync_folder(folder)
 
 
-def read_copied_log_position(folder: Path) -> CopiedLogPosition | None:
+def read_replicated_log_copy_position(folder: Path) -> CopiedLogPosition | None:
     """Return the recorded position of a store's files, or None."""
     path = folder / LOG_POSITION_FILE
     return decode_json(path.read_bytes(), CopiedLogPosition) if path.is_file() else None
 
 
-def verify_copied_log_position(journal: Journal, store: str, owner: StoreOwnerEntry) -> CopiedLogPosition:
+def verify_replicated_log_copy_position(journal: Journal, store: str, owner: StoreOwnerEntry) -> CopiedLogPosition:
     """Return the position up to which the files are certainly a copy; the beginning if they have lost data since.
 
     Raises ReplicaBehindLogStart if the log no longer reaches back that far.
     """
     folder, fresh = journal.folder.parent, CopiedLogPosition(owner.begins, 0, owner.begins, owner.erasures)
-    reached = read_copied_log_position(folder) or fresh
+    reached = read_replicated_log_copy_position(folder) or fresh
     if reached.begins != owner.begins or reached.sequence > journal.last:
         reached = msgspec.structs.replace(fresh, erasures=reached.erasures)
     if reached.is_outdated(owner) and not owner.coming:
-        write_copied_log_position(folder, CopiedLogPosition(begins=owner.begins))
+        write_replicated_log_copy_position(folder, CopiedLogPosition(begins=owner.begins))
         raise ReplicaBehindLogStart(
             f"some files of store {store!r} were lost; they are being fetched again", retry_after=1
         )
     return reached
 
 
-def write_copied_log_position(folder: Path, reached: CopiedLogPosition) -> None:
+def write_replicated_log_copy_position(folder: Path, reached: CopiedLogPosition) -> None:
     """Record the position up to which a store's files are a copy of its log. Raises StorageFull."""
     with translate_storage_errors("recording the log position"):
         write_file_atomically(folder / LOG_POSITION_FILE, _encode(reached))

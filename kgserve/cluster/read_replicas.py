@@ -25,7 +25,7 @@ from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLo
 from kgserve.cluster.bootstrap_snapshots import (
     delete_unreferenced_snapshot_blobs,
     download_snapshot,
-    is_snapshot_intact,
+    is_bootstrap_snapshot_intact,
     list_snapshot_blob_names,
     upload_snapshot_files,
 )
@@ -33,12 +33,12 @@ from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     append_replicated_records,
     require_journal_not_ahead_of_log,
-    verify_copied_log_position,
-    write_copied_log_position,
+    verify_replicated_log_copy_position,
+    write_replicated_log_copy_position,
 )
 from kgserve.cluster.ownership import StoreOwnership
 from kgserve.cluster.replica_commit_log import LogShardFreshness, ReplicaCommitLog, read_new_log_records
-from kgserve.cluster.replicated_log_records import LogPosition, PositionedLogRecord
+from kgserve.cluster.replicated_log_records import LogPosition, PositionedReplicatedLogRecord
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,
@@ -126,7 +126,7 @@ class ReadReplicaUpdater:
         """
         self._record_log_ends()
         date = self._freshness.date_of_now()
-        reached = verify_copied_log_position(journal, name, owner)
+        reached = verify_replicated_log_copy_position(journal, name, owner)
         reached = append_replicated_records(
             journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached
         )
@@ -156,7 +156,7 @@ class ReadReplicaUpdater:
             return
         try:
             files.journal.sync()
-            write_copied_log_position(files.journal.folder.parent, files.reached)
+            write_replicated_log_copy_position(files.journal.folder.parent, files.reached)
         except (KgserveError, OSError) as error:
             # The recorded position is older than the files, which are compared when opened.
             log.warning("copy_not_noted", store=name, reason=str(error))
@@ -218,14 +218,14 @@ class ReadReplicaUpdater:
 
     def _follow(self, shard: int, held: OpenStoreLookup) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
-            news: defaultdict[str, list[PositionedLogRecord]] = defaultdict(list)
+            news: defaultdict[str, list[PositionedReplicatedLogRecord]] = defaultdict(list)
             for store, logged in found:
                 news[store].append(logged)
             for store, each in news.items():
                 self._take(store, each, held)
             self._seen[shard] = found[-1][1].position
 
-    def _take(self, name: str, found: list[PositionedLogRecord], held: OpenStoreLookup) -> None:
+    def _take(self, name: str, found: list[PositionedReplicatedLogRecord], held: OpenStoreLookup) -> None:
         try:
             with held.peek_open(name) as store:
                 if store is not None:
@@ -239,7 +239,7 @@ class ReadReplicaUpdater:
         except (KgserveError, OSError) as error:
             log.warning("copy_not_followed", store=name, reason=str(error))
 
-    def _update_closed_replica(self, name: str, found: list[PositionedLogRecord]) -> None:
+    def _update_closed_replica(self, name: str, found: list[PositionedReplicatedLogRecord]) -> None:
         """Apply new records to the files of a closed replica. The store's gate must be held."""
         files = self._files.get(name)
         journal, reached = (files.journal, files.reached) if files else self._storage.open_replica_files(name)
@@ -275,7 +275,7 @@ REPLICA_HISTORY_TIMEOUT_SECONDS = 5.0
 _REPLICA_HISTORY_POLL_SECONDS = 0.05
 
 
-class ServedBootstrapSnapshots:
+class BootstrapSnapshotUploader:
     """Bootstrap snapshots of one store that this node serves."""
 
     def __init__(
@@ -324,10 +324,10 @@ class ServedBootstrapSnapshots:
         if not alone and before is not None and _snapshot_of(self._layout).keys() <= before.files.keys():
             return
         base = self._put(owner, since, self._awaited_history(owner, since.sequence), None if alone else before)
-        if alone and not is_snapshot_intact(self._blobs, name, base, scratch):
+        if alone and not is_bootstrap_snapshot_intact(self._blobs, name, base, scratch):
             raise ReplicatedLogCorrupt(f"the uploaded snapshot of store {name!r} is damaged in the cluster")
         first = base if alone else before
-        if not alone and before is not None and not is_snapshot_intact(self._blobs, name, before, scratch):
+        if not alone and before is not None and not is_bootstrap_snapshot_intact(self._blobs, name, before, scratch):
             first = None
         kept = (base,) if first is None or first is base else (first, base)
         erasures = owner.erasures + 1 if alone else owner.erasures
@@ -394,7 +394,7 @@ class ServedBootstrapSnapshots:
 
 def _snapshot_of(layout: StoreLayout) -> dict[str, Path]:
     """Return the files of a store's newest snapshot, by path relative to the store's folder. Raises JournalDamaged."""
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_journal_snapshots(layout.journal)
     if not snapshots:
         raise JournalDamaged(f"store {layout.name!r} has no snapshot")
     names = [*snapshot.verify_snapshot(snapshots[0]).files, snapshot.SNAPSHOT_MANIFEST_FILE]
@@ -420,14 +420,14 @@ def build_store_files_from_snapshot(
     for base in reversed(owner.bases):
         try:
             download_snapshot(blobs, base, recreate_empty_folder(folder))
-            for each in snapshot.list_snapshots(folder / JOURNAL_FOLDER):
+            for each in snapshot.list_journal_snapshots(folder / JOURNAL_FOLDER):
                 snapshot.verify_snapshot(each)
             write_store_description(folder, decode_json(owner.description, StoreDescription))
             journal = Journal.create(folder / JOURNAL_FOLDER, segment_mb * MEBIBYTE, base.sequence + 1)
             try:
                 begun = CopiedLogPosition(base.position, base.sequence, owner.begins, owner.erasures)
                 found = logs.read(layout.name, base.position, logs.end(layout.name))
-                write_copied_log_position(
+                write_replicated_log_copy_position(
                     folder,
                     append_replicated_records(
                         journal, found, layout.name, owner.epoch if to_own else None, begun, durable=False

@@ -18,11 +18,15 @@ from kgserve.cluster.backend import ReplicatedLog
 from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     decode_logged_journal_frame,
-    write_copied_log_position,
+    write_replicated_log_copy_position,
 )
 from kgserve.cluster.membership import read_boottime_clock_seconds
 from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
-from kgserve.cluster.replicated_log_records import LogPosition, PositionedLogRecord, join_log_records
+from kgserve.cluster.replicated_log_records import (
+    LogPosition,
+    PositionedReplicatedLogRecord,
+    join_replicated_log_records,
+)
 from kgserve.errors import OwnerUnreachable, ReplicatedLogCorrupt, ServedElsewhere, Unavailable
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet
@@ -166,10 +170,10 @@ class ReplicaCommitLog(CommitLog):
 
     @override
     def note(self) -> None:
-        write_copied_log_position(self.journal.folder.parent, self._reached)
+        write_replicated_log_copy_position(self.journal.folder.parent, self._reached)
 
     @override
-    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedLogRecord] = ()) -> None:
+    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedReplicatedLogRecord] = ()) -> None:
         """Apply the new records of the log, some of which may be ``found`` already. Blocks.
 
         Raises StorageFull, Unavailable, and ReplicatedLogCorrupt, after which the replica is unusable.
@@ -177,7 +181,7 @@ class ReplicaCommitLog(CommitLog):
         with self._turn:
             date, is_behind = self._freshness.date_of_now(), True
             try:
-                for logged in join_log_records(
+                for logged in join_replicated_log_records(
                     read_new_log_records(self._log, self._store, self._reached.position, found)
                 ):
                     self._take(store, logged)
@@ -192,7 +196,7 @@ class ReplicaCommitLog(CommitLog):
                 elif not found:
                     self._confirmed_at = date
 
-    def _take(self, store: ReplicaStore, logged: PositionedLogRecord) -> None:
+    def _take(self, store: ReplicaStore, logged: PositionedReplicatedLogRecord) -> None:
         sequence = self._reached.sequence
         if logged.record.kind == "frame":
             frame = decode_logged_journal_frame(self._store, logged)
@@ -206,8 +210,8 @@ class ReplicaCommitLog(CommitLog):
 
 
 def read_new_log_records(
-    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedLogRecord]
-) -> Iterable[PositionedLogRecord]:
+    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedReplicatedLogRecord]
+) -> Iterable[PositionedReplicatedLogRecord]:
     """Return the records after a position: ``found`` if that matches, else read from the log.
 
     Raises ReplicatedLogCorrupt and Unavailable.

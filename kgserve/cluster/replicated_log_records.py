@@ -41,7 +41,7 @@ class ReplicatedLogRecord(msgspec.Struct, frozen=True):
     data: bytes = b""
 
 
-class PositionedLogRecord(msgspec.Struct, frozen=True):
+class PositionedReplicatedLogRecord(msgspec.Struct, frozen=True):
     """Log record with its position and that of the previous record."""
 
     position: LogPosition
@@ -64,7 +64,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(_RecordMessage).decode
 
 
-def encode_log_record(before: LogPosition, record: ReplicatedLogRecord) -> bytes:
+def encode_replicated_log_record(before: LogPosition, record: ReplicatedLogRecord) -> bytes:
     """Encode a log record that follows the one at ``before``."""
     data = _encode(
         _RecordMessage(RECORD_FORMAT, before, record.kind, record.epoch, record.first, record.last, record.data)
@@ -72,7 +72,7 @@ def encode_log_record(before: LogPosition, record: ReplicatedLogRecord) -> bytes
     return _RECORD_CHECKSUM_STRUCT.pack(xxhash.xxh3_64_intdigest(data)) + data
 
 
-def decode_log_record(position: LogPosition, data: bytes) -> PositionedLogRecord:
+def decode_replicated_log_record(position: LogPosition, data: bytes) -> PositionedReplicatedLogRecord:
     """Decode the log record at a position. Raises ValueError if its bytes are damaged."""
     body = data[_RECORD_CHECKSUM_STRUCT.size :]
     if len(data) < _RECORD_CHECKSUM_STRUCT.size or _RECORD_CHECKSUM_STRUCT.unpack_from(data)[
@@ -83,10 +83,12 @@ def decode_log_record(position: LogPosition, data: bytes) -> PositionedLogRecord
     if message.format != RECORD_FORMAT:
         raise ValueError(f"format {message.format} is not supported by this version of kgserve")
     record = ReplicatedLogRecord(message.kind, message.epoch, message.first, message.last, message.data)
-    return PositionedLogRecord(position, message.before, record)
+    return PositionedReplicatedLogRecord(position, message.before, record)
 
 
-def require_consecutive_log_record(store: str, after: LogPosition, found: PositionedLogRecord) -> PositionedLogRecord:
+def require_next_replicated_log_record(
+    store: str, after: LogPosition, found: PositionedReplicatedLogRecord
+) -> PositionedReplicatedLogRecord:
     """Return a log record that names ``after`` as its predecessor. Raises ReplicatedLogCorrupt if there is a gap."""
     if found.before != after:
         raise ReplicatedLogCorrupt(
@@ -96,7 +98,9 @@ def require_consecutive_log_record(store: str, after: LogPosition, found: Positi
     return found
 
 
-def split_log_record(record: ReplicatedLogRecord, most: int = MAX_RECORD_BYTES) -> Iterator[ReplicatedLogRecord]:
+def split_replicated_log_record(
+    record: ReplicatedLogRecord, most: int = MAX_RECORD_BYTES
+) -> Iterator[ReplicatedLogRecord]:
     """Split a log record into pieces of at most ``most`` bytes, to be appended in order."""
     data = record.data
     final = max(0, (len(data) - 1) // most * most)
@@ -105,8 +109,10 @@ def split_log_record(record: ReplicatedLogRecord, most: int = MAX_RECORD_BYTES) 
     yield msgspec.structs.replace(record, data=data[final:])
 
 
-def join_log_records(found: Iterable[PositionedLogRecord]) -> Iterator[PositionedLogRecord]:
-    """Reassemble records that were split by `split_log_record`, at the position of their last piece.
+def join_replicated_log_records(
+    found: Iterable[PositionedReplicatedLogRecord],
+) -> Iterator[PositionedReplicatedLogRecord]:
+    """Reassemble records that were split by `split_replicated_log_record`, at the position of their last piece.
 
     Incomplete ones are dropped.
     """

@@ -15,7 +15,7 @@ import msgspec
 from kgserve.cypher.analysis_context import CypherAnalysisContext, CypherVariableType, VariableScope, strip_parentheses
 from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, BracketMatchedTokens
 from kgserve.cypher.operator_rewrites import can_types_share_list, describe_static_value_type
-from kgserve.cypher.parser import parse_statement
+from kgserve.cypher.parser import parse_cypher_statement_tokens
 from kgserve.cypher.pattern_analysis import GraphPatternAnalysis, reject_non_boolean_condition
 from kgserve.cypher.statement_edits import StatementEdits
 from kgserve.cypher.syntax_tree import (
@@ -62,7 +62,7 @@ def analyze_and_rewrite_cypher_statement(
 
     Raises InvalidInput if the engine would answer it incorrectly.
     """
-    query = parse_statement(outline)
+    query = parse_cypher_statement_tokens(outline)
     context = CypherAnalysisContext(outline, parameters, edits)
     first: dict[str, CypherStaticType] | None = None
     for part in query.parts:

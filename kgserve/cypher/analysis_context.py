@@ -130,15 +130,17 @@ def is_constant_expression(expression: Expression) -> bool:
     return isinstance(strip_parentheses(expression), Literal | CypherParameter)
 
 
-def is_cheap_expression(expression: Expression) -> bool:
+def is_expression_cheap_to_duplicate(expression: Expression) -> bool:
     """Return whether an expression is cheap to write twice: a literal, parameter, variable or property."""
     match expression:
         case Literal() | CypherParameter() | Variable():
             return True
         case PostfixExpression(subject=subject, steps=steps):
-            return is_cheap_expression(subject) and all(isinstance(step, PropertyAccess | Subscript) for step in steps)
+            return is_expression_cheap_to_duplicate(subject) and all(
+                isinstance(step, PropertyAccess | Subscript) for step in steps
+            )
         case ParenthesizedExpression(inner=inner):
-            return is_cheap_expression(inner)
+            return is_expression_cheap_to_duplicate(inner)
         case _:
             return False
 

@@ -16,7 +16,7 @@ from kgserve.cypher.lexer import (
     LAMBDA_FUNCTIONS,
     WORDS_BEFORE_PARENTHESIS,
     BracketMatchedTokens,
-    build_syntax_error,
+    build_cypher_syntax_error,
 )
 from kgserve.cypher.string_escapes import decode_string_literal
 from kgserve.cypher.syntax_tree import (
@@ -93,7 +93,9 @@ class ExpressionParser(ABC):
         at = self.at if index is None else index
         if at >= len(self.outline):
             end = self.outline.tokens[-1].end if len(self.outline) else 0
-            return build_syntax_error(self.outline.text, end, "query: syntax error, something is missing at the end,")
+            return build_cypher_syntax_error(
+                self.outline.text, end, "query: syntax error, something is missing at the end,"
+            )
         return self.outline.at(at, f"query: syntax error before {self.outline.tokens[at].text},")
 
     def symbol(self, ahead: int = 0) -> str:

@@ -23,7 +23,7 @@ from kgserve.cypher.types import (
     MAX_INTEGER,
     NUMBER_KINDS,
     CypherStaticType,
-    compute_common_type,
+    compute_common_cypher_type,
     make_list_type,
 )
 
@@ -294,7 +294,7 @@ class FunctionCallChecksAndRewrites:
         if base == "joined":
             joined = first
             for kind in kinds[1:]:
-                joined = compute_common_type(joined, kind)
+                joined = compute_common_cypher_type(joined, kind)
             never = call.name in _NUMBER_MIXING_FUNCTIONS and any(not kind.is_nullable for kind in kinds)
             return msgspec.structs.replace(joined.without_column(), is_nullable=not never and joined.is_nullable)
         if call.name in {"ceil", "ceiling", "floor"}:
@@ -302,6 +302,6 @@ class FunctionCallChecksAndRewrites:
         return msgspec.structs.replace(first.without_column(), is_nullable=is_nullable, is_filled=False)
 
 
-def has_aggregate_function(names: set[str]) -> bool:
+def contains_aggregate_function_name(names: set[str]) -> bool:
     """Return whether any of the functions is an aggregate."""
     return not _AGGREGATE_FUNCTIONS.isdisjoint(names)

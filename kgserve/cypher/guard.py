@@ -25,7 +25,7 @@ from kgserve.cypher.lexer import (
     WRITE_CLAUSES,
     BracketMatchedTokens,
     CypherToken,
-    build_syntax_error,
+    build_cypher_syntax_error,
     scan_cypher_tokens,
 )
 from kgserve.cypher.limits import FunctionCallChecker
@@ -96,7 +96,9 @@ _Key = tuple[str, bool, tuple[tuple[str, object], ...]]
 _statement_cache: dict[_Key, GuardedCypherStatement] = {}
 
 
-def guard_cypher_statement(text: str, parameters: Mapping[str, Any], *, writable: bool) -> GuardedCypherStatement:
+def validate_cypher_statement_for_engine(
+    text: str, parameters: Mapping[str, Any], *, writable: bool
+) -> GuardedCypherStatement:
     """Validate a statement and prepare it for the engine; parameters that it does not name are dropped.
 
     Raises InvalidInput if it cannot be run. Raises Forbidden for files, settings, transactions, data definition, and
@@ -138,7 +140,7 @@ def _validate(text: str, parameters: Mapping[str, Any], *, writable: bool) -> tu
     gathered = list(islice(scan_cypher_tokens(text), 2 * MAX_STATEMENT_TOKENS + 1))
     found = [token for token in gathered if token.kind not in {"space", "comment"}]
     if len(found) > MAX_STATEMENT_TOKENS or len(gathered) > 2 * MAX_STATEMENT_TOKENS:
-        raise build_syntax_error(
+        raise build_cypher_syntax_error(
             text,
             gathered[-1].start,
             f"a statement may have at most {MAX_STATEMENT_TOKENS} words and symbols; the first one too many is",
@@ -181,22 +183,22 @@ def _check_size(text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise build_syntax_error(text, error.start, "the statement has half of a surrogate pair") from None
+        raise build_cypher_syntax_error(text, error.start, "the statement has half of a surrogate pair") from None
     if size > MAX_STATEMENT_BYTES:
         message = f"the statement has {size} bytes; the maximum is {MAX_STATEMENT_BYTES}"
         raise InvalidInput(message, (FieldError("query", message),))
     if "\0" in text:
-        raise build_syntax_error(text, text.index("\0"), "the statement has a NUL character")
+        raise build_cypher_syntax_error(text, text.index("\0"), "the statement has a NUL character")
 
 
 def _one_statement(text: str, found: list[CypherToken]) -> list[CypherToken]:
     ends = [index for index, token in enumerate(found) if token.kind == "symbol" and token.text == ";"]
     if ends and ends[0] < len(found) - 1:
         after = found[ends[0] + 1]
-        raise build_syntax_error(text, after.start, "only one statement may be sent at a time; another begins")
+        raise build_cypher_syntax_error(text, after.start, "only one statement may be sent at a time; another begins")
     kept = found[: ends[0]] if ends else found
     if not kept:
-        raise build_syntax_error(text, 0, "the statement is empty")
+        raise build_cypher_syntax_error(text, 0, "the statement is empty")
     return kept
 
 

@@ -183,7 +183,7 @@ def describe_text_position(text: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
 
 
-def build_syntax_error(text: str, offset: int, what: str) -> InvalidInput:
+def build_cypher_syntax_error(text: str, offset: int, what: str) -> InvalidInput:
     """Build the error for a syntax fault at a character of a text."""
     return _at(InvalidInput, text, offset, what)
 
@@ -202,20 +202,20 @@ def _scan_error(text: str, offset: int) -> InvalidInput:
     if text.startswith("/*", offset):
         return _at(UnterminatedTokenError, text, offset, "this comment is not terminated; it begins")
     if text.startswith("``", offset):
-        return build_syntax_error(text, offset, "a quoted name cannot be empty")
+        return build_cypher_syntax_error(text, offset, "a quoted name cannot be empty")
     if (
         (sound := _VALID_QUOTED_PREFIXES.get(character))
         and (match := sound.match(text, offset))
         and match.end() < len(text)
     ):
-        return build_syntax_error(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
+        return build_cypher_syntax_error(text, match.end(), "unknown escape in a string; write a backslash as \\\\")
     if character in _TOKEN_NAMES_BY_QUOTE:
         return _at(
             UnterminatedTokenError, text, offset, f"{_TOKEN_NAMES_BY_QUOTE[character]} is not terminated; it begins"
         )
     if character == "$":
-        return build_syntax_error(text, offset, "a parameter needs a name directly after $,")
-    return build_syntax_error(text, offset, f"unexpected character {character!a}")
+        return build_cypher_syntax_error(text, offset, "a parameter needs a name directly after $,")
+    return build_cypher_syntax_error(text, offset, f"unexpected character {character!a}")
 
 
 MAX_BRACKET_DEPTH = 32
@@ -307,7 +307,7 @@ class BracketMatchedTokens:
 
     def at(self, index: int, what: str) -> InvalidInput:
         """Return the error for a fault at a token."""
-        return build_syntax_error(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
+        return build_cypher_syntax_error(self.text, self.tokens[min(index, len(self.tokens) - 1)].start, what)
 
     def not_allowed(self, index: int, what: str) -> Forbidden:
         """Return the error for a forbidden token, with its position."""

@@ -21,7 +21,7 @@ from kgserve.cypher.syntax_tree import (
     PostfixExpression,
     Variable,
 )
-from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, CypherStaticType, compute_common_type
+from kgserve.cypher.types import ANY_TYPE, BOOLEAN_TYPE, NUMBER_KINDS, CypherStaticType, compute_common_cypher_type
 
 _MOMENT_KINDS = frozenset({"date", "time"})
 _SORTABLE_KINDS = NUMBER_KINDS | _MOMENT_KINDS | {"text", "boolean", "duration", "uuid", "json", "list"}
@@ -275,7 +275,7 @@ class OperatorChecksAndRewrites:
             return CypherStaticType("text", is_nullable=is_nullable, is_filled=left.is_filled or right.is_filled)
         if operator == "+" and left.kind == right.kind == "list":
             self.check_alike("+", index, left, right)
-            return compute_common_type(left, right)
+            return compute_common_cypher_type(left, right)
         if operator == "+" and "text" in kinds and kinds & (NUMBER_KINDS | {"boolean"}):
             what = "+ concatenates a text only with texts; wrap the other side in string(…). Found"
             raise self._context.refuse(index, what)

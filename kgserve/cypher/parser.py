@@ -29,7 +29,7 @@ from kgserve.cypher.syntax_tree import (
 _PATH_MODES = ("ALL", "TRAIL", "ACYCLIC", "SHORTEST", "WSHORTEST")
 
 
-def parse_statement(outline: BracketMatchedTokens) -> QueryStatement:
+def parse_cypher_statement_tokens(outline: BracketMatchedTokens) -> QueryStatement:
     """Return the syntax tree of a statement. Raises InvalidInput, with line and column, for invalid syntax."""
     return _StatementParser(outline).query()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kgserve.cypher.lexer import CypherToken, build_syntax_error
+from kgserve.cypher.lexer import CypherToken, build_cypher_syntax_error
 
 _STRING_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 _ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "'": "'", '"': '"', "\\": "\\"}
@@ -28,14 +28,14 @@ def decode_string_literal(text: str, token: CypherToken) -> str:
             message = (
                 r"unknown escape in a string; use \n \t \r \b \f \' \" \\ or \uXXXX, and write a backslash as \\; found"
             )
-            raise build_syntax_error(text, token.start + 1 + match.start(), message)
+            raise build_cypher_syntax_error(text, token.start + 1 + match.start(), message)
         return known
 
     decoded = _STRING_ESCAPE.sub(character, written).encode("utf-16", "surrogatepass")
     try:
         return decoded.decode("utf-16")
     except UnicodeDecodeError:
-        raise build_syntax_error(
+        raise build_cypher_syntax_error(
             text,
             token.start,
             r"half of a surrogate pair; an escape such as \uD83D must be followed by its second half; found",

@@ -49,7 +49,7 @@ from kgserve.cypher.types import (
     NULL_TYPE,
     NUMBER_KINDS,
     CypherStaticType,
-    compute_common_type,
+    compute_common_cypher_type,
     contains_integer_type,
     infer_parameter_value_type,
     make_list_type,
@@ -175,7 +175,7 @@ class TypeInference:
         self._check_elements(literal, kinds)
         element = kinds[0] if kinds else None
         for kind in kinds[1:]:
-            element = kind if element is None else compute_common_type(element, kind)
+            element = kind if element is None else compute_common_cypher_type(element, kind)
         return make_list_type(element) if element is not None else CypherStaticType("list")
 
     def _check_elements(self, literal: ListLiteral, kinds: list[CypherStaticType]) -> None:
@@ -343,7 +343,7 @@ class TypeInference:
         self._check_branches(case, kinds)
         joined = kinds[0]
         for kind in kinds[1:]:
-            joined = compute_common_type(joined, kind)
+            joined = compute_common_cypher_type(joined, kind)
         return joined.without_column()
 
     def _check_compared(self, condition: Expression, subject: CypherStaticType, wanted: CypherStaticType) -> None:

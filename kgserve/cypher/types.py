@@ -208,11 +208,11 @@ def _common(items: list[Any]) -> CypherStaticType:
         return NULL_TYPE if found else ANY_TYPE
     joined = known[0]
     for each in known[1:]:
-        joined = compute_common_type(joined, each)
+        joined = compute_common_cypher_type(joined, each)
     return joined.nullable() if len(known) < len(found) else joined
 
 
-def compute_common_type(first: CypherStaticType, second: CypherStaticType) -> CypherStaticType:
+def compute_common_cypher_type(first: CypherStaticType, second: CypherStaticType) -> CypherStaticType:
     """Return the common type of two types; `ANY_TYPE` if they have none."""
     if first == second:
         return first
@@ -222,7 +222,8 @@ def compute_common_type(first: CypherStaticType, second: CypherStaticType) -> Cy
         return ANY_TYPE
     names = {name: None for name, _ in (*first.fields, *second.fields)}
     fields = tuple(
-        (name, compute_common_type(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE)) for name in names
+        (name, compute_common_cypher_type(first.field(name) or NULL_TYPE, second.field(name) or NULL_TYPE))
+        for name in names
     )
     return CypherStaticType(
         first.kind,
@@ -239,7 +240,7 @@ def compute_common_element_type(first: CypherStaticType, second: CypherStaticTyp
     """Return the common element type of two lists; an empty list has none."""
     if first.of is None or second.of is None:
         return first.of or second.of
-    return compute_common_type(first.of, second.of)
+    return compute_common_cypher_type(first.of, second.of)
 
 
 _DECLARED_TYPES = {"integer": "INT64", "float": "DOUBLE", "text": "STRING", "boolean": "BOOL"}

@@ -24,7 +24,7 @@ from kgserve.embedding.embedder import Embedder
 from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_yielding_gil
-from kgserve.platform.sqlite_files import remove_sqlite_files, truncate_wal
+from kgserve.platform.sqlite_files import checkpoint_and_truncate_sqlite_wal, remove_sqlite_files
 
 log = structlog.get_logger()
 
@@ -138,7 +138,7 @@ class EmbeddingCache:
         for batch in _batches(keys):
             self._attempt(partial(_delete, keys=batch), None)
         # Deleted rows are overwritten; older copies may remain in the log.
-        self._attempt(truncate_wal, None)
+        self._attempt(checkpoint_and_truncate_sqlite_wal, None)
 
     def __len__(self) -> int:
         """Return the number of cached vectors."""

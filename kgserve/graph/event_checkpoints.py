@@ -24,8 +24,8 @@ from kgserve.platform.file_permissions import create_private_folder
 from kgserve.storage.model.change_feed_events import (
     EVERY_OTHER_STORE,
     FeedPosition,
-    format_feed_positions,
-    parse_feed_positions,
+    format_change_feed_positions,
+    parse_change_feed_positions,
 )
 from kgserve.stores.scoped_stores import StoreRegistry
 
@@ -45,7 +45,7 @@ def parse_multi_store_event_id(text: str, path: str) -> tuple[dict[str, FeedPosi
     Raises InvalidInput naming ``path``.
     """
     named, _, checkpoint = text.partition(",@")
-    return parse_feed_positions(named, path), checkpoint
+    return parse_change_feed_positions(named, path), checkpoint
 
 
 class EventCheckpoints:
@@ -190,7 +190,7 @@ class CaughtUpStreamStores:
             position = followed.get(name) or self._positions.get(name)
             if position is not None and name not in self.unannounced:
                 places[name] = position
-        return f"{format_feed_positions({**places, EVERY_OTHER_STORE: START_POSITION})},@{self._checkpoint}"
+        return f"{format_change_feed_positions({**places, EVERY_OTHER_STORE: START_POSITION})},@{self._checkpoint}"
 
     def close(self) -> None:
         """Stop listening."""

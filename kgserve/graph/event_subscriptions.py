@@ -20,7 +20,7 @@ from kgserve.storage.model.change_feed_events import (
     EventKind,
     FeedPosition,
     StoreEvent,
-    format_feed_positions,
+    format_change_feed_positions,
 )
 
 MAX_FOLLOWED_STORES = 1_000
@@ -368,7 +368,7 @@ class JournalEventReader:
         if self._dormant is not None:
             return self._dormant.format_positions(self.positions, name)
         places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
-        return format_feed_positions(
+        return format_change_feed_positions(
             places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START_POSITION}
         )
 

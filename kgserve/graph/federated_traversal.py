@@ -61,7 +61,7 @@ class BitemporalParameters(Protocol):
 
 
 def _to_reached_node(row: NodeRow) -> ReachedNode:
-    return row_to_api_conversion.traversal_node_from_row(row, 0)
+    return row_to_api_conversion.build_api_traversal_node_from_row(row, 0)
 
 
 class FederatedTraversal:
@@ -250,9 +250,9 @@ class FederatedTraversal:
         if near not in self.depths or far not in self.depths or merges:
             return None
         edge = (
-            row_to_api_conversion.cross_store_edge_from_row(row)
+            row_to_api_conversion.build_api_edge_from_cross_store_link(row)
             if isinstance(row, CrossStoreLinkRow)
-            else row_to_api_conversion.edge_from_row(row)
+            else row_to_api_conversion.build_api_edge_from_row(row)
         )
         edge.store = store
         return edge

@@ -35,13 +35,13 @@ from kgserve.storage.model.attribute_filters import AttributeCondition
 from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.conversation_turns import NEXT_TURN_RELATION
-from kgserve.storage.model.merge_redirects import follow_redirect_chain
+from kgserve.storage.model.merge_redirects import follow_merge_redirect_chain
 from kgserve.storage.model.node_and_memory_filters import (
     NO_NODE_FILTER,
     NodeFilter,
     PagePosition,
     ResultPage,
-    take_result_page,
+    take_page_of_matching_items,
 )
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
@@ -62,7 +62,7 @@ from kgserve.storage.rows.graph_drawing_samples import (
     EdgeByNodeNumbers,
     GraphOverviewStartNodes,
     IncidentEdges,
-    choose_overview_start,
+    choose_graph_overview_start_nodes,
     count_degrees,
     find_edges_between,
     find_incident_edges,
@@ -70,17 +70,17 @@ from kgserve.storage.rows.graph_drawing_samples import (
 )
 from kgserve.storage.rows.memory_hierarchy_and_redirects import (
     find_all_nodes_merged_into,
-    find_memory_parents,
     find_merge_redirect_chains,
     find_outgoing_edges_of_types,
+    find_parents_of_memories,
 )
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.row_json_encoder import (
     ExportedEdge,
     ExportedNode,
-    build_link_export_line,
     convert_edge_json_to_export_line,
     convert_node_json_to_export_line,
+    encode_cross_store_link_export_line,
     node_json_matches_filter,
 )
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -446,7 +446,7 @@ class CurrentGraph(GraphReader):
         if not self.rows.has_merges:
             return {node_id: node_id for node_id in ids}
         merged = find_merge_redirect_chains(self.rows, ids)
-        return {node_id: follow_redirect_chain(merged, node_id) for node_id in ids}
+        return {node_id: follow_merge_redirect_chain(merged, node_id) for node_id in ids}
 
     @override
     def merged_ids(self, ids: Collection[str]) -> dict[str, str]:
@@ -531,7 +531,7 @@ class CurrentGraph(GraphReader):
     def list_nodes(self, wanted: NodeFilter, position: PagePosition, limit: int) -> ResultPage[EncodedNode]:
         if wanted == NO_NODE_FILTER:
             nodes = ((found[0], found, True) for found in self.rows.numbered_ids_after(position.after))
-            items, end = take_result_page(nodes, position, limit)
+            items, end = take_page_of_matching_items(nodes, position, limit)
             texts = self._open_texts([number for _, number in items])
             return ResultPage([(node_id, text + b"}") for (node_id, _), text in zip(items, texts, strict=True)], end)
         return self._store.query_catalog(
@@ -573,7 +573,7 @@ class CurrentGraph(GraphReader):
                 yield ExportLineBlock([], [*map(convert_edge_json_to_export_line, rows.edge_texts(held))])
         for links in self._links.iterate_links() if self._links else ():
             if kept_links := [row for row in links if moment is None or self._is_held(row.edge)]:
-                yield ExportLineBlock([], [*map(build_link_export_line, kept_links)])
+                yield ExportLineBlock([], [*map(encode_cross_store_link_export_line, kept_links)])
 
     def _is_held(self, link: EdgeRow) -> bool:
         return self._is_valid(link) and self.has_valid(link.source)
@@ -755,7 +755,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def best_connected(self, count: int, max_nodes: int, types: Collection[str] | None) -> GraphOverviewStartNodes:
-        found, whole = choose_overview_start(self.rows, count + OVERVIEW_OVERFETCH_NODES, max_nodes, types)
+        found, whole = choose_graph_overview_start_nodes(self.rows, count + OVERVIEW_OVERFETCH_NODES, max_nodes, types)
         found = found[self.have_types(found, types)]
         return GraphOverviewStartNodes(found if whole else found[:count], whole)
 
@@ -777,7 +777,7 @@ class CurrentGraph(GraphReader):
 
     @override
     def parents(self, ids: Iterable[str]) -> dict[str, str]:
-        return find_memory_parents(self.rows, ids)
+        return find_parents_of_memories(self.rows, ids)
 
     @override
     def children(self, memory_id: str, limit: int) -> list[str]:

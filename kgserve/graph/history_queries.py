@@ -30,7 +30,7 @@ from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
 from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, get_caught_up_history
 from kgserve.graph.former_versions import parse_version_id_sequence, sort_versions_by_validity_start
 from kgserve.graph.mutations import build_inject_answer, estimate_batch_bytes
-from kgserve.graph.request_validation import require_valid_identifier
+from kgserve.graph.request_validation import require_valid_id_or_type_length
 from kgserve.graph.row_to_api_conversion import NodeVersionStatus, find_node_version_status, find_node_version_statuses
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.graph.url_parameters import (
@@ -39,7 +39,7 @@ from kgserve.graph.url_parameters import (
     RevertNodeRequest,
     StoreChangesParameters,
 )
-from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time, parse_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, ContentCoAuthorEntry, RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.commit_clock import RETENTION_CLOCK
@@ -50,7 +50,7 @@ from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
 from kgserve.storage.model.write_batch import WriteBatch, build_node_restore_upsert
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
-from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_parents_of_memories
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -71,7 +71,7 @@ def get_node_history(graph: StoreHandle, request: NodeHistoryRequest) -> NodeHis
     The history of a deleted node can be read, too. Raises NotFound for a node that never existed.
     """
     node_id, limit, before = request.node_id, request.limit, request.before
-    require_valid_identifier(node_id)
+    require_valid_id_or_type_length(node_id)
     with graph.lease() as leased:
         follower = get_caught_up_history(graph.graphs.historian, leased)
         # One more than the page: the last state is compared with it, and it shows whether another page exists.
@@ -95,7 +95,7 @@ def _set_also_by(states: Sequence[NodeHistoryState], repeated: Iterable[ContentC
     by_version: dict[int, list[RepeatedValueAuthor]] = {}
     for each in repeated:
         author = RepeatedValueAuthor(
-            created_by=each.created_by, sequence=each.sequence, recorded_at=format_time(each.time)
+            created_by=each.created_by, sequence=each.sequence, recorded_at=format_rfc3339_timestamp(each.time)
         )
         by_version.setdefault(each.version, []).append(author)
     for state in states:
@@ -105,7 +105,7 @@ def _set_also_by(states: Sequence[NodeHistoryState], repeated: Iterable[ContentC
 def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeWithEdgesAnswer:
     """Return one state of a node, without edges. Raises NotFound."""
     state, standing = _require_version(graph, node_id, version)
-    node = standing.apply_to(row_to_api_conversion.node_from_row(state.row))
+    node = standing.apply_to(row_to_api_conversion.build_api_node_from_row(state.row))
     return NodeWithEdgesAnswer(node=node, outgoing=[], incoming=[], edges_truncated=False)
 
 
@@ -176,7 +176,7 @@ def _parse_moment(follower: HistoryProjection, before: str, now: int) -> int:
     if before.isascii() and before.isdecimal() and len(before) <= MAX_AS_OF_DIGITS:
         return int(before)
     try:
-        moment = parse_time(before)
+        moment = parse_rfc3339_timestamp(before)
     except ValueError as error:
         message = f"must be a sequence, a number of days such as 30d, or a time: {error}"
         raise InvalidInput.at("before", message) from None
@@ -203,11 +203,11 @@ def _node_state(
 ) -> NodeHistoryState:
     follows = older is not None and older.last == state.first
     return NodeHistoryState(
-        node=standing.apply_to(row_to_api_conversion.node_from_row(state.row)),
+        node=standing.apply_to(row_to_api_conversion.build_api_node_from_row(state.row)),
         from_sequence=state.first,
         to_sequence=state.last,
-        recorded_from=format_time(state.started),
-        recorded_to=None if state.ended is None else format_time(state.ended),
+        recorded_from=format_rfc3339_timestamp(state.started),
+        recorded_to=None if state.ended is None else format_rfc3339_timestamp(state.ended),
         deleted=state.last not in {None, newer_first} and standing == NodeVersionStatus(None, is_current=False),
         diff=_differences(older.row, state.row) if follows and older is not None else [],
     )
@@ -229,7 +229,7 @@ def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
 
 
 def _flat_fields(row: NodeRow) -> dict[str, Any]:
-    node = row_to_api_conversion.node_from_row(row)
+    node = row_to_api_conversion.build_api_node_from_row(row)
     attributes = {f"attributes.{key}": value for key, value in node.attributes.items()}
     extras = {name: value for name in _EXTRAS_WITHOUT_AUTHOR if (value := getattr(node, name)) is not msgspec.UNSET}
     return {"type": node.type, "content": node.content, **attributes, **extras}
@@ -239,14 +239,20 @@ def _change_entry(change: ChangeSet) -> CommitChangeEntry:
     listed = change.size <= MAX_LISTED_CHANGE_ROWS
     return CommitChangeEntry(
         sequence=change.sequence,
-        time=format_time(change.time),
+        time=format_rfc3339_timestamp(change.time),
         rows=change.size,
-        nodes_created=[row_to_api_conversion.node_from_row(row) for row in change.nodes_created] if listed else [],
-        nodes_updated=[row_to_api_conversion.node_from_row(row) for row in change.nodes_updated] if listed else [],
+        nodes_created=[row_to_api_conversion.build_api_node_from_row(row) for row in change.nodes_created]
+        if listed
+        else [],
+        nodes_updated=[row_to_api_conversion.build_api_node_from_row(row) for row in change.nodes_updated]
+        if listed
+        else [],
         nodes_deleted=change.nodes_deleted if listed else [],
-        edges_created=[row_to_api_conversion.edge_from_row(row) for row in change.edges_created] if listed else [],
+        edges_created=[row_to_api_conversion.build_api_edge_from_row(row) for row in change.edges_created]
+        if listed
+        else [],
         edges_updated=[
-            row_to_api_conversion.edge_from_row(row) for row in (*change.edges_updated, *change.edges_touched)
+            row_to_api_conversion.build_api_edge_from_row(row) for row in (*change.edges_updated, *change.edges_touched)
         ]
         if listed
         else [],
@@ -275,11 +281,11 @@ def list_entity_versions(graph: StoreHandle, request: EntityHistoryRequest) -> E
     memory, Conflict when no history is kept (except for a memory), and Unavailable.
     """
     entity_id, after = request.entity_id, request.after_sequence
-    require_valid_identifier(entity_id, "entity_id")
+    require_valid_id_or_type_length(entity_id, "entity_id")
     with graph.lease() as leased:
         with leased.reading() as rows:
             found = _memory_versions(rows, entity_id)
-            above = find_memory_parents(rows, [row.id for row in found or ()])
+            above = find_parents_of_memories(rows, [row.id for row in found or ()])
         if found is not None and len(found) > 1:
             return _page_of_versions(found, above, request)
         try:
@@ -339,15 +345,15 @@ def _version_of_memory(row: NodeRow, head: str, parent: str | None) -> EntityVer
     since = row.created_at if extras.valid_from is None else extras.valid_from
     is_unknown = extras.valid_from is None and extras.valid_to is not None and since >= extras.valid_to
     is_head = row.id == head
-    attributes = row_to_api_conversion.node_from_row(row).attributes
+    attributes = row_to_api_conversion.build_api_node_from_row(row).attributes
     return EntityVersion(
         id=f"{row.id}@{row.sequence}" if is_head else row.id,
         entity_id=head,
         content=row.content,
         layer=_layer(row, attributes),
         parent_id=attributes.get("parent_id") if parent is None else parent,
-        valid_from=None if is_unknown else format_time(since),
-        valid_to=None if extras.valid_to is None else format_time(extras.valid_to),
+        valid_from=None if is_unknown else format_rfc3339_timestamp(since),
+        valid_to=None if extras.valid_to is None else format_rfc3339_timestamp(extras.valid_to),
         version=row.version,
         type=row.type,
         attributes=attributes,
@@ -381,7 +387,7 @@ def _find_parent(store: OpenStore, follower: HistoryProjection, state: RowStateI
 
 def _entity_version(state: RowStateInterval[NodeRow], parent: str | None) -> EntityVersion:
     row, extras = state.row, state.row.extras
-    attributes = row_to_api_conversion.node_from_row(row).attributes
+    attributes = row_to_api_conversion.build_api_node_from_row(row).attributes
     since = state.started if extras is None or extras.valid_from is None else extras.valid_from
     until = state.ended if extras is None or extras.valid_to is None else extras.valid_to
     return EntityVersion(
@@ -390,8 +396,8 @@ def _entity_version(state: RowStateInterval[NodeRow], parent: str | None) -> Ent
         content=row.content,
         layer=_layer(row, attributes),
         parent_id=attributes.get("parent_id") if parent is None else parent,
-        valid_from=format_time(since),
-        valid_to=None if until is None else format_time(until),
+        valid_from=format_rfc3339_timestamp(since),
+        valid_to=None if until is None else format_rfc3339_timestamp(until),
         version=row.version,
         type=row.type,
         attributes=attributes,

@@ -35,7 +35,7 @@ class ContextNodeEntry(NamedTuple):
     store: str = ""
 
 
-def build_context_entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[ContextNodeEntry]:
+def build_llm_context_entries(nodes: Sequence[Node], edges: Iterable[Edge], store: str = "") -> list[ContextNodeEntry]:
     """Return entries for the nodes of one store, best first; each edge is attached to the later of its two ends."""
     places = {node.id: place for place, node in enumerate(nodes)}
     found: dict[str, list[Edge]] = {node.id: [] for node in nodes}
@@ -60,7 +60,7 @@ def attach_links_to_context_entries(
     return [entry._replace(edges=(*entry.edges, *more[place])) for place, entry in enumerate(entries)]
 
 
-def count_tokens(text: str) -> int:
+def estimate_llm_token_count(text: str) -> int:
     """Estimate the number of language model tokens of a text, erring high.
 
     Counts one token for each started group of 4 letters or 2 digits, and for each other character. White space counts
@@ -88,10 +88,10 @@ def render_llm_context_markdown(entries: Sequence[ContextNodeEntry], budget: int
         if line is None:
             return RenderedContext("\n".join(lines), spent, count - 1, truncated=True)
         lines.append(line)
-        spent += count_tokens(line) + 1
+        spent += estimate_llm_token_count(line) + 1
         for edge in entry.edges:
             text = _edge_line(edge)
-            cost = count_tokens(text) + 1
+            cost = estimate_llm_token_count(text) + 1
             if spent + cost <= budget:
                 lines.append(text)
                 spent += cost
@@ -109,12 +109,12 @@ def render_llm_context_json(entries: Sequence[ContextNodeEntry], budget: int) ->
     """Render entries as a JSON object of nodes and edges; nodes that do not fit are left out whole."""
     written: list[bytes] = []
     related: list[bytes] = []
-    spent = count_tokens(_json_object((), ()))
+    spent = estimate_llm_token_count(_json_object((), ()))
     for entry in entries:
         one, more = _json_node(entry), [_json_edge(edge, entry.store) for edge in entry.edges]
         # Exact: every part begins and ends with a bracket, so no token spans two parts; only commas are added.
         commas = (1 if written else 0) + len(more) - (1 if more and not related else 0)
-        cost = commas + sum(count_tokens(part.decode()) for part in (one, *more))
+        cost = commas + sum(estimate_llm_token_count(part.decode()) for part in (one, *more))
         if spent + cost > budget:
             break
         spent += cost
@@ -131,14 +131,16 @@ def _fit_line(entry: ContextNodeEntry, budget: int) -> tuple[str | None, bool]:
     head = f"- [{node.id}] ({node.type}{place}{_state_suffix(node)})"
     text = " ".join(node.content.split())
     line = f"{head} {text}".rstrip()
-    if count_tokens(line) + 1 <= budget:
+    if estimate_llm_token_count(line) + 1 <= budget:
         return line, False
-    room = budget - count_tokens(head + _ELLIPSIS) - 1
+    room = budget - estimate_llm_token_count(head + _ELLIPSIS) - 1
     words = text.split(" ")
     low, high = 0, len(words)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if count_tokens(" " + " ".join(words[:middle])) <= room else (low, middle - 1)
+        low, high = (
+            (middle, high) if estimate_llm_token_count(" " + " ".join(words[:middle])) <= room else (low, middle - 1)
+        )
     return (f"{head} {' '.join(words[:low])}{_ELLIPSIS}", True) if low and room > 0 else (None, True)
 
 

@@ -43,7 +43,7 @@ def _mergeable(row: NodeRow) -> _MergeableFields:
     return _MergeableFields(row.content, extras.summary, extras.tags, _attributes(row.attributes))
 
 
-def merge_node_fields(into: NodeRow, absorbed: NodeRow, wanted: MergeIntoRequest) -> MergeSurvivorWrite:
+def build_merge_survivor_write(into: NodeRow, absorbed: NodeRow, wanted: MergeIntoRequest) -> MergeSurvivorWrite:
     """Return the write to the surviving node. Raises TooLarge and InvalidInput if the result exceeds a limit."""
     old, other = _mergeable(into), _mergeable(absorbed)
     summary_rule = "fill" if wanted.content == "append" else wanted.content
@@ -126,7 +126,7 @@ def _set_paths(fields: _MergeableFields) -> set[str]:
     return found | {name for name in ("content", "summary") if getattr(fields, name)}
 
 
-class MergeReversalWrite(msgspec.Struct, frozen=True):
+class MergeSurvivorReversalWrite(msgspec.Struct, frozen=True):
     """The write that reverts a merge in the survivor, with the paths reverted and those kept."""
 
     put: NodeUpsert
@@ -134,9 +134,9 @@ class MergeReversalWrite(msgspec.Struct, frozen=True):
     kept: list[str]
 
 
-def revert_merged_fields(
+def build_merge_survivor_reversal_write(
     before: NodeRow, after: NodeRow, row: NodeRow, others: Iterable[NodeRow], author: str
-) -> MergeReversalWrite:
+) -> MergeSurvivorReversalWrite:
     """Return the write that reverts, in the survivor, what a merge changed from ``before`` to ``after``.
 
     Fields written since are kept, and so are values that ``others``, also merged into it, have in common.
@@ -157,7 +157,7 @@ def revert_merged_fields(
         tuple(tag for tag in now.tags if f"tags.{tag}" not in going),
         attributes,
     )
-    return MergeReversalWrite(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
+    return MergeSurvivorReversalWrite(_put(row.id, now, new, author), sorted(going), sorted(changed - going))
 
 
 def _has_same_value(other: _MergeableFields, path: str, now: _MergeableFields) -> bool:

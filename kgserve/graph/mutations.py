@@ -37,7 +37,7 @@ from kgserve.graph.request_validation import (
     ValidationErrorCollector,
     check_author,
     parse_timestamp_update,
-    require_valid_identifier,
+    require_valid_id_or_type_length,
     validate_edge_input,
     validate_identifier_length,
     validate_node_input,
@@ -45,7 +45,7 @@ from kgserve.graph.request_validation import (
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.graph.url_parameters import EdgeIdRequest, NodeIdRequest, RetireNodeRequest
 from kgserve.platform.settings import Settings
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, EdgeExtrasUpsert, NodeExtrasUpsert, TimestampPut
 from kgserve.storage.model.node_edge_rows import (
@@ -198,12 +198,12 @@ def delete_node(graph: StoreHandle, request: NodeIdRequest) -> Future[DeleteNode
 
     Deleting a memory deletes its former versions. Memories about the node are kept, and the answer names them.
     """
-    node_id = require_valid_identifier(request.node_id)
+    node_id = require_valid_id_or_type_length(request.node_id)
     about: list[str] = []
 
     def begin(store: OpenStore) -> Future[WriteReport]:
         with store.reading() as rows:
-            about.extend(list_memories_about(rows, node_id))
+            about.extend(list_ids_of_memories_about_node(rows, node_id))
         return store.submit(WriteBatch(delete_nodes=[node_id], cost=len(node_id)))
 
     def answer(report: WriteReport) -> DeleteNodeAnswer:
@@ -219,7 +219,7 @@ def delete_node(graph: StoreHandle, request: NodeIdRequest) -> Future[DeleteNode
     return graph.write(begin, answer)
 
 
-def list_memories_about(rows: RowsSnapshot, node_id: str) -> list[str]:
+def list_ids_of_memories_about_node(rows: RowsSnapshot, node_id: str) -> list[str]:
     """Return the ids of the active memories about a node."""
     found = rows.nodes([edge.source for edge in incoming_edges_of_type(rows, node_id, IS_ABOUT_RELATION)])
     return [row.id for row in found.values() if row.is_memory and not (row.extras or NO_EXTRAS).ended]
@@ -227,7 +227,7 @@ def list_memories_about(rows: RowsSnapshot, node_id: str) -> list[str]:
 
 def list_memories_orphaned_by_deletion(rows: RowsSnapshot, ids: Collection[str]) -> list[str]:
     """Return the ids of the active memories about nodes to be deleted that are not deleted themselves."""
-    about = dict.fromkeys(memory for node_id in ids for memory in list_memories_about(rows, node_id))
+    about = dict.fromkeys(memory for node_id in ids for memory in list_ids_of_memories_about_node(rows, node_id))
     deleted = set(ids)
     return [memory for memory in about if memory not in deleted]
 
@@ -267,7 +267,7 @@ def delete_edge_by_id(graph: StoreHandle, request: EdgeIdRequest) -> Future[Dele
     return _delete_edge(graph, parse_edge_or_link_id(request.edge_id))
 
 
-def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[RetireNodeOrEdgeAnswer]:
+def end_node_valid_time(graph: StoreHandle, request: RetireNodeRequest) -> Future[RetireNodeOrEdgeAnswer]:
     """End the validity of a node: set its `valid_to`, by default to now. Nothing is deleted.
 
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
@@ -291,7 +291,7 @@ def retire_node(graph: StoreHandle, request: RetireNodeRequest) -> Future[Retire
     return _submit_retirement(graph, batch)
 
 
-def retire_edge(graph: StoreHandle, request: RetireEdgeRequest) -> Future[RetireNodeOrEdgeAnswer]:
+def end_edge_valid_time(graph: StoreHandle, request: RetireEdgeRequest) -> Future[RetireNodeOrEdgeAnswer]:
     """End the validity of an edge: set its `valid_to`, by default to now.
 
     An edge whose validity has already ended keeps its end, unless another one is sent.
@@ -341,7 +341,7 @@ def _end_of_validity(row: NodeRow | EdgeRow, asked: TimestampPut) -> int:
     now = time.time_ns() // 1000
     begun = row.extras.valid_from if row.extras is not None else None
     if begun is not None and begun > now:
-        raise InvalidInput.at("valid_to", f"is required: validity begins only at {format_time(begun)}")
+        raise InvalidInput.at("valid_to", f"is required: validity begins only at {format_rfc3339_timestamp(begun)}")
     ended = row.extras.valid_to if row.extras is not None else None
     return now if ended is None else min(ended, now)
 
@@ -351,7 +351,7 @@ def _retire_answer(report: WriteReport) -> RetireNodeOrEdgeAnswer:
     row = found.edge if isinstance(found, CrossStoreLinkRow) else found
     end = row.extras.valid_to if row.extras is not None else None
     return RetireNodeOrEdgeAnswer(
-        valid_to=format_time(end or 0),
+        valid_to=format_rfc3339_timestamp(end or 0),
         changed=report.nodes_updated + report.edges_updated > 0,
         version=row.version,
         sequence=report.sequence,

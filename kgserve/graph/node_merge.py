@@ -22,9 +22,14 @@ from kgserve.graph.as_of_resolution import (
     NO_EDGE_LIMIT,
     find_merge_redirect_at_commit,
     get_caught_up_history,
-    list_nodes_at,
+    list_nodes_as_of_commit,
 )
-from kgserve.graph.merge_policy import MergeReversalWrite, MergeSurvivorWrite, merge_node_fields, revert_merged_fields
+from kgserve.graph.merge_policy import (
+    MergeSurvivorReversalWrite,
+    MergeSurvivorWrite,
+    build_merge_survivor_reversal_write,
+    build_merge_survivor_write,
+)
 from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.graph.node_merge_models import (
     MAX_MOVED_EDGES,
@@ -43,7 +48,7 @@ from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.model.merge_redirects import (
     MAX_REDIRECTS,
     MERGED_INTO_RELATION,
-    follow_redirect_chain,
+    follow_merge_redirect_chain,
     move_edge_key_to_survivor,
     move_link_key_to_survivor,
 )
@@ -54,8 +59,8 @@ from kgserve.storage.model.write_batch import (
     EdgeUpsert,
     NodeUpsert,
     WriteBatch,
+    copy_cross_store_link_row_as_upsert,
     copy_edge_row_as_upsert,
-    copy_link_row_as_upsert,
 )
 from kgserve.storage.rows.memory_hierarchy_and_redirects import (
     find_merge_redirect_chains,
@@ -115,7 +120,7 @@ def _merge_answer(node_id: str, merge_: _MergePlan, report: WriteReport) -> Node
         id=node_id,
         into=merge_.into,
         changed=report.nodes_updated + report.edges_created + report.edges_deleted > 0,
-        node=row_to_api_conversion.node_from_row(get_written_node_row(report)),
+        node=row_to_api_conversion.build_api_node_from_row(get_written_node_row(report)),
         edges_moved=merge_.moved,
         edges_dropped=merge_.dropped,
         loops_dropped=merge_.loops,
@@ -130,7 +135,11 @@ def _plan_merge(
 ) -> _MergePlan:
     absorbed, into, again = _require_nodes(rows, wanted, store)
     author = wanted.created_by or ""
-    taken = MergeSurvivorWrite(NodeUpsert(0, into.id), [], []) if again else merge_node_fields(into, absorbed, wanted)
+    taken = (
+        MergeSurvivorWrite(NodeUpsert(0, into.id), [], [])
+        if again
+        else build_merge_survivor_write(into, absorbed, wanted)
+    )
     edges = list(_edges(rows, absorbed.id))
     moving = [row for row in edges if {row.source, row.target} != {absorbed.id, into.id}]
     keys = [move_edge_key_to_survivor(row.key, absorbed.id, into.id) for row in moving]
@@ -167,7 +176,9 @@ def _plan_moved_links(
     keys = [move_link_key_to_survivor(row.key, node_id, into) for row in found]
     present = set() if links is None else {row.key for row in links.of(keys)}
     return found, [
-        copy_link_row_as_upsert(row, key) for row, key in zip(found, keys, strict=True) if key not in present
+        copy_cross_store_link_row_as_upsert(row, key)
+        for row, key in zip(found, keys, strict=True)
+        if key not in present
     ]
 
 
@@ -291,7 +302,7 @@ class _UnmergePlan(msgspec.Struct, frozen=True):
 
     batch: WriteBatch
     out_of: str | None = None
-    back: MergeReversalWrite | None = None
+    back: MergeSurvivorReversalWrite | None = None
     restored: int = 0
     removed: int = 0
     kept: int = 0
@@ -308,7 +319,7 @@ def _unmerge_answer(node_id: str, unmerge_: _UnmergePlan, report: WriteReport) -
         id=node_id,
         out_of=unmerge_.out_of,
         changed=unmerge_.out_of is not None,
-        node=row_to_api_conversion.node_from_row(get_written_node_row(report)),
+        node=row_to_api_conversion.build_api_node_from_row(get_written_node_row(report)),
         edges_restored=unmerge_.restored - report.skipped_count,
         edges_removed=unmerge_.removed,
         edges_kept=unmerge_.kept,
@@ -356,11 +367,11 @@ def _merge_history(graph: StoreHandle, store: OpenStore, seen: _MergeState) -> _
 
 
 def _read_merge_history(history: HistoryFile, seen: _MergeState, at: int) -> _MergeHistory | None:
-    row = next(list_nodes_at(history, (seen.row.id,), at - 1), None)
+    row = next(list_nodes_as_of_commit(history, (seen.row.id,), at - 1), None)
     if row is None or find_merge_redirect_at_commit(history, row.id, at - 1) is not None:
         return None
     edges = list(_edges_at(history, row.id, at - 1))
-    before, after = (next(list_nodes_at(history, (seen.into,), moment), None) for moment in (at - 1, at))
+    before, after = (next(list_nodes_as_of_commit(history, (seen.into,), moment), None) for moment in (at - 1, at))
     moved = {move_edge_key_to_survivor(edge.key, row.id, seen.into) for edge in edges}
     links = _links_at(history, row.id, at - 1)
     link_heirs = _find_link_heirs(
@@ -419,13 +430,17 @@ class _LinkPlan(msgspec.Struct, frozen=True):
 
 def _plan_links(links: CrossStoreLinkReader | None, past: _MergeHistory, seen: _MergeState) -> _LinkPlan:
     if links is None or not past.links:
-        return _LinkPlan([copy_link_row_as_upsert(row, row.key) for row in past.links])
+        return _LinkPlan([copy_cross_store_link_row_as_upsert(row, row.key) for row in past.links])
     moved = {move_link_key_to_survivor(row.key, seen.row.id, seen.into): row for row in past.links}
     there = {row.key: row for row in links.of(moved)}
     at = seen.row.sequence
     going = [key for key, row in there.items() if row.edge.sequence >= at and _is_same_edge(row.edge, moved[key].edge)]
-    heirs = [copy_link_row_as_upsert(heir, key) for key in going if (heir := past.link_heirs.get(key)) is not None]
-    puts = [*(copy_link_row_as_upsert(row, row.key) for row in past.links), *heirs]
+    heirs = [
+        copy_cross_store_link_row_as_upsert(heir, key)
+        for key in going
+        if (heir := past.link_heirs.get(key)) is not None
+    ]
+    puts = [*(copy_cross_store_link_row_as_upsert(row, row.key) for row in past.links), *heirs]
     return _LinkPlan(puts, going, len(there) - len(going), len(heirs))
 
 
@@ -472,7 +487,7 @@ def _moved_edges(rows: RowsSnapshot, edges: list[EdgeRow], node_id: str, into: s
     steps = find_merge_redirect_chains(rows, {end for row in moving for end in (row.source, row.target)} - {node_id})
     keys = (move_edge_key_to_survivor(row.key, node_id, into) for row in moving)
     ends = (
-        (follow_redirect_chain(steps, source), follow_redirect_chain(steps, target), kind)
+        (follow_merge_redirect_chain(steps, source), follow_merge_redirect_chain(steps, target), kind)
         for source, target, kind in keys
     )
     return dict(zip(ends, moving, strict=True))
@@ -493,12 +508,12 @@ def _inherited_edges(
 
 def _reverted_fields(
     rows: RowsSnapshot, seen: _MergeState, past: _MergeHistory, author: str
-) -> MergeReversalWrite | None:
+) -> MergeSurvivorReversalWrite | None:
     """Return what the survivor gives back; None if it took nothing over."""
     row = rows.node(seen.into)
     if row is None or past.before is None or past.after is None or past.after.sequence != seen.row.sequence:
         return None
-    return revert_merged_fields(past.before, past.after, row, seen.others, author)
+    return build_merge_survivor_reversal_write(past.before, past.after, row, seen.others, author)
 
 
 def _restoring_put(row: NodeRow, author: str) -> NodeUpsert:

@@ -56,10 +56,10 @@ from kgserve.graph.mutations import list_memories_orphaned_by_deletion
 from kgserve.graph.request_bodies import CountNodesRequest, DeleteNodesRequest, GetNodesByIdRequest, TraverseRequest
 from kgserve.graph.request_validation import (
     ValidationErrorCollector,
-    build_attribute_conditions,
+    convert_attribute_filter_to_conditions,
+    get_value_of_aliased_field,
     parse_attribute_filter_json,
-    require_valid_identifier,
-    resolve_field_alias,
+    require_valid_id_or_type_length,
     validate_identifier_length,
 )
 from kgserve.graph.store_handle import JsonEncodedAnswer, StoreHandle, cast_json_bytes_to_answer
@@ -74,7 +74,7 @@ from kgserve.graph.url_parameters import (
 )
 from kgserve.platform.codecs import json_decoder
 from kgserve.platform.nonblocking_reads import WouldBlock
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.storage.model.breadth_first_traversal import TraversalRequest, clamp_traversal_depth
 from kgserve.storage.model.node_and_memory_filters import NodeFilter, PagePosition, ResultPage
 from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD
@@ -108,7 +108,7 @@ def get_node(graph: StoreHandle, request: GetNodeRequest) -> JsonEncodedAnswer[N
         if request.as_of is not None or request.valid_at or request.follow_symlinks:
             raise InvalidInput("`version` cannot be combined with `as_of`, `valid_at` or `follow_symlinks`")
         return cast_json_bytes_to_answer(msgspec.json.encode(get_node_version(graph, request.node_id, request.version)))
-    node_id = require_valid_identifier(request.node_id)
+    node_id = require_valid_id_or_type_length(request.node_id)
     inbound, past, moment = (
         _read_inbound_links(graph, request),
         graph.resolve_as_of(request.as_of),
@@ -172,7 +172,7 @@ def list_nodes(graph: StoreHandle, request: NodeListParameters) -> JsonEncodedAn
     )
 
 
-def estimate_node_list_cost(request: NodeListParameters) -> int:
+def estimate_node_list_request_cost(request: NodeListParameters) -> int:
     """Return how many nodes a page reads at least; a query of the catalog counts as ten."""
     return request.limit + request.offset + 10 * (len(request.type) + len(request.kind) + len(request.tag))
 
@@ -231,10 +231,10 @@ def list_outgoing_edges(graph: StoreHandle, request: NodeEdgesRequest) -> JsonEn
 
     Raises NotFound, and Gone for a moment that is no longer in the history.
     """
-    return encode_edge_list(graph, request, outgoing=True)
+    return read_node_edge_page_as_json(graph, request, outgoing=True)
 
 
-def estimate_edge_page_cost(request: NodeEdgesRequest | IncomingEdgesRequest) -> int:
+def estimate_edge_page_request_cost(request: NodeEdgesRequest | IncomingEdgesRequest) -> int:
     """Return the number of edges of a page; 200 at most, because edges are read from memory."""
     return min(request.limit, 200)
 
@@ -246,7 +246,7 @@ def list_incoming_edges(graph: StoreHandle, request: IncomingEdgesRequest) -> Js
     that you may access are included. Raises NotFound, Gone for a moment that is no longer in the history, and
     InvalidInput for a moment combined with `follow_symlinks`.
     """
-    return encode_edge_list(graph, request, outgoing=False)
+    return read_node_edge_page_as_json(graph, request, outgoing=False)
 
 
 def _read_inbound_links(graph: StoreHandle, wanted: GetNodeRequest | IncomingEdgesRequest) -> Sequence[_Inbound]:
@@ -285,17 +285,17 @@ def get_edge(graph: StoreHandle, request: EdgeIdRequest) -> EdgeAnswer:
     if row is None:
         raise NotFound(f"there is no edge {edge_or_link_id(key)} in store {graph.name!r}")
     return EdgeAnswer(
-        edge=row_to_api_conversion.cross_store_edge_from_row(CrossStoreLinkRow(key.store, row))
+        edge=row_to_api_conversion.build_api_edge_from_cross_store_link(CrossStoreLinkRow(key.store, row))
         if isinstance(key, CrossStoreLinkKey)
-        else row_to_api_conversion.edge_from_row(row)
+        else row_to_api_conversion.build_api_edge_from_row(row)
     )
 
 
-def encode_edge_list(
+def read_node_edge_page_as_json(
     graph: StoreHandle, request: NodeEdgesRequest | IncomingEdgesRequest, *, outgoing: bool
 ) -> JsonEncodedAnswer[EdgeList]:
     """Return a page of a node's edges as encoded JSON. Reads all edges. Raises as `list_incoming_edges` does."""
-    require_valid_identifier(request.node_id)
+    require_valid_id_or_type_length(request.node_id)
     kinds = tuple(filter(None, request.kinds))
     inbound = () if outgoing or isinstance(request, NodeEdgesRequest) else _read_inbound_links(graph, request)
     wanted = EdgePageRequest(outgoing, kinds, request.offset, request.limit)
@@ -354,7 +354,7 @@ _decode_edge = json_decoder(Edge).decode
 
 def _edge_order(edge: Edge) -> tuple[bool, int, int, str, str, str, str, str]:
     ordinal = None if edge.ordinal is msgspec.UNSET else edge.ordinal
-    created_at = parse_time(edge.attributes["created_at"])
+    created_at = parse_rfc3339_timestamp(edge.attributes["created_at"])
     ends = edge.source, edge.target, edge.relation_type
     return ordinal is None, ordinal or 0, created_at, *ends, edge.to_graph or "", edge.store or ""
 
@@ -363,7 +363,7 @@ _MAX_SHALLOW_DEPTH = 3
 _DEEP_WALK_COST = 100
 
 
-def estimate_walk_cost(request: TraverseRequest) -> int:
+def estimate_traversal_request_cost(request: TraverseRequest) -> int:
     """Return the number of rows that a walk is likely to read; of shallow walks 0."""
     return _DEEP_WALK_COST if max(request.depth, request.max_depth or 0) > _MAX_SHALLOW_DEPTH else 0
 
@@ -379,10 +379,10 @@ def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedA
     faults = ValidationErrorCollector()
     validate_identifier_length(request.start_id, "start_id", faults)
     # A depth that was left out cannot be distinguished from 1.
-    depth = resolve_field_alias(
+    depth = get_value_of_aliased_field(
         faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth
     )
-    kinds = resolve_field_alias(
+    kinds = get_value_of_aliased_field(
         faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types
     )
     faults.raise_any()
@@ -420,7 +420,7 @@ def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedA
 _MAX_EXAMPLE_CONTENT_CHARS = 1 << 16
 
 
-def summarize_node(row: NodeRow | None) -> str:
+def get_node_summary_or_short_content(row: NodeRow | None) -> str:
     """Return a node's summary, or else its content, shortened; empty if its content is very long."""
     if row is None or len(row.content) > _MAX_EXAMPLE_CONTENT_CHARS:
         return ""
@@ -436,7 +436,9 @@ def describe_types_and_tags(graph: StoreHandle) -> StoreTypesAndTags:
     """
     with graph.lease() as leased:
         found = leased.query_catalog(
-            lambda catalog, rows: catalog.vocabulary(lambda node_id: summarize_node(rows.node(node_id)))
+            lambda catalog, rows: catalog.vocabulary(
+                lambda node_id: get_node_summary_or_short_content(rows.node(node_id))
+            )
         )
     return StoreTypesAndTags(
         store=graph.name, node_count=found.nodes, kinds=found.kinds, tag_prefixes=found.tag_prefixes, tags=found.tags
@@ -454,7 +456,7 @@ def list_tags(graph: StoreHandle, request: TagListParameters) -> TagList:
         )
 
 
-def estimate_tag_list_cost(request: TagListParameters) -> int | None:
+def estimate_tag_listing_request_cost(request: TagListParameters) -> int | None:
     """Return how many tags a list reads; None with a prefix, which may examine all."""
     return None if request.prefix else MAX_LISTED_TAGS
 
@@ -482,7 +484,7 @@ def count_matching_nodes(graph: StoreHandle, request: CountNodesRequest) -> Coun
     return CountNodesAnswer(count=found.count, exact=found.exact, sequence=sequence)
 
 
-def estimate_node_count_cost(request: CountNodesRequest) -> int:
+def estimate_node_count_request_cost(request: CountNodesRequest) -> int:
     """Return the cost of a count in nodes read; a query of the catalog counts as ten."""
     return 10 * (len(request.types or ()) + len(request.tags or ()))
 
@@ -508,7 +510,7 @@ def count_requested_ids(request: GetNodesByIdRequest) -> int:
     return len(request.ids)
 
 
-def delete_nodes(graph: StoreHandle, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
+def delete_matching_nodes(graph: StoreHandle, request: DeleteNodesRequest) -> Future[DeleteNodesAnswer]:
     """Delete the nodes that match all filters, with their edges: the first of them by id, at most `limit`.
 
     One of `ids`, `types`, `tags` and `attributes` is required and must not be empty. A request is one commit and
@@ -621,7 +623,7 @@ def _candidates(store: OpenStore, wanted: NodeFilter, request: DeleteNodesReques
 def _node_filter(store: OpenStore, request: CountNodesRequest | DeleteNodesRequest) -> NodeFilter:
     types, tags = tuple(_without_repeats(request.types or ())), tuple(_without_repeats(request.tags or ()))
     moment = resolve_valid_at(request.valid_at, time.time_ns() // 1000 if store.rows.has_validity_bounds else None)
-    return NodeFilter(types, tags, moment, build_attribute_conditions(request.attributes))
+    return NodeFilter(types, tags, moment, convert_attribute_filter_to_conditions(request.attributes))
 
 
 def _unique_ids(ids: Iterable[str]) -> list[str]:

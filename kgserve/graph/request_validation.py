@@ -22,7 +22,7 @@ from kgserve.graph.request_bodies import (
     NodeNdjsonLine,
 )
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.timestamps import complete_time_to_rfc3339, parse_time
+from kgserve.platform.timestamps import complete_time_to_rfc3339, parse_rfc3339_timestamp
 from kgserve.storage.model import node_edge_fields
 from kgserve.storage.model.attribute_filters import (
     AttributeCondition,
@@ -93,7 +93,7 @@ class ValidationErrorCollector:
 _T = TypeVar("_T")
 
 
-def resolve_field_alias(
+def get_value_of_aliased_field(
     fault: FaultCallback, name: str, one: _T | None, other_name: str, other: _T | None
 ) -> _T | None:
     """Return the value of a field that has two names. Adds a fault if both are set and differ."""
@@ -244,7 +244,7 @@ def validate_identifier_length(text: str, path: str, fault: FaultCallback) -> No
         fault(path, f"is longer than {MAX_ID_BYTES} bytes of UTF-8")
 
 
-def require_valid_identifier(text: str, path: str = "id") -> str:
+def require_valid_id_or_type_length(text: str, path: str = "id") -> str:
     """Return an id or type unchanged if its length is valid. Raises InvalidInput."""
     faults = ValidationErrorCollector()
     validate_identifier_length(text, path, faults)
@@ -270,7 +270,7 @@ def encode_canonical_attributes_json(attributes: dict[str, Any], fault: FaultCal
     return encoded.decode()
 
 
-def build_attribute_conditions(
+def convert_attribute_filter_to_conditions(
     wanted: Mapping[str, AttributeScalar] | None, path: str = "attributes"
 ) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter. Raises InvalidInput for a number out of range."""
@@ -284,7 +284,9 @@ def build_attribute_conditions(
 def parse_attribute_filter_json(text: str | None, path: str) -> tuple[AttributeCondition, ...]:
     """Return the conditions of an attribute filter in JSON. Raises InvalidInput."""
     try:
-        return build_attribute_conditions(None if text is None else decode_json(text, AttributeConditionsInput), path)
+        return convert_attribute_filter_to_conditions(
+            None if text is None else decode_json(text, AttributeConditionsInput), path
+        )
     except (msgspec.DecodeError, RecursionError) as error:
         message = f'must be a JSON object of strings, numbers, booleans and null, such as {{"status": "open"}}: {error}'
         raise InvalidInput.at(path, message) from None
@@ -320,7 +322,7 @@ def _time(text: str | None, path: str, fault: FaultCallback) -> int | None:
     if text is None:
         return None
     try:
-        return parse_time(text)
+        return parse_rfc3339_timestamp(text)
     except (ValueError, OverflowError):
         fault(path, "is not an RFC 3339 time such as 2025-07-15T12:00:00Z")
         return None

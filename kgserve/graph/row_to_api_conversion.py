@@ -23,22 +23,22 @@ _reached = json_decoder(ReachedNode).decode
 _edge = json_decoder(Edge).decode
 
 
-def node_from_row(row: NodeRow) -> Node:
+def build_api_node_from_row(row: NodeRow) -> Node:
     """Convert the stored row of a node to a node of an API answer."""
     return _node(_encode_node_open(row) + b"}")
 
 
-def traversal_node_from_row(row: NodeRow, depth: int) -> ReachedNode:
+def build_api_traversal_node_from_row(row: NodeRow, depth: int) -> ReachedNode:
     """Convert the stored row of a node reached by a traversal to a node of an API answer, with its depth."""
     return _reached(b'%b,"depth":%d}' % (_encode_node_open(row), depth))
 
 
-def edge_from_row(row: EdgeRow) -> Edge:
+def build_api_edge_from_row(row: EdgeRow) -> Edge:
     """Convert the stored row of an edge to an edge of an API answer."""
     return _edge(encode_edge_as_json(row))
 
 
-def cross_store_edge_from_row(row: CrossStoreLinkRow) -> Edge:
+def build_api_edge_from_cross_store_link(row: CrossStoreLinkRow) -> Edge:
     """Convert the stored row of an edge into another store to an edge of an API answer."""
     return _edge(encode_cross_store_link(row))
 

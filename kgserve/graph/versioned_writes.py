@@ -31,14 +31,14 @@ from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import (
     FaultCallback,
     ValidationErrorCollector,
+    get_value_of_aliased_field,
     rename_fields_in_error_paths,
-    resolve_field_alias,
     validate_edge_input,
     validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import convert_plain_value_to_type, locate_validation_error
-from kgserve.platform.idempotency import generate_node_id, is_repeated_call
+from kgserve.platform.idempotency import generate_idempotent_node_id, is_repeated_idempotent_call
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
     MAX_ID_BYTES,
@@ -70,7 +70,7 @@ _EDGE_NAMES = {"relation_type": "kind", "attributes": "metadata"}
 """Names of our fields in the versioned API."""
 
 
-def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswer]:
+def put_whole_node_version(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswer]:
     """Write a whole version of a node: a new node without an id, else the next version of that node.
 
     `based_on_version` is the version that the writer had read. If the node has changed since, the store's
@@ -90,7 +90,7 @@ def put_node(graph: StoreHandle, request: PutNodeRequest) -> Future[PutNodeAnswe
 
     def answer(report: WriteReport) -> PutNodeAnswer:
         row = get_written_node_row(report)
-        node = row_to_api_conversion.node_from_row(row)
+        node = row_to_api_conversion.build_api_node_from_row(row)
         if is_conflicting_head(put, report):
             others = ", ".join(f"version {version}" for version in get_conflicting_node_head_versions(row))
             raise ConflictManual(
@@ -114,7 +114,7 @@ def validate_node_version_fields(fields: NodeVersionFields, fault: FaultCallback
     if not fields.kind:
         fault("kind", "is required")
     node = NodeInput(
-        id=fields.lineage_id or generate_node_id(place),
+        id=fields.lineage_id or generate_idempotent_node_id(place),
         type=fields.kind or "-",
         content=fields.content or "",
         attributes=fields.metadata or {},
@@ -170,7 +170,7 @@ def _overwritten(put: NodeUpsert, report: WriteReport) -> dict[str, Any]:
 
 def _set_fields(row: NodeRow) -> list[str]:
     """Return the names of the fields of a node that are set."""
-    shown = row_to_api_conversion.node_from_row(row)
+    shown = row_to_api_conversion.build_api_node_from_row(row)
     fields = ("content", "attributes", *(field.name for field in NODE.extras if not field.is_own))
     return [name for name in fields if getattr(shown, name) not in ("", {}, [], None, msgspec.UNSET)]
 
@@ -178,7 +178,7 @@ def _set_fields(row: NodeRow) -> list[str]:
 def _with_contract_names(request: PutNodeRequest, fault: FaultCallback) -> NodeVersionFields:
     """Return the request with its fields under the names of the versioned API."""
     values = {
-        name: resolve_field_alias(fault, name, getattr(request, name), ours, getattr(request, ours))
+        name: get_value_of_aliased_field(fault, name, getattr(request, name), ours, getattr(request, ours))
         for ours, name in _NODE_NAMES.items()
     }
     return msgspec.structs.replace(request, **values)
@@ -336,7 +336,7 @@ def _queue_edges(store: OpenStore, puts: list[EdgeUpsert | CrossStoreLinkUpsert]
     links = [put for put in puts if isinstance(put, CrossStoreLinkUpsert)]
     size = estimate_batch_bytes([], [*edges, *(put.edge for put in links)])
     batch = WriteBatch(
-        edges=edges, links=links, touch=not is_repeated_call(), partial=True, return_rows=True, cost=size
+        edges=edges, links=links, touch=not is_repeated_idempotent_call(), partial=True, return_rows=True, cost=size
     )
     try:
         return store.submit(batch, VERSION_QUEUE_TIMEOUT_SECONDS)
@@ -383,9 +383,9 @@ def _replacement(
 def _edge_values(row: EdgeRow | CrossStoreLinkRow) -> dict[str, Any]:
     """Return the fields of an edge that a put sets, under the names used there."""
     shown = (
-        row_to_api_conversion.cross_store_edge_from_row(row)
+        row_to_api_conversion.build_api_edge_from_cross_store_link(row)
         if isinstance(row, CrossStoreLinkRow)
-        else row_to_api_conversion.edge_from_row(row)
+        else row_to_api_conversion.build_api_edge_from_row(row)
     )
     values = msgspec.to_builtins(shown)
     fields = {

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kgserve.errors import FieldError, InvalidInput
-from kgserve.graph.as_of_graph import list_edge_states_between_nodes, read_stored_memory_confidences
+from kgserve.graph.as_of_graph import list_edge_state_numbers_between_nodes, read_stored_memory_confidences
 from kgserve.graph.as_of_resolution import VALID_AT_ANY, get_caught_up_history
 from kgserve.graph.graph_reader import (
     GraphReader,
@@ -20,7 +20,7 @@ from kgserve.graph.request_validation import ValidationErrorCollector, validate_
 from kgserve.graph.row_to_api_conversion import shorten_text
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.graph.subgraph_sampling import SubgraphSampleFilter, SubgraphSampleLimits, sample_subgraph
-from kgserve.graph.visualization_api import (
+from kgserve.graph.visualization_models import (
     DEFAULT_NODE_COLUMNS,
     MAX_DRAWN_IDS,
     MAX_DRAWN_NODES,
@@ -38,7 +38,7 @@ from kgserve.graph.visualization_api import (
     StateLifetime,
 )
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives, memory_half_lives_from_settings
 from kgserve.storage.model.breadth_first_traversal import MAX_WALK_EDGES, TraversalRequest, clamp_traversal_depth
@@ -50,7 +50,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
 )
-from kgserve.storage.rows.graph_drawing_samples import EdgeByNodeNumbers, build_numbered_edge
+from kgserve.storage.rows.graph_drawing_samples import EdgeByNodeNumbers, build_edge_by_node_numbers
 
 MAX_LABEL_CHARS = 80
 """Characters of a label."""
@@ -74,7 +74,7 @@ class _DrawnGraph(msgspec.Struct):
     lives: RowLifetimes | None = None
 
 
-def build_graph_drawing(graph: StoreHandle, request: GraphDrawingRequest) -> GraphDrawingAnswer:
+def get_nodes_and_edges_to_draw(graph: StoreHandle, request: GraphDrawingRequest) -> GraphDrawingAnswer:
     """Return nodes by `ids`, or `around` some nodes, or an `overview`, with all edges between them, in columns.
 
     Around a node, its neighbours are added level by level: at most `per_node` of each node, those with the strongest
@@ -298,7 +298,7 @@ def _with_deleted(
     counts = dict(zip(existing, drawing.degrees, strict=False))
     moved = [places[row.id] for row in drawing.nodes]
     edges = [edge._replace(source=moved[edge.source], target=moved[edge.target]) for edge in drawing.edges]
-    edges += [build_numbered_edge(places[row.source], places[row.target], row) for row in lived.gone_edges]
+    edges += [build_edge_by_node_numbers(places[row.source], places[row.target], row) for row in lived.gone_edges]
     lived.cut = lived.cut or len(edges) > MAX_WALK_EDGES
     return nodes, [counts.get(row.id, 0) for row in nodes], edges[:MAX_WALK_EDGES]
 
@@ -342,7 +342,7 @@ def _validity_columns(edges: Sequence[EdgeByNodeNumbers]) -> dict[str, list[Any]
 
 
 def _time(moment: int | None) -> str | None:
-    return None if moment is None else format_time(moment)
+    return None if moment is None else format_rfc3339_timestamp(moment)
 
 
 def _lifetime_columns(column: list[list[StateLifetime]]) -> dict[str, Any]:
@@ -361,7 +361,9 @@ def _links(
         return msgspec.UNSET
     columns: dict[str, Any] = {}
     if "valid" in fields:
-        columns |= _validity_columns([build_numbered_edge(places[row.edge.source], 0, row.edge) for row in links])
+        columns |= _validity_columns(
+            [build_edge_by_node_numbers(places[row.edge.source], 0, row.edge) for row in links]
+        )
     if lived is not None:
         columns |= _lifetime_columns([lived.links.get(row.key, []) for row in links])
     return DrawnCrossStoreEdgeColumns(
@@ -394,7 +396,7 @@ def node_display_label(row: NodeRow) -> str:
     return next(filter(None, words), row.id)
 
 
-def get_commit_timeline(graph: StoreHandle, request: CommitTimelineQuery) -> CommitTimeline:
+def count_commits_over_time(graph: StoreHandle, request: CommitTimelineQuery) -> CommitTimeline:
     """Return the number of commits over time, in spans of equal length from the oldest known commit to the last.
 
     Spans without commits are left out. The cost does not depend on the number of commits.
@@ -408,7 +410,13 @@ def get_commit_timeline(graph: StoreHandle, request: CommitTimelineQuery) -> Com
         sequence, gaps = store.state.sequence, history.listed_gaps()
     steps = range(1, len(times))
     buckets: list[list[int | str]] = [
-        [commits[n - 1] + 1, commits[n], format_time(times[n - 1]), format_time(times[n]), commits[n] - commits[n - 1]]
+        [
+            commits[n - 1] + 1,
+            commits[n],
+            format_rfc3339_timestamp(times[n - 1]),
+            format_rfc3339_timestamp(times[n]),
+            commits[n] - commits[n - 1],
+        ]
         for n in steps
         if commits[n] > commits[n - 1]
     ]
@@ -457,7 +465,7 @@ def find_node_and_edge_lifetimes(
     }
     gone = {each: row for each in nodes if each not in known.there and fits(row := _newest(history, each, at))}
     kept = [each for each in nodes if each in known.there or each in gone]
-    listed, cut = list_edge_states_between_nodes(history, kept)
+    listed, cut = list_edge_state_numbers_between_nodes(history, kept)
     edges: dict[EdgeKey, list[StateLifetime]] = {}
     newest: dict[EdgeKey, tuple[int, int]] = {}
     for number, key, first, last in history.edge_lifetimes(listed):

@@ -23,7 +23,7 @@ from kgserve.memory.entity_models import (
     StoredMemoryStatistics,
 )
 from kgserve.memory.serialization import now_in_microseconds
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.memory_index.entries import (
     TALLY_DAY,
     TALLY_ENDED,
@@ -51,7 +51,7 @@ def compute_stored_memory_statistics(graph: StoreHandle) -> StoredMemoryStatisti
         def look(memories: MemoryIndexFile, sequence: int) -> StoredMemoryStatistics:
             total, created = memories.total(), memories.creation_time_range()
             second_parents, cycles = memories.count_ignored_parents()
-            oldest, newest = map(format_time, created) if created else (None, None)
+            oldest, newest = map(format_rfc3339_timestamp, created) if created else (None, None)
             return StoredMemoryStatistics(
                 total_memories=total,
                 total_entities=memories.sum_of(TALLY_ENTITY_TYPE),
@@ -70,7 +70,7 @@ def compute_stored_memory_statistics(graph: StoreHandle) -> StoredMemoryStatisti
         return _query_settled(store, look)
 
 
-def get_memory_growth(graph: StoreHandle, request: MemoryGrowthQuery) -> MemoryGrowth:
+def get_new_memory_counts_by_period(graph: StoreHandle, request: MemoryGrowthQuery) -> MemoryGrowth:
     """Return counts of memories by day, week or month of creation, for the latest periods. Raises NotFound."""
     with graph.lease() as store:
         days = store.memories.ask(lambda memories, _: memories.by_name(TALLY_DAY))

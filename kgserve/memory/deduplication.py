@@ -17,7 +17,7 @@ from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.memory.hierarchy_models import can_merge_memory_layers, can_merge_memory_types, check_parent_memory_layer
 from kgserve.memory.memory_models import EPISODE_LAYER, MemoryEntityInput, StoreOutcome
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.idempotency import generate_node_id
+from kgserve.platform.idempotency import generate_idempotent_node_id
 from kgserve.platform.settings import DedupPolicy
 from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.projections.recent_vectors import RecentVectorBuffer
@@ -28,7 +28,7 @@ from kgserve.storage.model.entity_names import (
     list_entity_names_and_aliases,
     normalize_entity_name,
 )
-from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, find_newest_parent_edge
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, find_newest_memory_parent_edge
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import (
     MAX_ATTRIBUTES_BYTES,
@@ -222,7 +222,7 @@ class MemoryWriteBatchDraft:
         for node_id in (name, f"{name} ({entity_type})"):
             if len(node_id.encode()) <= MAX_ID_BYTES and self.node(node_id) is None:
                 return node_id
-        return generate_node_id(len(self.made))
+        return generate_idempotent_node_id(len(self.made))
 
 
 def _name(row: NodeRow) -> str:
@@ -463,7 +463,7 @@ class ParentAssignments:
             return self._draft.node(placed) if placed else None
         edges = self._draft.ahead.parent_edges(memory)
         parents = {parent: row for parent in edges if is_current_unwithdrawn_memory(row := self._draft.node(parent))}
-        edge = find_newest_parent_edge(edge for parent, edge in edges.items() if parent in parents)
+        edge = find_newest_memory_parent_edge(edge for parent, edge in edges.items() if parent in parents)
         self._placed[memory] = "" if edge is None else edge.target
         return None if edge is None else parents[edge.target]
 

@@ -10,7 +10,7 @@ from kgserve.errors import Conflict
 from kgserve.graph.as_of_resolution import get_caught_up_history
 from kgserve.memory.memory_models import StillReferencedDeletedEntity
 from kgserve.memory.serialization import get_node_name_or_id
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile, RowStateInterval
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, list_entity_names_and_aliases, normalize_entity_name
@@ -77,7 +77,7 @@ def _subject(history: HistoryFile, state: RowStateInterval[NodeRow]) -> DeletedE
         id=row.id,
         name=get_node_name_or_id(row),
         entity_type=row.type,
-        deleted_at=format_time(state.ended or 0),
+        deleted_at=format_rfc3339_timestamp(state.ended or 0),
         sequence=until,
     )
     names = tuple(dict.fromkeys((entity.name, *list_entity_names_and_aliases(row))))

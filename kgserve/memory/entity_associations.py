@@ -17,7 +17,7 @@ from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, decayed_confidence
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
-from kgserve.storage.model.node_edge_rows import EdgeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import EdgeRow, split_edge_times_from_attributes
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
@@ -113,7 +113,7 @@ class EntityMemoryLookup:
         strength = min(max(edge.weight, 0.0), 1.0)
         if edge.extras is None or edge.extras.confidence is None:
             return strength
-        since = parse_stored_time(split_edge_attributes(edge.attributes).updated_at)
+        since = parse_stored_time(split_edge_times_from_attributes(edge.attributes).updated_at)
         return strength * decayed_confidence(
             ConfidenceAtTime(edge.extras.confidence, since), self._now, self._half_life
         )

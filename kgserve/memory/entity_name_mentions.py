@@ -9,7 +9,7 @@ from typing import Any
 
 from kgserve.platform.codecs import decode_json
 from kgserve.storage.model.node_edge_fields import NO_EDGE_EXTRAS, NO_EXTRAS
-from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_times_from_attributes
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 _FIRST_UNSPACED_CHARACTER = "\u2e80"
@@ -90,7 +90,7 @@ def _texts_of_node(row: NodeRow) -> Iterator[str]:
 
 def _texts_of_edge(row: EdgeRow) -> Iterator[str]:
     yield (row.extras or NO_EDGE_EXTRAS).context
-    yield from _texts_of_json(split_edge_attributes(row.attributes).own)
+    yield from _texts_of_json(split_edge_times_from_attributes(row.attributes).own)
 
 
 def _texts_of_json(text: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from kgserve.errors import Conflict, NotFound
 from kgserve.graph import node_merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.mutations import list_memories_about
+from kgserve.graph.mutations import list_ids_of_memories_about_node
 from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest, NodeMergeAnswer
 from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import (
@@ -56,11 +56,11 @@ from kgserve.memory.serialization import (
     build_memories_from_rows,
     get_node_name_or_id,
     now_in_microseconds,
-    record_memory_use,
+    record_memory_uses,
 )
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.nonblocking_reads import WouldBlock
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.memory_index import confidence_decay
 from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, memory_half_lives_from_settings
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
@@ -74,7 +74,7 @@ from kgserve.storage.model.node_edge_rows import (
     NodeRow,
     edge_id,
     parse_edge_id,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.edge_pages import (
@@ -216,7 +216,7 @@ def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityWithRelati
     """
     block = graph.most_edges is None
     with graph.lease() as store:
-        entity = resolve_entity(store, request.entity_id, graph.name, block=block)
+        entity = require_current_entity_id(store, request.entity_id, graph.name, block=block)
         with store.reading() as rows:
             if not block:
                 require_small_neighbourhood(rows, entity, incoming=True)
@@ -324,7 +324,7 @@ class _EntityDeletion(msgspec.Struct):
             memories |= dict.fromkeys(add_former_memory_versions(rows, _memory_ids_about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
         missing = [name for name, row in found.items() if row is None]
-        about = dict.fromkeys(memory for entity in entities for memory in list_memories_about(rows, entity))
+        about = dict.fromkeys(memory for entity in entities for memory in list_ids_of_memories_about_node(rows, entity))
         kept = [memory for memory in about if memory not in memories]
         return cls(entities, missing, len(edges), list(memories), shared, kept)
 
@@ -353,14 +353,14 @@ def _memory_ids_about(rows: RowsSnapshot, entity: str) -> list[str]:
     ]
 
 
-def entity_graph(graph: StoreHandle, request: EntityGraphRequest) -> EntityNeighborhoodAnswer:
+def get_entity_neighbourhood(graph: StoreHandle, request: EntityGraphRequest) -> EntityNeighborhoodAnswer:
     """Return the entities within a distance from one entity, following relations in both directions.
 
     The answer includes the relations between them and the most confident memories about each. The memories count as
     used, unless `touch` is false or the key is read-only. Raises NotFound, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
-        start = resolve_entity(store, request.entity_id, graph.name)
+        start = require_current_entity_id(store, request.entity_id, graph.name)
         now = now_in_microseconds()
         with store.reading() as rows:
             around = _RelationGraph(rows, request.min_strength, now)
@@ -446,7 +446,7 @@ def _record_uses(store: OpenStore, nodes: Iterable[EntityWithMemories], now: int
     ids = {memory.id for node in nodes if not isinstance(node.memories, msgspec.UnsetType) for memory in node.memories}
     if ids:
         with store.reading() as rows:
-            record_memory_use(store, rows.nodes(ids).values(), now)
+            record_memory_uses(store, rows.nodes(ids).values(), now)
 
 
 # Relations
@@ -468,7 +468,7 @@ def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Fut
     def decide(draft: MemoryWriteBatchDraft) -> WriteBatch:
         for each, put in zip(request.relations, puts, strict=True):
             key = resolve_relation_ends_to_edge_key(draft, each)
-            made.append(put_relation(draft, msgspec.structs.replace(put, key=key)))
+            made.append(put_relation_in_batch_draft(draft, msgspec.structs.replace(put, key=key)))
         ends.extend(draft.made)
         return msgspec.structs.replace(draft.batch(), touch=True)
 
@@ -506,7 +506,7 @@ def validate_relation(relation: RelationInput, place: str, faults: ValidationErr
     return put
 
 
-def put_relation(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> tuple[EdgeUpsert, WriteOutcome]:
+def put_relation_in_batch_draft(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> tuple[EdgeUpsert, WriteOutcome]:
     """Write a relation; return the put and its outcome."""
     old = draft.edge(put.key)
     if old is None and put.weight is None:
@@ -516,7 +516,7 @@ def put_relation(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> tuple[EdgeUps
         return put, "created"
     if isinstance(old, EdgeUpsert):
         return put, "updated"
-    own, extras = split_edge_attributes(old.attributes).own, old.extras
+    own, extras = split_edge_times_from_attributes(old.attributes).own, old.extras
     same = put.weight == old.weight and put.own in (None, own) and put.extras is not None
     same = same and extras is not None and put.extras is not None and put.extras.applied_to(extras) == extras
     return put, "existing" if same else "updated"
@@ -591,7 +591,7 @@ def entity_not_found(near: Sequence[str], text: str, store: str) -> NotFound:
     return NotFound(f"there is no entity {text!r} in store {store!r}{hint}")
 
 
-def resolve_entity(store: OpenStore, text: str, name: str, *, block: bool = True) -> str:
+def require_current_entity_id(store: OpenStore, text: str, name: str, *, block: bool = True) -> str:
     """Return the id of an entity, given its id or name.
 
     Raises NotFound and Conflict, and without ``block`` WouldBlock if names must be looked up.
@@ -626,8 +626,8 @@ def build_named_entity_fields(row: NodeRow) -> dict[str, Any]:
         "description": row.content,
         "metadata": metadata,
         "aliases": aliases,
-        "created_at": format_time(row.created_at),
-        "updated_at": format_time(row.updated_at),
+        "created_at": format_rfc3339_timestamp(row.created_at),
+        "updated_at": format_rfc3339_timestamp(row.updated_at),
         "version": row.version,
     }
 
@@ -640,7 +640,7 @@ def convert_edges_to_entity_relations(
     ends = rows.nodes({end for edge in edges for end in edge.key[:2]})
 
     def relation(edge: EdgeRow) -> EntityRelation:
-        stamps = split_edge_attributes(edge.attributes)
+        stamps = split_edge_times_from_attributes(edge.attributes)
         extras = edge.extras
         confidence = 1.0 if extras is None or extras.confidence is None else extras.confidence
         return EntityRelation(
@@ -653,7 +653,7 @@ def convert_edges_to_entity_relations(
             strength=edge.weight,
             confidence=confidence,
             effective_confidence=confidence_decay.decayed_confidence(
-                ConfidenceAtTime(confidence, parse_time(stamps.updated_at)), now, half_life
+                ConfidenceAtTime(confidence, parse_rfc3339_timestamp(stamps.updated_at)), now, half_life
             ),
             context=(extras.context if extras is not None else "") or None,
             metadata=decode_json(stamps.own, dict[str, Any]),
@@ -691,5 +691,7 @@ def merge_entities(graph: StoreHandle, request: MergeNodeIntoAnotherRequest) -> 
     merge, and Conflict for an ambiguous name.
     """
     with graph.lease() as store:
-        absorbed, into = (resolve_entity(store, each, graph.name) for each in (request.node_id, request.into))
+        absorbed, into = (
+            require_current_entity_id(store, each, graph.name) for each in (request.node_id, request.into)
+        )
     return node_merge.merge_nodes(graph, msgspec.structs.replace(request, node_id=absorbed, into=into))

@@ -18,7 +18,7 @@ from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, U
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future, map_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.memory.forget_entity import erase_entity, forget_entity
+from kgserve.memory.forget_entity import delete_entity_with_its_memories, erase_entity
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.memory.memory_models import RecalledMemory, RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
@@ -33,7 +33,7 @@ from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.memory.undo_forget_entity import restore_entity
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.storage.journal.journal_reader import JournalReader
-from kgserve.storage.journal.snapshot import list_snapshots, parse_snapshot_sequence
+from kgserve.storage.journal.snapshot import list_journal_snapshots, parse_snapshot_sequence
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
@@ -70,7 +70,7 @@ NOTHING_FORGOTTEN = ForgetAnswer(
 )
 
 
-def forget_memories(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
+def soft_delete_or_restore_memories(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Withdraw memories with their former versions and relations, so that no valid time contains them.
 
     With `entity`, everything about a person or other entity is deleted from the current state: the entity, its aliases,
@@ -91,7 +91,9 @@ def forget_memories(graph: StoreHandle, request: ForgetRequest) -> Future[Forget
     request = expand_short_memory_ids(graph, request)
     ids = _requested_ids(request)
     if request.entity is not None:
-        operation = restore_entity if request.undo else _erase_entity if request.erase else forget_entity
+        operation = (
+            restore_entity if request.undo else _erase_entity if request.erase else delete_entity_with_its_memories
+        )
         return operation(graph, request)
     if request.query is not None:
         return completed_future(_matches(graph, request.query, dry_run=request.dry_run))
@@ -422,7 +424,7 @@ def _belongs(rows: RowsSnapshot, source: str, relation_type: str, to: NodeRow) -
 def _find_in_journal(store: OpenStore, ids: set[str]) -> set[str]:
     """Return the ids whose rows are in the journal, or in a snapshot older than their deletion."""
     found, others = set[str](), set[str]()
-    oldest = min(map(parse_snapshot_sequence, list_snapshots(store.layout.journal)), default=NO_SEQUENCE_LIMIT)
+    oldest = min(map(parse_snapshot_sequence, list_journal_snapshots(store.layout.journal)), default=NO_SEQUENCE_LIMIT)
     for change in JournalReader(store.layout.journal).read(store.journal.oldest, store.journal.last):
         rows = [row for row in (*change.nodes_created, *change.nodes_updated) if row.id in ids]
         others.update(row.id for row in rows if not row.is_memory)

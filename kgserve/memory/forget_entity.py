@@ -382,7 +382,7 @@ def _describe_edge(row: EdgeRow) -> str:
     return f"{row.source} {row.relation_type} {row.target}"
 
 
-def forget_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
+def delete_entity_with_its_memories(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAnswer]:
     """Delete an entity from the current state, with the memories about it. Raises Conflict for an ambiguous name."""
     draft = _make_draft(graph, request)
 

@@ -16,7 +16,7 @@ from kgserve.errors import Conflict
 from kgserve.graph.former_versions import sort_versions_by_validity_start, validity_end, validity_start
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.platform.text.text_equality import hash_normalized_text
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, NO_EXTRAS, NodeExtrasUpsert, TimestampPut
@@ -72,7 +72,7 @@ def check_memory_validity_overlap(draft: MemoryWriteBatchDraft, head: NodeRow) -
 
 def _span(row: NodeRow) -> str:
     bounds = (("from", validity_start(row)), ("until", validity_end(row)))
-    return " ".join(f"{word} {format_time(at)}" for word, at in bounds if at is not None) or "at all times"
+    return " ".join(f"{word} {format_rfc3339_timestamp(at)}" for word, at in bounds if at is not None) or "at all times"
 
 
 def insert_fact_as_memory_version(draft: MemoryWriteBatchDraft, head: NodeRow, fact: TimedFact) -> FactInsertionResult:
@@ -103,12 +103,16 @@ def _replace_statement(
     _put_fact(draft, row.id, fact.put, valid_from=fact.start, valid_to=end)
     if same_text:
         return FactInsertionResult(row.id, "is known already", is_new=end != known_end)
-    return FactInsertionResult(row.id, f"replaces the statement that is true from {format_time(fact.start)} on")
+    return FactInsertionResult(
+        row.id, f"replaces the statement that is true from {format_rfc3339_timestamp(fact.start)} on"
+    )
 
 
 def _set_start(draft: MemoryWriteBatchDraft, head: NodeRow, fact: TimedFact) -> FactInsertionResult:
     _put_fact(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
-    return FactInsertionResult(head.id, f"is known already; its start is now recorded: {format_time(fact.start)}")
+    return FactInsertionResult(
+        head.id, f"is known already; its start is now recorded: {format_rfc3339_timestamp(fact.start)}"
+    )
 
 
 def _supersede_head(draft: MemoryWriteBatchDraft, head: NodeRow, fact: TimedFact) -> FactInsertionResult:
@@ -117,7 +121,9 @@ def _supersede_head(draft: MemoryWriteBatchDraft, head: NodeRow, fact: TimedFact
     end = fact.start if known_end is None else min(known_end, fact.start)
     kept = _archive(draft, head, end)
     _put_fact(draft, head.id, fact.put, valid_from=fact.start, valid_to=fact.end)
-    return FactInsertionResult(head.id, f"supersedes {kept!r}, which was true until {format_time(end)}", kept=kept)
+    return FactInsertionResult(
+        head.id, f"supersedes {kept!r}, which was true until {format_rfc3339_timestamp(end)}", kept=kept
+    )
 
 
 def _insert_before_head(
@@ -128,7 +134,7 @@ def _insert_before_head(
     _end_version_at(draft, former, fact.start)
     node_id = _insert_version(draft, head, fact, fact.end, is_beside_head=True)
     return FactInsertionResult(
-        node_id, f"was true until {format_time(fact.end or 0)}, before what {head.id!r} says now"
+        node_id, f"was true until {format_rfc3339_timestamp(fact.end or 0)}, before what {head.id!r} says now"
     )
 
 
@@ -148,7 +154,8 @@ def _insert_between(
     end = min(each for each in (fact.end, following) if each is not None)
     node_id = _insert_version(draft, head, fact, end)
     return FactInsertionResult(
-        node_id, f"was true until {format_time(end)}: a former version of {head.id!r}, which does not change"
+        node_id,
+        f"was true until {format_rfc3339_timestamp(end)}: a former version of {head.id!r}, which does not change",
     )
 
 

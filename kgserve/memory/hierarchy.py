@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from kgserve.errors import NotFound
 from kgserve.graph.graph_reader import GraphReader, query_memory_hierarchy
-from kgserve.graph.request_validation import require_valid_identifier
+from kgserve.graph.request_validation import require_valid_id_or_type_length
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.entity_associations import list_entities_of_memories
 from kgserve.memory.hierarchy_models import (
@@ -16,7 +16,7 @@ from kgserve.memory.hierarchy_models import (
     MemoryHierarchyPage,
     MemoryParentChainRequest,
 )
-from kgserve.memory.memory_crud import find_active_memory, require_memory
+from kgserve.memory.memory_crud import find_active_memory, require_active_memory_row
 from kgserve.memory.serialization import build_memory_answer_fields
 from kgserve.projections.memory_index.confidence_decay import memory_half_lives_from_settings
 from kgserve.projections.memory_index.hierarchy import MemoryAtDepth
@@ -49,7 +49,7 @@ def list_memory_parent_chain(graph: StoreHandle, request: MemoryParentChainReque
     """
 
     def question(store: OpenStore, reader: GraphReader) -> list[MemoryAncestorOrDescendant]:
-        memory_id = require_active_memory(reader, request.memory_id, graph.name).id
+        memory_id = resolve_active_memory_in_graph_reader(reader, request.memory_id, graph.name).id
         return to_memories_with_depth(store, reader, reader.ancestors(memory_id, request.layer))
 
     return _ask(graph, request.as_of, question)
@@ -57,7 +57,7 @@ def list_memory_parent_chain(graph: StoreHandle, request: MemoryParentChainReque
 
 def _below(graph: StoreHandle, request: DescendantMemoriesRequest, *, near: bool) -> MemoryHierarchyPage:
     def question(store: OpenStore, reader: GraphReader) -> MemoryHierarchyPage:
-        memory_id = require_active_memory(reader, request.memory_id, graph.name).id
+        memory_id = resolve_active_memory_in_graph_reader(reader, request.memory_id, graph.name).id
         page = reader.descendants(memory_id, request.layer, request.cursor or "", request.limit, near=near)
         return MemoryHierarchyPage(to_memories_with_depth(store, reader, page.found), page.next)
 
@@ -70,18 +70,18 @@ def _ask(graph: StoreHandle, as_of: int | str | None, question: Callable[[OpenSt
         return query_memory_hierarchy(store, past, lambda reader: question(store, reader))
 
 
-def get_active_memory(store: OpenStore, memory_id: str, name: str) -> NodeRow:
+def resolve_active_memory_in_store(store: OpenStore, memory_id: str, name: str) -> NodeRow:
     """Return an active memory of a store after following merges. Raises InvalidInput and NotFound."""
-    require_valid_identifier(memory_id)
+    require_valid_id_or_type_length(memory_id)
     with store.reading() as rows:
         return find_active_memory(rows, memory_id, name)
 
 
-def require_active_memory(reader: GraphReader, memory_id: str, store: str) -> NodeRow:
+def resolve_active_memory_in_graph_reader(reader: GraphReader, memory_id: str, store: str) -> NodeRow:
     """Return an active memory of a reader after following merges. Raises InvalidInput and NotFound."""
-    require_valid_identifier(memory_id)
+    require_valid_id_or_type_length(memory_id)
     found = reader.resolve_redirects((memory_id,))[memory_id]
-    return require_memory(reader.nodes((found,)).get(found), memory_id, store)
+    return require_active_memory_row(reader.nodes((found,)).get(found), memory_id, store)
 
 
 def to_memories_with_depth(

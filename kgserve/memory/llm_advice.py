@@ -20,8 +20,8 @@ from kgserve.memory.extraction.llm.prompts import (
     LlmProposalAdvice,
     build_proposal_advice_question,
     build_question_over_memories,
-    parse_advice,
     parse_llm_answer_with_citations,
+    parse_llm_proposal_advice,
 )
 from kgserve.memory.memory_models import RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
@@ -85,7 +85,9 @@ def add_llm_advice_to_proposals(
         for kind in ("concept", "contradiction")
     )
     try:
-        advice = parse_advice(extraction.ask_now(build_proposal_advice_question(concepts, contradictions)).text)
+        advice = parse_llm_proposal_advice(
+            extraction.ask_now(build_proposal_advice_question(concepts, contradictions)).text
+        )
     except (NoUsableLlmAnswer, Unavailable):
         return [*proposals]
     by_number = {each.number: each for each in advice}

@@ -16,10 +16,10 @@ from kgserve.errors import KgserveError
 from kgserve.memory import pruning
 from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.apply import RunningConsolidation
-from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_memory_consolidation_run
 from kgserve.memory.consolidation.plan import MAX_SUGGESTIONS, ConsolidationPlan, ConsolidationRunRecord
 from kgserve.memory.memory_models import MemoryMergeSuggestion
-from kgserve.platform.timestamps import format_time, parse_stored_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_stored_time
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.text_index_worker import TextIndexWorker
@@ -137,7 +137,7 @@ class StoreMemoryMaintenance(BackgroundProjection):
         wanted = ConsolidationCandidateQuery(
             threshold, guard=self.settings.consolidation_guard, near=near, fresh=fresh, apart=apart
         )
-        plan = plan_consolidation(self.open_store, self._indexes, wanted, now, self._pause)
+        plan = plan_memory_consolidation_run(self.open_store, self._indexes, wanted, now, self._pause)
         if policy == "suggest":
             plan = msgspec.structs.replace(plan, clusters=[], suggestions=[*plan.clusters, *plan.suggestions])
         self._created = 0
@@ -166,7 +166,7 @@ class StoreMemoryMaintenance(BackgroundProjection):
             similarity_threshold=threshold,
             guard=self.settings.consolidation_guard,
             through=plan.sequence,
-            started_at=format_time(now),
+            started_at=format_rfc3339_timestamp(now),
             suggestions=[MemoryMergeSuggestion([*each.ids], round(each.similarity, 4)) for each in suggested],
         )
         if plan.clusters or suggested or noted:

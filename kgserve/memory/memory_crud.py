@@ -56,11 +56,11 @@ from kgserve.memory.memory_models import (
     UpdateMemoryRequest,
 )
 from kgserve.memory.nonblocking_reads import require_small_neighbourhood
-from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds, record_memory_use
+from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds, record_memory_uses
 from kgserve.memory.short_memory_ids import expand_short_memory_ids
-from kgserve.platform.idempotency import generate_node_id
+from kgserve.platform.idempotency import generate_idempotent_node_id
 from kgserve.platform.text.text_equality import find_text_difference_kind
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.memory_index.entries import MemoryMetadata
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
@@ -194,7 +194,7 @@ def validate_memory(request: StoreMemoryRequest, fault: FaultCallback, number: i
     put = _put(
         request,
         fault,
-        id=request.memory_id or generate_node_id(number),
+        id=request.memory_id or generate_idempotent_node_id(number),
         type=request.memory_type or (DEFAULT_MEMORY_TYPE if request.layer is None else LAYER_TYPES[request.layer]),
         tags=request.tags or None,
         source=request.source or None,
@@ -308,7 +308,7 @@ def _count_as_used(store: OpenStore, used: Mapping[str, float]) -> None:
     if used:
         with store.reading() as rows:
             matched = rows.nodes(used)
-        record_memory_use(store, matched.values(), now_in_microseconds(), used)
+        record_memory_uses(store, matched.values(), now_in_microseconds(), used)
 
 
 # Similarity
@@ -403,12 +403,12 @@ def get_memory(graph: StoreHandle, request: ReadMemoryRequest) -> Memory:
                 require_small_neighbourhood(rows, row.id, incoming=False)
         (memory,) = _memories(store, [row.id], block=block)
         if is_active_memory_node(row) and request.touch and graph.graphs.caller.has_role("write"):
-            used = record_memory_use(store, [row], now_in_microseconds(), block=block)[row.id]
+            used = record_memory_uses(store, [row], now_in_microseconds(), block=block)[row.id]
             memory = msgspec.structs.replace(
                 memory,
                 confidence=used.confidence,
                 access_count=used.count,
-                last_accessed_at=format_time(used.last),
+                last_accessed_at=format_rfc3339_timestamp(used.last),
             )
         return memory
 
@@ -511,7 +511,7 @@ def delete_memory(graph: StoreHandle, request: MemoryIdRequest) -> Future[Delete
     return graph.write(lambda store: store.submit_decided(decide, len(request.memory_id)), answer)
 
 
-def delete_memories(graph: StoreHandle, request: DeleteMemoriesRequest) -> Future[DeleteMemoriesAnswer]:
+def delete_matching_memories(graph: StoreHandle, request: DeleteMemoriesRequest) -> Future[DeleteMemoriesAnswer]:
     """Delete the memories that match all filters, at most 10,000 in one commit; at least one filter is required.
 
     Their former versions are deleted too; their entities stay. With `dry_run`, nothing is deleted.
@@ -612,10 +612,12 @@ def find_active_memory(rows: RowsSnapshot, memory_id: str, store: str, *, or_for
 
     Raises NotFound.
     """
-    return require_memory(rows.node(resolve_merge_redirect(rows, memory_id)), memory_id, store, or_former=or_former)
+    return require_active_memory_row(
+        rows.node(resolve_merge_redirect(rows, memory_id)), memory_id, store, or_former=or_former
+    )
 
 
-def require_memory(row: NodeRow | None, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
+def require_active_memory_row(row: NodeRow | None, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:
     """Return the row if it is an active memory; with `or_former`, also a former version. Raises NotFound."""
     is_former = or_former and row is not None and row.is_memory and (row.extras or NO_EXTRAS).ended == REASON_SUPERSEDED
     if row is None or not (is_former or is_active_memory_node(row)):

@@ -20,7 +20,7 @@ from kgserve.memory.memory_models import Memory, ReadMemoryRequest
 from kgserve.memory.relationships import FormerMemory, MemoryDetails, MemoryRelationship
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.memory.short_memory_ids import expand_short_memory_ids
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
 from kgserve.projections.memory_index.hierarchy import MemoryAtDepth
@@ -77,7 +77,7 @@ def _whole(store: OpenStore, memory: Memory) -> MemoryDetails:
 def _former(row: NodeRow) -> FormerMemory:
     extras = row.extras
     times = (extras.valid_from, extras.valid_to) if extras is not None else (None, None)
-    since, until = (None if time is None else format_time(time) for time in times)
+    since, until = (None if time is None else format_rfc3339_timestamp(time) for time in times)
     ended = (extras.ended or None) if extras is not None else None
     return FormerMemory(id=row.id, content=row.content, ended=ended, valid_from=since, valid_to=until)
 
@@ -148,6 +148,6 @@ def _version(graph: StoreHandle, store: OpenStore, head: NodeRow, version_id: st
     fields = {name: value for name, value in asdict(placed).items() if name != "depth"}
     extras = state.row.extras or NO_EXTRAS
     if extras.valid_to is None and state.ended is not None:
-        fields["valid_to"] = format_time(state.ended)
+        fields["valid_to"] = format_rfc3339_timestamp(state.ended)
     fields |= {"id": version_id, "belongs_to": head.id}
     return MemoryDetails(**fields, parent=None, children=0, relationships=[], versions=[])

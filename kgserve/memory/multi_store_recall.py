@@ -17,9 +17,9 @@ import msgspec
 from kgserve.errors import InvalidInput, NoStore, NotFound
 from kgserve.graph.search.node_search import (
     compute_elapsed_ms,
+    drop_request_minimum_sequence,
     open_search_snapshot_when_indexed,
     stores_to_search,
-    without_minimum_sequence,
 )
 from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.store_handle import StoreHandle
@@ -33,7 +33,7 @@ from kgserve.memory.recall import (
     update_memory_use_fields,
 )
 from kgserve.memory.recall_scoring import count_withheld_memories
-from kgserve.memory.serialization import record_memory_use
+from kgserve.memory.serialization import record_memory_uses
 
 RECALL_INDEX_TIMEOUT_SECONDS = 0.25
 """Total time that recall waits for the indexes to reach the latest commit."""
@@ -118,7 +118,7 @@ def _recall_several(graph: StoreHandle, request: RecallRequest, until: float, *,
     if request.offset > MAX_MULTI_STORE_OFFSET:
         raise InvalidInput.at("offset", f"must be at most {MAX_MULTI_STORE_OFFSET:,} with `also`")
     graphs = stores_to_search(graph, request.also or (), request.as_of)
-    asked = [(each, request if each is graph else without_minimum_sequence(request)) for each in graphs]
+    asked = [(each, request if each is graph else drop_request_minimum_sequence(request)) for each in graphs]
     limit, top = _limit_and_top_score(asked, until)
     notices = SearchNotices()
     parts = _recall_each(asked, request.offset + limit, until, top, notices)
@@ -204,6 +204,6 @@ def _record_uses(part: _StoreRecall, ids: Sequence[str]) -> None:
     """Record uses of some hits of a store; of none if the store was dropped meanwhile."""
     if ids:
         with suppress(NoStore), part.graph.lease() as store:
-            used = record_memory_use(store, [part.page.rows[each] for each in ids], part.now)
+            used = record_memory_uses(store, [part.page.rows[each] for each in ids], part.now)
             for each in ids:
                 update_memory_use_fields(part.shown[each], used.get(each))

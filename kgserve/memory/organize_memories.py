@@ -33,12 +33,12 @@ from kgserve.memory.consolidation import apply
 from kgserve.memory.consolidation.candidates import (
     MEMORY_JOB_TIMEOUT_SECONDS,
     ConsolidationCandidateQuery,
-    plan_consolidation,
+    plan_memory_consolidation_run,
 )
 from kgserve.memory.consolidation.consolidate_undo_prune import WorkThrottle
 from kgserve.memory.consolidation.plan import ConsolidationPlan, ConsolidationRunRecord
 from kgserve.memory.deduplication import MemoryDeduplicator
-from kgserve.memory.hierarchy import get_active_memory
+from kgserve.memory.hierarchy import resolve_active_memory_in_store
 from kgserve.memory.memory_crud import NO_LLM_MESSAGE
 from kgserve.memory.memory_models import CONCEPT_LAYER, DOMAIN_LAYER, LAYER_TYPES, UnmergedMemoryPair
 from kgserve.memory.reflect_models import (
@@ -58,9 +58,9 @@ from kgserve.memory.reflect_models import (
     new_reflection_id,
 )
 from kgserve.memory.serialization import get_node_name_or_id, now_in_microseconds
-from kgserve.platform.idempotency import generate_node_id
+from kgserve.platform.idempotency import generate_idempotent_node_id
 from kgserve.platform.text.wordlists import read_word_list
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_REFLECTED
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
@@ -70,10 +70,10 @@ from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
-from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow, split_edge_times_from_attributes
 from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory, is_memory_active_at
 from kgserve.storage.model.write_batch import KIND_REFLECTION, EdgeUpsert, NodeUpsert, WriteBatch
-from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_parents_of_memories
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -114,9 +114,9 @@ def place_memories_under_concepts(graph: StoreHandle, request: OrganizeMemoriesR
         if request.answer:
             found = _answer_question(graph, store, request)
         elif request.undo:
-            found = undo_reflection(graph, store, request)
+            found = undo_reflection_run(graph, store, request)
         elif request.accept or request.refuse:
-            found = decide_proposals(store, request)
+            found = decide_memory_organization_proposals(store, request)
         else:
             found = _ReflectionRun(graph, store, request).reflect()
         found.sequence = store.state.sequence
@@ -131,7 +131,7 @@ def _answer_question(graph: StoreHandle, store: OpenStore, request: OrganizeMemo
     from kgserve.memory.llm_advice import answer_question_from_memories  # noqa: PLC0415 - loads client code only if a model is set
 
     return answer_question_from_memories(
-        graph, extractor.of(store), request, empty_reflection(None, dry_run=request.dry_run)
+        graph, extractor.of(store), request, build_empty_organize_memories_answer(None, dry_run=request.dry_run)
     )
 
 
@@ -152,11 +152,11 @@ class _ReflectionRun:
         self._store = store
         self._request = request
         self._now = now_in_microseconds()
-        self._under = get_active_memory(store, request.under, graph.name).id if request.under else ""
+        self._under = resolve_active_memory_in_store(store, request.under, graph.name).id if request.under else ""
 
     def reflect(self) -> OrganizeMemoriesAnswer:
         """Place what is certain, unless it is a dry run, and propose the rest."""
-        found = empty_reflection(None, dry_run=self._request.dry_run)
+        found = build_empty_organize_memories_answer(None, dry_run=self._request.dry_run)
         found.stale = self._low_confidence_ids()
         found.stale_count = self._store.memories.ask(lambda view, _: view.below(self._min_confidence, self._now))
         indexes = self._indexes
@@ -165,7 +165,7 @@ class _ReflectionRun:
             return found
         orphans = self._orphans(indexes)
         found.looked_at = len(orphans)
-        plan = plan_consolidation(
+        plan = plan_memory_consolidation_run(
             self._store,
             indexes,
             ConsolidationCandidateQuery(CONTRADICTION_SIMILARITY, guard=True, near="suggest", fresh=frozenset(orphans)),
@@ -178,7 +178,7 @@ class _ReflectionRun:
         known = indexes.vectors_of([each for each in orphans if each not in absorbed])
         links, proposals = self._place_memories(indexes, {each: known[each] for each in sorted(known)})
         proposals += self._find_contradictions(plan.kept_apart)
-        decided = list_decided_proposals(self._store)
+        decided = list_decided_proposal_keys(self._store)
         fresh = [each for each in proposals if each.key not in decided]
         found.proposals = _numbered(fresh)
         self._name(indexes, [each for each in found.proposals if each.kind == "concept"], known)
@@ -250,7 +250,7 @@ class _ReflectionRun:
         self, links: Sequence[MemoryParentPlacement], proposals: list[ReflectionProposal], merging: str
     ) -> ReflectionRunAttributes:
         return ReflectionRunAttributes(
-            started_at=format_time(self._now),
+            started_at=format_rfc3339_timestamp(self._now),
             threshold=self._request.threshold,
             cluster_threshold=self._request.cluster_threshold,
             linked=len(links),
@@ -268,7 +268,7 @@ class _ReflectionRun:
             similarity_threshold=CONTRADICTION_SIMILARITY,
             guard=True,
             through=plan.sequence,
-            started_at=format_time(self._now),
+            started_at=format_rfc3339_timestamp(self._now),
         )
         run = apply.RunningConsolidation(
             apply.generate_consolidation_run_id(self._now), record, self._graph.graphs.caller.name
@@ -280,7 +280,7 @@ class _ReflectionRun:
         """Return contradictions among close, different memories that share an entity or a parent."""
         ids = [*dict.fromkeys(chain.from_iterable(each.ids for each in apart))]
         with self._store.reading() as rows:
-            found, above = rows.nodes(ids), find_memory_parents(rows, ids)
+            found, above = rows.nodes(ids), find_parents_of_memories(rows, ids)
             either_way = [(a, b, CONTRADICTS) for each in apart for a, b in (each.ids, each.ids[::-1])]
             known = {frozenset(key[:2]) for key in rows.edges(either_way)}
         about = self._about(ids)
@@ -337,7 +337,7 @@ class _ReflectionRun:
         ids = self._listed(wanted, MAX_TARGET_CONCEPTS)
         domains = self._listed(msgspec.structs.replace(wanted, layer=DOMAIN_LAYER), MAX_TARGET_CONCEPTS - len(ids))
         with self._store.reading() as rows:
-            filled = {*find_memory_parents(rows, ids).values()}
+            filled = {*find_parents_of_memories(rows, ids).values()}
         ids += [each for each in domains if each not in filled]
         below = {each: self._below(each) for each in ids}
         known = indexes.vectors_of([*ids, *dict.fromkeys(chain.from_iterable(below.values()))])
@@ -475,7 +475,7 @@ def _two_of(words: Sequence[str]) -> list[str]:
     return [*words[:1], *[word for word in words[1:] if word[:_STEM_CHARS] != words[0][:_STEM_CHARS]][:1]]
 
 
-def empty_reflection(run: str | None, *, dry_run: bool = False) -> OrganizeMemoriesAnswer:
+def build_empty_organize_memories_answer(run: str | None, *, dry_run: bool = False) -> OrganizeMemoriesAnswer:
     """Return an empty result."""
     return OrganizeMemoriesAnswer(
         dry_run=dry_run,
@@ -569,7 +569,7 @@ def _run_of(store: OpenStore, request: OrganizeMemoriesRequest) -> tuple[NodeRow
     raise NotFound(f"there is no run {request.run!r}" if request.run else "there is no run yet: reflect first")
 
 
-def list_decided_proposals(store: OpenStore) -> set[str]:
+def list_decided_proposal_keys(store: OpenStore) -> set[str]:
     """Return the keys of the proposals that were accepted or refused."""
     return {
         each.key
@@ -582,7 +582,7 @@ def list_decided_proposals(store: OpenStore) -> set[str]:
 # Decisions
 
 
-def decide_proposals(store: OpenStore, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
+def decide_memory_organization_proposals(store: OpenStore, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
     """Accept and refuse proposals of a run. Raises InvalidInput, NotFound or Conflict without any change."""
     row, record = _run_of(store, request)
     proposals = {each.number: each for each in record.proposals}
@@ -593,7 +593,7 @@ def decide_proposals(store: OpenStore, request: OrganizeMemoriesRequest) -> Orga
             raise Conflict(f"proposal {number} of run {row.id!r} was {proposals[number].state} already")
     if both := {*request.accept} & {*request.refuse}:
         raise InvalidInput(f"proposal {min(both)} is both accepted and refused")
-    found = empty_reflection(row.id)
+    found = build_empty_organize_memories_answer(row.id)
 
     def carry_out(storing: MemoryDeduplicator) -> None:
         deciding = _ProposalExecutor(storing, row.id, request.names or {})
@@ -647,7 +647,7 @@ class _ProposalExecutor:
         self.skipped += [link.id for link in links if link not in done]
 
     def _create_concept(self, name: str) -> str:
-        self._storing.made.append(node_id := generate_node_id(len(self._storing.made)))
+        self._storing.made.append(node_id := generate_idempotent_node_id(len(self._storing.made)))
         extras = NodeExtrasUpsert(created_by=_REFLECTION_AUTHOR, confidence=1.0, layer=CONCEPT_LAYER)
         self._storing.put_node(NodeUpsert(0, node_id, LAYER_TYPES[CONCEPT_LAYER], name, extras=extras))
         _write_mark(self._storing, self._run, node_id, ReflectRunEdgeAttributes(made=True))
@@ -667,10 +667,12 @@ class _ProposalExecutor:
 # Undo
 
 
-def undo_reflection(graph: StoreHandle, store: OpenStore, request: OrganizeMemoriesRequest) -> OrganizeMemoriesAnswer:
+def undo_reflection_run(
+    graph: StoreHandle, store: OpenStore, request: OrganizeMemoriesRequest
+) -> OrganizeMemoriesAnswer:
     """Undo a run, its placements, merges and node."""
     row, record = _run_of(store, request)
-    found = empty_reflection(row.id)
+    found = build_empty_organize_memories_answer(row.id)
     if record.merging:
         author = graph.graphs.caller.name
         undone = apply.undo_consolidation_run(store, record.merging, author, WorkThrottle(store), force=True)
@@ -701,7 +703,10 @@ class _RunUndo:
         edges, nodes = [*marks], list[str]()
         with self._store.reading() as rows:
             for edge in rows.edges(marks).values():
-                mark, memory = decode_reflection_mark(split_edge_attributes(edge.attributes).own), edge.target
+                mark, memory = (
+                    decode_reflection_mark(split_edge_times_from_attributes(edge.attributes).own),
+                    edge.target,
+                )
                 if mark.made:
                     self._delete_concept(rows, memory, nodes)
                     continue

@@ -24,14 +24,14 @@ from kgserve.memory.entity_models import (
 from kgserve.memory.entity_operations import (
     build_named_entity_fields,
     convert_edges_to_entity_relations,
-    resolve_entity,
+    require_current_entity_id,
 )
-from kgserve.memory.hierarchy import get_active_memory
+from kgserve.memory.hierarchy import resolve_active_memory_in_store
 from kgserve.memory.memory_models import MAX_PAGE_OFFSET, MemoryListQuery, MemoryPage, StillReferencedDeletedEntity
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
-from kgserve.projections.memory_index.memory_index_reader import EntityRelationFilter
+from kgserve.projections.memory_index.memory_index_reader import RelationsBetweenEntitiesFilter
 from kgserve.projections.memory_index.projection import MemoryIndexDamaged
 from kgserve.projections.memory_index.query_planner import MAX_SORTED_MEMORIES, MemoryPageStart, MemorySortKey
 from kgserve.storage.model.attribute_filters import AttributeCondition, matches_attribute_conditions
@@ -74,7 +74,9 @@ def list_memories(graph: StoreHandle, request: MemoryListQuery) -> MemoryPage:
         if request.entity:
             wanted, deleted = _restrict_to_entity(graph, store, wanted, request.entity)
         if request.under:
-            wanted = msgspec.structs.replace(wanted, under=get_active_memory(store, request.under, graph.name).id)
+            wanted = msgspec.structs.replace(
+                wanted, under=resolve_active_memory_in_store(store, request.under, graph.name).id
+            )
         if conditions:
             wanted = msgspec.structs.replace(
                 wanted, among=_intersect(wanted.among, _nodes_with_attributes(store, conditions))
@@ -92,7 +94,7 @@ def _restrict_to_entity(
 ) -> tuple[MemoryFilter, StillReferencedDeletedEntity | msgspec.UnsetType]:
     """Restrict a filter to an entity; also return the entity if it was deleted. Raises NotFound and Conflict."""
     try:
-        return msgspec.structs.replace(wanted, entity=resolve_entity(store, text, graph.name)), msgspec.UNSET
+        return msgspec.structs.replace(wanted, entity=require_current_entity_id(store, text, graph.name)), msgspec.UNSET
     except NotFound:
         found = find_deleted_entity(graph.graphs.historian, store, text)
         if found is None:
@@ -172,7 +174,7 @@ def _has_attributes(rows: RowsSnapshot, conditions: tuple[AttributeCondition, ..
     return has
 
 
-def list_entities(graph: StoreHandle, request: EntityListQuery) -> EntityPage:
+def list_named_entities_page(graph: StoreHandle, request: EntityListQuery) -> EntityPage:
     """Return a page of the named entities, by name ignoring case, then by id. Raises InvalidInput for a bad cursor."""
     after = _decode_cursor(request.cursor, tuple[str, str], ("", ""))
     types = tuple(filter(None, request.type))
@@ -197,7 +199,7 @@ def list_entity_and_memory_relations(graph: StoreHandle, request: RelationListQu
     """
     after = _decode_cursor(request.cursor, EdgeKey, None)
     with graph.lease() as store:
-        wanted = EntityRelationFilter(
+        wanted = RelationsBetweenEntitiesFilter(
             now_in_microseconds(),
             _resolve_end(store, request.source, graph.name) if request.source else "",
             _resolve_end(store, request.target, graph.name) if request.target else "",
@@ -221,7 +223,7 @@ def list_entity_and_memory_relations(graph: StoreHandle, request: RelationListQu
 def _resolve_end(store: OpenStore, text: str, name: str) -> str:
     """Return the id of an entity, by id or name, or of a memory. Raises NotFound and Conflict."""
     try:
-        return resolve_entity(store, text, name)
+        return require_current_entity_id(store, text, name)
     except NotFound:
         with store.reading() as rows:
             row = rows.node(resolve_merge_redirect(rows, text))

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgserve.errors import InvalidInput
-from kgserve.graph.llm_context_text import count_tokens
-from kgserve.graph.request_validation import build_attribute_conditions
+from kgserve.graph.llm_context_text import estimate_llm_token_count
+from kgserve.graph.request_validation import convert_attribute_filter_to_conditions
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.conversation_turn_scores import (
     ConversationTurnPool,
@@ -33,7 +33,7 @@ from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, NeighbourWeights
 from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.weighted_nodes import WeightedNodes, WeightedNodesIntersection, WeightsByNodeId
 from kgserve.memory.entity_associations import EntityMemoryLookup
-from kgserve.memory.hierarchy import require_active_memory
+from kgserve.memory.hierarchy import resolve_active_memory_in_graph_reader
 from kgserve.memory.memory_models import (
     DEFAULT_IMPORTANCE,
     MAX_RECALL_LIMIT,
@@ -61,11 +61,11 @@ from kgserve.memory.recall_scoring import (
     score_memory_by_entity_path,
     to_scored_memories,
 )
-from kgserve.memory.serialization import build_memory_answer_fields, record_memory_use
+from kgserve.memory.serialization import build_memory_answer_fields, record_memory_uses
 from kgserve.platform.text import function_and_content_words as words
 from kgserve.platform.text.query_analyzer import compute_query_word_coverage
 from kgserve.platform.text.text_equality import fingerprint_wording
-from kgserve.platform.timestamps import complete_time_to_rfc3339, format_time, parse_time
+from kgserve.platform.timestamps import complete_time_to_rfc3339, format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.indexed_text import EntityFilterableFields, EntitySearchFilter, MemoryFilterableFields
 from kgserve.projections.keyword_query import KeywordQuery
@@ -114,7 +114,7 @@ def parse_creation_time_range(request: RecallRequest) -> tuple[int, int] | None:
 
 def _moment(text: str, field: str) -> int:
     try:
-        return parse_time(complete_time_to_rfc3339(text) or text)
+        return parse_rfc3339_timestamp(complete_time_to_rfc3339(text) or text)
     except (ValueError, OverflowError):
         message = "is neither a day such as 2025-07-15 nor an RFC 3339 time such as 2025-07-15T12:00:00Z"
         raise InvalidInput.at(field, message) from None
@@ -124,7 +124,7 @@ def count_contents_in_token_budget(contents: Iterable[str], budget: int) -> int:
     """Return the number of leading contents within a budget of tokens; at least one."""
     spent = count = 0
     for content in contents:
-        spent += count_tokens(content)
+        spent += estimate_llm_token_count(content)
         if spent > budget and count:
             break
         count += 1
@@ -252,7 +252,7 @@ class MemoryRecall:
         self._historian = historian
         self._store = searched.store
         self._settings: MemorySettings = self._store.description.memory
-        conditions = build_attribute_conditions(request.metadata, "metadata") if request.metadata else ()
+        conditions = convert_attribute_filter_to_conditions(request.metadata, "metadata") if request.metadata else ()
         self._index = searched.among(conditions) if conditions else searched.index
         self._only = EntitySearchFilter(
             None if request.types is None else frozenset(request.types),
@@ -289,7 +289,7 @@ class MemoryRecall:
                 self.withheld["over_budget"] = len(page.hits) - len(hits)
         shown = self.shown(hits, page)
         if touch and hits:
-            used = record_memory_use(self._store, [page.rows[each.id] for each in hits], self.now)
+            used = record_memory_uses(self._store, [page.rows[each.id] for each in hits], self.now)
             for memory in shown:
                 update_memory_use_fields(memory, used.get(memory.id))
         return shown
@@ -380,7 +380,7 @@ class MemoryRecall:
 
     def _restrict_below(self, memory_id: str) -> str:
         """Restrict the results to descendants of a memory; return its id. Raises NotFound."""
-        found = require_active_memory(self.searched.reader, memory_id, self._store.name).id
+        found = resolve_active_memory_in_graph_reader(self.searched.reader, memory_id, self._store.name).id
         self._restrict_to(self.searched.reader.weighted_descendants(found))
         return found
 
@@ -748,4 +748,4 @@ def update_memory_use_fields(memory: RecalledMemory, used: MemoryAccessRecord | 
     """Update the fields of a memory after a use."""
     if used is not None:
         memory.confidence, memory.access_count = used.confidence, used.count
-        memory.last_accessed_at = format_time(used.last)
+        memory.last_accessed_at = format_rfc3339_timestamp(used.last)

@@ -18,7 +18,7 @@ from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.request_validation import FaultCallback, ValidationErrorCollector, parse_timestamp_update
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.deduplication import MemoryDeduplicator, MemoryStoreResult, ValidatedMemoryInput, merge_attributes
-from kgserve.memory.entity_operations import put_relation, validate_relation
+from kgserve.memory.entity_operations import put_relation_in_batch_draft, validate_relation
 from kgserve.memory.extraction.fact_marks import EXTRACT_KEY
 from kgserve.memory.former_memory_versions import (
     TimedFact,
@@ -582,7 +582,7 @@ class RetainDeduplicator(MemoryDeduplicator):
         """Write the relations of the request."""
         for each, put in zip(self._item.request.relations, self._item.relations, strict=True):
             key = resolve_relation_ends_to_edge_key(self, each)
-            _, made = put_relation(self, msgspec.structs.replace(put, key=key))
+            _, made = put_relation_in_batch_draft(self, msgspec.structs.replace(put, key=key))
             content = f"{each.source} {each.relation_type} {each.target}"
             self._record_step(RetainMemoryStep("link", key[0], content, f"relation {made}", is_new=made != "existing"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kgserve.memory.memory_models import DEFAULT_IMPORTANCE, EntityWithRelevance, Memory
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.memory_index import confidence_decay
 from kgserve.projections.memory_index.confidence_decay import (
     ConfidenceAtTime,
@@ -22,7 +22,10 @@ from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.rows.memory_hierarchy_and_redirects import choose_memory_parents, find_outgoing_edges_of_types
+from kgserve.storage.rows.memory_hierarchy_and_redirects import (
+    find_memory_parents_among_candidates,
+    find_outgoing_edges_of_types,
+)
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -32,7 +35,7 @@ def now_in_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-def record_memory_use(
+def record_memory_uses(
     store: OpenStore,
     rows: Iterable[NodeRow],
     now: int,
@@ -63,7 +66,7 @@ def _reinforce(settings: MemorySettings, stored: ConfidenceAtTime, now: int, hal
     """Apply the formula of the store's setting `reinforcement`."""
     if settings.reinforcement == "add":
         return confidence_decay.boost_decayed_confidence(stored, now, half_life, settings.reinforcement_amount)
-    return confidence_decay.restore_and_boost_confidence(stored, now, settings.reinforcement_amount)
+    return confidence_decay.boost_undecayed_confidence(stored, now, settings.reinforcement_amount)
 
 
 def build_memories_from_rows(
@@ -86,7 +89,7 @@ def build_memory_fields_from_rows(
     edges = find_outgoing_edges_of_types(rows, ids, (IS_ABOUT_RELATION, CHILD_OF_RELATION))
     about_edges = [edge for edge in edges if edge.relation_type == IS_ABOUT_RELATION]
     about = group_entities_by_memory(about_edges, rows.nodes({edge.target for edge in about_edges}))
-    above = choose_memory_parents(rows, edges)
+    above = find_memory_parents_among_candidates(rows, edges)
     return [
         build_memory_answer_fields(half_lives, row, accesses.get(row.id), about.get(row.id, ()), now, above.get(row.id))
         for row in found
@@ -106,7 +109,7 @@ def build_memory_answer_fields(
     if extras is None or extras.confidence is None:
         raise ValueError(f"{row.id} is not a memory")
     worth = get_last_memory_confidence(row, access)
-    created_at = format_time(row.created_at)
+    created_at = format_rfc3339_timestamp(row.created_at)
     fields: dict[str, Any] = {
         "id": row.id,
         "content": row.content,
@@ -120,9 +123,9 @@ def build_memory_answer_fields(
         "metadata": {} if row.attributes == EMPTY_ATTRIBUTES_JSON else decode_json(row.attributes, dict[str, Any]),
         "entities": list(about),
         "access_count": 0 if access is None else access.count,
-        "last_accessed_at": None if access is None else format_time(access.last),
+        "last_accessed_at": None if access is None else format_rfc3339_timestamp(access.last),
         "created_at": created_at,
-        "updated_at": created_at if row.updated_at == row.created_at else format_time(row.updated_at),
+        "updated_at": created_at if row.updated_at == row.created_at else format_rfc3339_timestamp(row.updated_at),
         "version": row.version,
     }
     optional = (
@@ -158,4 +161,4 @@ def get_node_name_or_id(row: NodeRow) -> str:
 
 
 def _format_optional(moment: int | None) -> str | None:
-    return None if moment is None else format_time(moment)
+    return None if moment is None else format_rfc3339_timestamp(moment)

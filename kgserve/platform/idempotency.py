@@ -29,7 +29,7 @@ current_idempotency_key: ContextVar[IdempotencyKey | None] = ContextVar("making"
 """Idempotency key of the current call, in all threads that work for it; None if it has no key."""
 
 
-def is_repeated_call() -> bool:
+def is_repeated_idempotent_call() -> bool:
     """Return whether the current call is a repetition."""
     made = current_idempotency_key.get()
     return made is not None and made.age > 0
@@ -38,7 +38,7 @@ def is_repeated_call() -> bool:
 _ID_NAMESPACE = uuid.UUID("8e6f7c1c-52b4-4c57-9d0e-6f5b7d0c3a11")
 
 
-def generate_node_id(place: int = 0) -> str:
+def generate_idempotent_node_id(place: int = 0) -> str:
     """Return a node id: the same for the same ``place`` within the same idempotent call, random otherwise.
 
     A repeated call therefore finds the node that it created, even after the server was killed in between.

@@ -119,7 +119,7 @@ def build_editor_preference_headers(store: str | None, tools: str | None, answer
     return {name: value for name, value in named.items() if value}
 
 
-def resolve_call_timeout(given: float | str | None = None) -> float:
+def resolve_mcp_tool_call_timeout(given: float | str | None = None) -> float:
     """Return the timeout of a call in seconds: ``given``, else KGSERVE_CALL_TIMEOUT, else the default.
 
     Values that are not valid times are ignored.
@@ -138,7 +138,7 @@ def parse_positive_seconds(text: float | str) -> float | None:
 def find_running_server_of_data_folder(data_dir: Path) -> DiscoveredServer | None:
     """Return the server of the data folder if it accepts connections, or None."""
     found = read_server_discovery_file(data_dir)
-    if found is None or find_lock_holder(data_dir) != found.pid:
+    if found is None or find_data_folder_lock_holder(data_dir) != found.pid:
         return None
     return found._replace(url=replace_wildcard_host_in_url(found.url))
 
@@ -188,7 +188,7 @@ def is_server_responding(server: DiscoveredServer, patience: float) -> bool:
     Returns True for a server that has exited.
     """
     try:
-        with closing(connect_to_server(server, patience)) as connection:
+        with closing(open_http_connection_to_server(server, patience)) as connection:
             connection.request("GET", "/health", {})
     except TimeoutError:
         return False
@@ -197,7 +197,7 @@ def is_server_responding(server: DiscoveredServer, patience: float) -> bool:
     return True
 
 
-def connect_to_server(server: DiscoveredServer, timeout: float) -> OutboundHttpConnection:
+def open_http_connection_to_server(server: DiscoveredServer, timeout: float) -> OutboundHttpConnection:
     """Open a connection to a server; ``timeout`` is in seconds. Raises OSError."""
     return OutboundHttpConnection(server.url, timeout, lambda: create_client_tls_context(server.certificate))
 
@@ -224,7 +224,7 @@ def _state(process: int) -> str:
 def _is_ready(server: DiscoveredServer, patience: float) -> bool:
     """Return the same as `is_server_ready`, but raise TimeoutError if the server does not respond."""
     try:
-        with closing(connect_to_server(server, min(patience, _ANSWER_TIMEOUT_SECONDS))) as connection:
+        with closing(open_http_connection_to_server(server, min(patience, _ANSWER_TIMEOUT_SECONDS))) as connection:
             return connection.request("GET", "/ready", {}).status != _UNAVAILABLE
     except TimeoutError:
         raise
@@ -296,7 +296,7 @@ def read_server_discovery_file(data_dir: Path) -> DiscoveredServer | None:
             return None
 
 
-def find_lock_holder(data_dir: Path) -> int | None:
+def find_data_folder_lock_holder(data_dir: Path) -> int | None:
     """Return the id of the process that holds the data folder, or None.
 
     Returns UNKNOWN_PID while the holder has not written its id yet.
@@ -346,13 +346,13 @@ class _LaunchAttempt:
     def _start_or_look(self) -> None:
         if self._child is not None and self._child.returncode is not None:
             self._check_exit(self._child.returncode)
-        if self._child is None and find_lock_holder(self._data_dir) is None:
+        if self._child is None and find_data_folder_lock_holder(self._data_dir) is None:
             self._child = _start(self._data_dir, any_port=self._any_port)
 
     def _check_exit(self, code: int) -> None:
         """Handle the exit of the started server: another was faster, its port was taken, or it cannot start."""
         self._child = None
-        if find_lock_holder(self._data_dir) is not None:
+        if find_data_folder_lock_holder(self._data_dir) is not None:
             return
         if code < 0 and self._killed < _MAX_KILLS:  # killed by a signal; try again
             self._killed += 1
@@ -362,7 +362,7 @@ class _LaunchAttempt:
         self._any_port = True
 
     def _timeout_message(self) -> str:
-        who = self._child.pid if self._child is not None else find_lock_holder(self._data_dir)
+        who = self._child.pid if self._child is not None else find_data_folder_lock_holder(self._data_dir)
         if self._child is None and find_running_server_of_data_folder(self._data_dir) is None:
             return f"process {who or 'unknown'} holds {self._data_dir} but is no running server; wait for it or stop it"
         return f"the server (process {who}) does not respond; {_log_end(self._data_dir)}"
@@ -435,7 +435,7 @@ def stop_server(
     With ``force``, it is killed without finishing its work; acknowledged writes are in the journals either way. Raises
     ServerStopFailed if it does not exit, or if the process that holds the folder is not a server.
     """
-    found, process = find_running_server_of_data_folder(data_dir), find_lock_holder(data_dir)
+    found, process = find_running_server_of_data_folder(data_dir), find_data_folder_lock_holder(data_dir)
     if process is None:
         return None
     if found is None:
@@ -449,7 +449,7 @@ def stop_server(
     except ProcessLookupError:
         return found
     deadline = time.monotonic() + patience
-    while find_lock_holder(data_dir) == process:
+    while find_data_folder_lock_holder(data_dir) == process:
         if time.monotonic() > deadline:
             raise ServerStopFailed(
                 f"process {process} has not exited within {patience:g} s; `kgserve stop --force` kills it"

@@ -150,10 +150,10 @@ def vacuum_database(connection: sqlite3.Connection) -> None:
     sqlite3.Error, and Unavailable while a reader holds an old snapshot.
     """
     connection.execute("VACUUM")
-    truncate_wal(connection)
+    checkpoint_and_truncate_sqlite_wal(connection)
 
 
-def truncate_wal(connection: sqlite3.Connection) -> None:
+def checkpoint_and_truncate_sqlite_wal(connection: sqlite3.Connection) -> None:
     """Move the whole write-ahead log into the file and truncate it. Raises the errors of `vacuum_database`."""
     deadline = time.monotonic() + _SQLITE_LOCK_TIMEOUT_SECONDS
     while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:

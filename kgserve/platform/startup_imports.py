@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 
-def configure_startup_imports() -> None:
+def avoid_rich_and_numpy_threads_at_import() -> None:
     """Import structlog without rich, and keep numpy from starting threads.
 
     Neither is needed: vectors are multiplied in one thread, and log lines are not rendered by rich. An existing value

@@ -20,6 +20,6 @@ def describe_unsupported_platform(system: str = sys.platform) -> str | None:
     )
 
 
-def is_client_platform_supported(system: str = sys.platform) -> bool:
+def is_kgserve_client_platform_supported(system: str = sys.platform) -> bool:
     """Return whether kgserve's clients run on this system."""
     return system not in {"win32", "cygwin"}

@@ -20,7 +20,7 @@ _GIVEN_TIME_PATTERN = re.compile(
 """A day, or a time that may lack seconds and time zone."""
 
 
-def format_time(microseconds: int) -> str:
+def format_rfc3339_timestamp(microseconds: int) -> str:
     """Return a time as RFC 3339 in UTC with six decimals, so that text order is time order."""
     second, rest = divmod(microseconds, 1_000_000)
     return f"{_format_second(second)}.{rest:06}Z"
@@ -35,14 +35,14 @@ def _format_second(second: int) -> str:
 @lru_cache(maxsize=4096)
 def parse_stored_time(text: str) -> int:
     """Parse the output of `format_time`. Cached, since rows written together share their times."""
-    return to_microseconds(datetime.fromisoformat(text))
+    return datetime_to_epoch_microseconds(datetime.fromisoformat(text))
 
 
-def parse_time(text: str) -> int:
+def parse_rfc3339_timestamp(text: str) -> int:
     """Return the microseconds since 1970 of an RFC 3339 time. Raises ValueError for any other text."""
     if not is_rfc3339(text):
         raise ValueError("expected an RFC 3339 time such as 2025-07-15T12:00:00Z")
-    microseconds = to_microseconds(datetime.fromisoformat(text.upper().replace(" ", "T")))
+    microseconds = datetime_to_epoch_microseconds(datetime.fromisoformat(text.upper().replace(" ", "T")))
     if not is_representable_time(microseconds):
         raise ValueError("is outside the years 1 to 9999 in UTC")
     return microseconds
@@ -60,7 +60,7 @@ def complete_time_to_rfc3339(text: str) -> str | None:
     zone = zone if zone == "Z" or ":" in zone else f"{zone[:3]}:{zone[3:]}"
     whole = f"{found['day']}T{found['hour'] or '00:00'}{found['second'] or ':00'}{zone}"
     try:
-        parse_time(whole)
+        parse_rfc3339_timestamp(whole)
     except ValueError:
         return None
     return whole
@@ -77,7 +77,7 @@ def is_rfc3339(text: str) -> bool:
     return _RFC3339_PATTERN.fullmatch(text) is not None
 
 
-def to_microseconds(moment: datetime) -> int:
+def datetime_to_epoch_microseconds(moment: datetime) -> int:
     """Return the microseconds since 1970 of a timezone-aware datetime."""
     return (moment - _EPOCH) // ONE_MICROSECOND
 

@@ -25,10 +25,10 @@ from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.journal_reader import (
     CommitNodeDeletions,
-    extract_deleted_node_last_versions,
+    extract_versions_from_deletion_commits,
     read_node_deletion_commits,
 )
-from kgserve.storage.journal.replay import read_deleted_node_versions
+from kgserve.storage.journal.replay import replay_deleted_node_last_versions
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_rows_digest import checksum_63bit
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
@@ -87,7 +87,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
                 reader.execute("BEGIN")
                 reader.execute("SELECT sequence FROM cursor").fetchone()
             expected = _sum(
-                map(_checksum, chain.from_iterable(read_deleted_node_versions(self._layout, self._journal, at)))
+                map(_checksum, chain.from_iterable(replay_deleted_node_last_versions(self._layout, self._journal, at)))
             )
             try:
                 found = _sum(_checksum(pair) for pair in _verified(reader.execute(_SELECT_ALL_ENDED)))
@@ -123,7 +123,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
 
     @override
     def _apply(self, changes: Iterable[CommitNodeDeletions | ChangeSet], sequence: int) -> None:
-        found = extract_deleted_node_last_versions(changes)
+        found = extract_versions_from_deletion_commits(changes)
         if not found:
             return
         with self._open_file() as file:
@@ -133,7 +133,7 @@ class DeletedNodeVersions(OnDemandProjection[sqlite3.Connection]):
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
-        pairs = chain.from_iterable(read_deleted_node_versions(self._layout, self._journal, rows.at))
+        pairs = chain.from_iterable(replay_deleted_node_last_versions(self._layout, self._journal, rows.at))
         first = next(pairs, None)
         if first is None and self._file is None:
             return rows.at

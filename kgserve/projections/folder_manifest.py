@@ -36,7 +36,7 @@ class FileChecksumCache:
         return {identity[0]: checksum for identity, checksum in self._known.items()}
 
 
-def write_folder_manifest(
+def write_index_folder_manifest(
     folder: Path, kind: str, sequence: int, model: str = "", checksums: FileChecksumCache | None = None
 ) -> None:
     """Write the manifest of an index's folder. ``checksums`` caches those of files listed earlier."""
@@ -51,7 +51,7 @@ def remove_folder_manifest(folder: Path) -> None:
     remove_path(folder / INDEX_MANIFEST_FILE)
 
 
-def verify_folder_manifest(folder: Path, kind: str, model: str) -> FolderManifest | None:
+def verify_index_folder_manifest(folder: Path, kind: str, model: str) -> FolderManifest | None:
     """Return the manifest of a folder whose files match it, for a kind and model; None otherwise."""
     try:
         if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):

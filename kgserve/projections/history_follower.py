@@ -17,21 +17,26 @@ from typing_extensions import override
 from kgserve.errors import Conflict, JournalDamaged, Unavailable
 from kgserve.platform.durable_files import fsync_folder
 from kgserve.platform.settings import MEBIBYTE
-from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp
 from kgserve.projections.background_projection import ReadinessAnnouncingProjection
 from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections
 from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
-from kgserve.projections.history.recovery import describe_history_gap, move_history_aside, open_history, remove_history
+from kgserve.projections.history.recovery import (
+    delete_store_history_files,
+    describe_history_gap,
+    move_history_aside,
+    open_or_repair_history_file,
+)
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile, is_database_damage_error
 from kgserve.projections.update_scheduler import ProjectionThread, lower_thread_priority
 from kgserve.projections.workers import PeriodicProjectionWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
-from kgserve.storage.journal.replay import read_store_links_as_of
+from kgserve.storage.journal.replay import read_cross_store_links_as_of
 from kgserve.storage.journal.snapshot import (
-    list_snapshots,
+    list_journal_snapshots,
     parse_snapshot_sequence,
+    read_snapshot_cross_store_links,
     read_snapshot_edges,
-    read_snapshot_links,
     read_snapshot_nodes,
     verify_snapshot,
 )
@@ -190,7 +195,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
             bytes=history.bytes,
             gaps=self.listed_gaps(),
             scrubbed_bytes=self.scrubbed_bytes,
-            scrubbed_at=format_time(self.scrubbed_at) if self.scrubbed_at else None,
+            scrubbed_at=format_rfc3339_timestamp(self.scrubbed_at) if self.scrubbed_at else None,
             damage=self.damage,
         )
 
@@ -291,7 +296,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
 
     def _open_verified(self) -> HistoryFile:
         complete = self.store.journal.oldest == 1 and self.store.description.history_from == 0
-        history, damage = open_history(self._path, self.store.name, journal_is_complete=complete)
+        history, damage = open_or_repair_history_file(self._path, self.store.name, journal_is_complete=complete)
         self.damage = damage or self.damage
         return history
 
@@ -308,7 +313,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
     def _remove(self) -> None:
         self.close()
         self._publish_conflict_generation()
-        remove_history(self._path)
+        delete_store_history_files(self._path)
         # Waiting callers keep waiting: the next step opens it again.
         self._suspected, self._sequence, self._pruned_up_to = False, -1, 0
         self._wake_others()
@@ -383,7 +388,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
         self._wake_others()
 
     def _restore_from(self, rows: RowsSnapshot) -> None:
-        links = chain.from_iterable(read_store_links_as_of(self.store.layout, self.store.journal, rows.at))
+        links = chain.from_iterable(read_cross_store_links_as_of(self.store.layout, self.store.journal, rows.at))
         self._opened().restore(rows.all_nodes(), rows.all_edges(), links, rows.at, rows.state.time)
         gaps = [*map(describe_history_gap, self._opened().gaps)]
         log.warning("history_has_gaps", store=self.store.name, sequence=rows.at, gaps=gaps)
@@ -411,7 +416,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
             self._report_loss(rows.at)
             self._restore_from(rows)
             return
-        links = chain.from_iterable(read_store_links_as_of(self.store.layout, self.store.journal, rows.at))
+        links = chain.from_iterable(read_cross_store_links_as_of(self.store.layout, self.store.journal, rows.at))
         history.reset_to(rows.all_nodes(), rows.all_edges(), rows.at, rows.state.time, links)
 
     def _apply_snapshot(self, snapshot: Path) -> int:
@@ -419,7 +424,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
         history = self._opened()
         if not history.sequence and not history.gaps:
             self._report_loss(manifest.sequence)
-        links = chain.from_iterable(read_snapshot_links(snapshot))
+        links = chain.from_iterable(read_snapshot_cross_store_links(snapshot))
         history.restore(
             read_snapshot_nodes(snapshot), read_snapshot_edges(snapshot), links, manifest.sequence, manifest.time
         )
@@ -436,7 +441,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
         if journal.oldest == 1 or self._predates_reenabling(history) or self.store.description.history_from:
             return None
         first = max(journal.oldest - 1, history.sequence + 1)
-        for snapshot in reversed(list_snapshots(self.store.layout.journal)):
+        for snapshot in reversed(list_journal_snapshots(self.store.layout.journal)):
             if first <= parse_snapshot_sequence(snapshot) <= journal.last:
                 with suppress(JournalDamaged):
                     verify_snapshot(snapshot)

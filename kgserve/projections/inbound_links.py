@@ -16,11 +16,11 @@ from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
     CrossStoreLinksVersion,
     InboundLinkTable,
-    open_links_of_closed_store,
+    open_cross_store_links_of_closed_store,
 )
 from kgserve.projections.on_demand_projection import DerivedSqliteFile, Found
 from kgserve.storage.changefeed import ChangeFeedLookup
-from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_changes
+from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_cross_store_link_changes
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import StoreLayout
@@ -178,7 +178,7 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
     def _read_closed(self, layout: StoreLayout, seen: CrossStoreLinksVersion, sequence: int) -> bool:
         """Read the links of a store closed at a commit. Return False unless its files are as of that commit."""
         try:
-            with open_links_of_closed_store(layout.links) as (links, at):
+            with open_cross_store_links_of_closed_store(layout.links) as (links, at):
                 if at != sequence or links.last_change_sequence != seen.changed:
                     return False
                 self._open_file().replace(layout.name, links.iterate_links(), seen)
@@ -238,7 +238,7 @@ class _StoreLinkProjection(Projection):
 
     @override
     def _read(self, after: int, last: int) -> tuple[Iterable[CommitLinkChanges], int]:
-        return read_link_changes(self._journal.frames(after), after, last), last
+        return read_cross_store_link_changes(self._journal.frames(after), after, last), last
 
     @override
     def _apply(self, changes: Iterable[CommitLinkChanges], sequence: int) -> None:

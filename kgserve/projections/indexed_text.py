@@ -47,7 +47,7 @@ class EntityFilterableFields(msgspec.Struct, frozen=True, array_like=True):
 NO_FACETS = EntityFilterableFields()
 
 
-def extract_facets(row: NodeRow) -> EntityFilterableFields | None:
+def extract_node_filterable_fields(row: NodeRow) -> EntityFilterableFields | None:
     """Return the facets of an entity, None if it has none."""
     extras = row.extras
     if extras is None:
@@ -112,7 +112,18 @@ class IndexedEntityText(msgspec.Struct, frozen=True):
         name = "" if row.extras.name == row.id else row.extras.name
         context = row.extras.context if row.is_memory else ""
         summary = row.extras.summary
-        return cls(row.id, row.type, row.content, first, summary, extract_facets(row), until, name, context, said)
+        return cls(
+            row.id,
+            row.type,
+            row.content,
+            first,
+            summary,
+            extract_node_filterable_fields(row),
+            until,
+            name,
+            context,
+            said,
+        )
 
     @property
     def tags(self) -> Sequence[str]:
@@ -232,7 +243,7 @@ class EntitySearchFilter(msgspec.Struct, frozen=True):
 
     def passes_row(self, row: NodeRow) -> bool:
         """Return whether the state of an entity passes all conditions other than ``as_of``."""
-        return self.passes(row.id, row.type, extract_facets(row))
+        return self.passes(row.id, row.type, extract_node_filterable_fields(row))
 
     def _facets_pass(self, facets: EntityFilterableFields) -> bool:
         fresh = self.fresh_at is None or facets.freshness_at is None or self.fresh_at < facets.freshness_at

@@ -23,14 +23,18 @@ from kgserve.platform.gil_yield import iterate_yielding_gil
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.analyzer import (
     ANALYZER_VERSION,
-    detect_language_and_prepare_text,
+    detect_language_and_unstemmed_terms,
     extract_index_terms,
-    prepare_text_for_stemming,
+    join_unstemmed_index_terms,
 )
 from kgserve.platform.text.language_detection import LanguageSetting, detect_language
-from kgserve.platform.text.query_analyzer import QueryTerm, analyze_query, list_last_word_prefixes
+from kgserve.platform.text.query_analyzer import (
+    QueryTerm,
+    list_prefix_terms_of_last_query_word,
+    stem_search_query_words,
+)
 from kgserve.platform.text.stemmer import select_query_stemming_languages
-from kgserve.platform.text.tantivy_query_rewrites import rewrite_tantivy_query
+from kgserve.platform.text.tantivy_query_rewrites import replace_tantivy_query_words_by_terms
 from kgserve.projections import folder_manifest
 from kgserve.projections.indexed_text import (
     NO_TEXT_FILTER,
@@ -122,7 +126,7 @@ class KeywordIndex:
         self._made_of = _describe(made_of, language)
         self._id_of = id_of
         found = (
-            folder_manifest.verify_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of)
+            folder_manifest.verify_index_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of)
             if folder.is_dir()
             else None
         )
@@ -199,7 +203,7 @@ class KeywordIndex:
 
     def seal(self, sequence: int) -> None:
         """Record the commit that the index contains."""
-        folder_manifest.write_folder_manifest(
+        folder_manifest.write_index_folder_manifest(
             self._folder, KEYWORD_INDEX_KIND, sequence, self._made_of, self._checksums
         )
         self.sequence, self.fresh = sequence, False
@@ -225,7 +229,7 @@ class KeywordIndex:
 
     def _query_terms(self, query: KeywordQuery) -> Sequence[QueryTerm]:
         """Return the words of a query, and their other forms if the reading asks for them."""
-        return analyze_query(
+        return stem_search_query_words(
             query.text,
             self._stemming_languages,
             content_only=query.reading == "content",
@@ -317,7 +321,9 @@ class KeywordIndex:
         if other is not None:
             factors = self.frequencies(stem for term in terms for stem in term.stems).boosts(other)
         builder = KeywordQueryBuilder(self._schema, searcher, self._document_count)
-        any_term = builder.match_any(terms, factors, list_last_word_prefixes(query.text) if query.prefix else ())
+        any_term = builder.match_any(
+            terms, factors, list_prefix_terms_of_last_query_word(query.text) if query.prefix else ()
+        )
         found = [] if any_term is None else self._best_hits(searcher, any_term, limit, only)
         if query.reading == "plain" and len(found) < limit and (misspelt := builder.match_misspelt(terms)) is not None:
             taken = {(address.segment_ord, address.doc) for _, address in found}
@@ -406,7 +412,7 @@ class KeywordIndex:
         self._common_language = chosen if {*found} <= {chosen} else None
 
     def _parse_syntax(self, text: str) -> tantivy.Query:
-        rewritten = rewrite_tantivy_query(text, self._stemming_languages, TEXT_FIELDS)
+        rewritten = replace_tantivy_query_words_by_terms(text, self._stemming_languages, TEXT_FIELDS)
         try:
             return self._index.parse_query(rewritten, list(TEXT_FIELDS))
         except ValueError as error:
@@ -505,19 +511,19 @@ def _document(entity: IndexedEntityText, setting: LanguageSetting) -> tantivy.Do
     document.add_text("id", entity.key)
     document.add_text("key", _key_of(entity.id))
     if setting == "auto":
-        language, content = detect_language_and_prepare_text(entity.content)
+        language, content = detect_language_and_unstemmed_terms(entity.content)
         if language != "en":
             document.add_text("key", _LANGUAGE_PREFIX + language)
     else:
-        language, content = setting, prepare_text_for_stemming(entity.content, setting)
+        language, content = setting, join_unstemmed_index_terms(entity.content, setting)
     document.add_text(
-        "name", prepare_text_for_stemming(f"{entity.id} {entity.name}" if entity.name else entity.id, language)
+        "name", join_unstemmed_index_terms(f"{entity.id} {entity.name}" if entity.name else entity.id, language)
     )
     document.add_text("type", entity.type)
     document.add_unsigned("type_code", _type_code(entity.type))
     document.add_text("content", content)
     if words := " ".join(filter(None, entity.words)):
-        document.add_text("summary", prepare_text_for_stemming(words, language))
+        document.add_text("summary", join_unstemmed_index_terms(words, language))
     for key in _keys(entity):
         document.add_text("key", key)
     for field, value in _times(entity):

@@ -276,13 +276,13 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, StoreTextIndex[I
 
     def _net_effect(self, changes: Iterable[ChangeSet]) -> TextIndexUpdate:
         """Return the net effect of consecutive change sets."""
-        rows, sequence = collapse_changes(changes)
+        rows, sequence = collapse_change_sets_to_final_rows(changes)
         texts = (self._text(row) for row in rows.values() if row is not None)
         put = {text.id: text for text in texts if text.has_words}
         return TextIndexUpdate(list(put.values()), [node_id for node_id in rows if node_id not in put], sequence)
 
 
-def collapse_changes(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
+def collapse_change_sets_to_final_rows(changes: Iterable[ChangeSet]) -> tuple[dict[str, NodeRow | None], int]:
     """Return the final row of each node that consecutive change sets name, and their last sequence.
 
     The row of a deleted node is None.

@@ -27,7 +27,7 @@ from kgserve.platform.durable_files import write_file_atomically
 from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
 from kgserve.platform.text.language_detection import LanguageSetting
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections
 from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
@@ -442,7 +442,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
 
     def _record_model(self) -> None:
         if self._recorded_model() is None:
-            write_model_name(self._model_file, self._embedder.model_id)
+            write_text_index_model_name(self._model_file, self._embedder.model_id)
 
 
 class PastTextIndexProjectionBase(StoreTextIndex[Index]):
@@ -729,7 +729,9 @@ class IndexSyncEventPublisher:
         kept = [view for view in self._views if view.is_enabled]
         if kept and all(view.reached >= written for view in kept):
             self._published, self._published_at = written, now
-            self._store.feed.publish_marker("sync_complete", {"timestamp": format_time(time.time_ns() // 1000)})
+            self._store.feed.publish_marker(
+                "sync_complete", {"timestamp": format_rfc3339_timestamp(time.time_ns() // 1000)}
+            )
 
 
 class CurrentAndPastTextIndexes:
@@ -982,7 +984,7 @@ def read_text_index_model_name(path: Path) -> str | None:
     return None
 
 
-def write_model_name(path: Path, name: str) -> None:
+def write_text_index_model_name(path: Path, name: str) -> None:
     """Write the model name with its checksum, atomically."""
     write_file_atomically(path, f"{_checksum(name)} {name}\n".encode())
 

@@ -49,19 +49,19 @@ from kgserve.platform.access.authentication import (
     ApiKeyFileCache,
     Authenticator,
     describe_network_exposure,
-    require_key_if_exposed,
+    require_api_key_if_exposed,
 )
 from kgserve.platform.data_folder_lock import DataFolderLock
 from kgserve.platform.file_descriptors import compute_max_connections, count_needed_descriptors, get_descriptor_limit
 from kgserve.platform.server_discovery import replace_wildcard_host_in_url
 from kgserve.platform.settings import MEBIBYTE, Settings
-from kgserve.projections.cypher_engine.engine.process import get_fork_server
+from kgserve.projections.cypher_engine.engine.process import get_engine_fork_server
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.bolt.service import BoltService
+from kgserve.server.bolt.app_lifespan_service import BoltService
 from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.connection import ConnectionRegistry, HttpConnectionLimits, HttpServerConnection
-from kgserve.server.http.error_responses import reraise_litestar_exception
+from kgserve.server.http.error_responses import reraise_error_through_litestar
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.gateway import HttpGatewayMiddleware, require_route_role
 from kgserve.server.http.request_decoding import RequestHandlerDependencies
@@ -141,7 +141,7 @@ def create_app(graphs: CallerStoreHandles, token: str | None = None, bolt: BoltS
         route_handlers=[*ROUTES.routes, mcp],
         lifespan=[lifespan],
         state=State({"service": service, "mcp": endpoint}),
-        exception_handlers={Exception: reraise_litestar_exception},
+        exception_handlers={Exception: reraise_error_through_litestar},
         guards=[require_route_role],
         openapi_config=None,
         logging_config=None,
@@ -172,11 +172,11 @@ def _build_service(
 def run_server(settings: Settings) -> int:
     """Serve until a signal stops the server; return the exit code. Errors at startup go to standard error."""
     structured_log.configure_logging(settings.log_format, settings.log_level)
-    get_fork_server(settings.engine).log = (settings.log_format, settings.log_level)
+    get_engine_fork_server(settings.engine).log = (settings.log_format, settings.log_level)
     _raise_open_file_limit()
     try:
         if not settings.cluster:  # keys of a cluster are known after joining it
-            require_key_if_exposed(settings, settings.data_dir)
+            require_api_key_if_exposed(settings, settings.data_dir)
         with (
             DataFolderLock(settings.data_dir) as lock,
             closing(bind_listener(settings.host, settings.port)) as listener,
@@ -256,7 +256,7 @@ def _run(
     with ExitStack() as stack:
         opened = open_data_folder_services(settings, stack, url=url, token=token)
         if settings.cluster:
-            require_key_if_exposed(settings, settings.data_dir)
+            require_api_key_if_exposed(settings, settings.data_dir)
         tls = None if certificate is None else certificate.context
         bolt = None if bolt_listener is None else BoltService(settings, bolt_listener, tls)
         app = create_app(opened.graphs(), token, bolt)
@@ -264,7 +264,7 @@ def _run(
         if certificate is not None:
             server.on_sighup = partial(_reload_certificate, certificate, publish)
         server.run_maintenance = partial(
-            _maintain, server, lock, app.state["edge"], get_fork_server(settings.engine), settings.idle_exit
+            _maintain, server, lock, app.state["edge"], get_engine_fork_server(settings.engine), settings.idle_exit
         )
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind

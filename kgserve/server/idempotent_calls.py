@@ -2,7 +2,7 @@
 
 A client that lost an answer repeats the call with the same key and gets the answer of the first call. The answers are
 in memory, bounded by number, size and age. After a restart a repeated call runs again; the ids that it generates are
-the same (`generate_node_id`).
+the same (`generate_idempotent_node_id`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CallerRememberedCalls(OrderedDict[str, CachedIdempotentCall]):
         self.size = 0
 
 
-def forget_nothing(_: object) -> int:
+def weigh_answer_as_zero(_: object) -> int:
     """Return 0 as the weight of any answer, so that it is remembered without counting its size."""
     return 0
 
@@ -72,7 +72,7 @@ class IdempotentCallCache:
         made: IdempotencyKey | None,
         answer: Callable[[], Coroutine[Any, Any, T]],
         fingerprint: bytes = b"",
-        weigh: Callable[[T], int | None] = forget_nothing,
+        weigh: Callable[[T], int | None] = weigh_answer_as_zero,
         name: str = "",
     ) -> T:
         """Return the answer to a call, which runs once while it is remembered.

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from kgserve.errors import Conflict
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.journal.journal import list_journal_segments
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS, MIN_COMMIT_TIME_MICROSECONDS
 
@@ -65,7 +65,10 @@ class CommitClock:
         jump, self._offset = offset - self._offset, offset
         if abs(jump) > MAX_CLOCK_DRIFT_MICROSECONDS:
             log.warning(
-                "clock_jumped", store=self._store, seconds=round(jump / _MICROSECONDS_PER_SECOND), now=format_time(now)
+                "clock_jumped",
+                store=self._store,
+                seconds=round(jump / _MICROSECONDS_PER_SECOND),
+                now=format_rfc3339_timestamp(now),
             )
             if self.future_stamp is not None:
                 self._warn("stamps_of_the_future", "the clock was set back")
@@ -83,8 +86,8 @@ class CommitClock:
         log.warning(
             event,
             store=self._store,
-            newest=format_time(self._newest),
-            now=format_time(self._read()),
+            newest=format_rfc3339_timestamp(self._newest),
+            now=format_rfc3339_timestamp(self._read()),
             reason=reason,
             advice=f"commits are stamped with the clock's time; check the clock, then {self._advice}",
         )

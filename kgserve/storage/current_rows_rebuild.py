@@ -21,9 +21,9 @@ from kgserve.storage.journal.replay import (
     list_replay_base_snapshots,
     materialize_journal,
     missing_snapshot_error,
-    read_deleted_node_versions,
+    read_cross_store_links_as_of,
     read_node_accesses_as_of,
-    read_store_links_as_of,
+    replay_deleted_node_last_versions,
 )
 from kgserve.storage.journal.row_materialization import RowMaterializationResult, write_parquet_row_files
 from kgserve.storage.model.change_set import StoreState
@@ -41,12 +41,12 @@ SNAPSHOT_PAUSE_FACTOR = 9
 """Pause between parts of a snapshot while writes arrive, as a multiple of the time of the last part."""
 
 
-def seconds_since(started: float) -> float:
+def seconds_since_perf_counter(started: float) -> float:
     """Return the seconds since a value of `time.perf_counter`, to the millisecond."""
     return round(time.perf_counter() - started, 3)
 
 
-def write_current_rows(
+def write_current_rows_to_folder(
     layout: StoreLayout,
     journal: Journal,
     present: CurrentRowsProjection,
@@ -74,7 +74,7 @@ def write_current_rows(
 
 def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: Path) -> RowMaterializationResult | None:
     """Link the row files of a snapshot with this state into an empty folder; None if there is no whole one."""
-    for found in snapshot.list_snapshots(layout.journal)[:1]:
+    for found in snapshot.list_journal_snapshots(layout.journal)[:1]:
         try:
             if snapshot.verify_snapshot(found).state != state:
                 return None
@@ -115,29 +115,29 @@ def take_snapshot(
 
     Raises JournalDamaged, OSError for a full disk, and Unavailable once the store is ``closing``.
     """
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_journal_snapshots(layout.journal)
     if snapshots and snapshot.parse_snapshot_sequence(snapshots[0]) == journal.last and not forgotten:
         return snapshot.verify_snapshot(snapshots[0]).state
     rows = layout.scratch / "snapshot"
     try:
-        folded = write_current_rows(layout, journal, present, rows, closing, idle)
+        folded = write_current_rows_to_folder(layout, journal, present, rows, closing, idle)
         if folded.is_digest_replaced:
             log.error("digest_rebased", store=layout.name, sequence=folded.state.sequence)
-        complete_and_publish_snapshot(layout, journal, rows, folded.state, forgotten)
+        publish_rows_folder_as_snapshot(layout, journal, rows, folded.state, forgotten)
     finally:
         shutil.rmtree(rows, ignore_errors=True)
     return folded.state
 
 
-def complete_and_publish_snapshot(
+def publish_rows_folder_as_snapshot(
     layout: StoreLayout, journal: Journal, rows: Path, state: StoreState, forgotten: Container[str] = ()
 ) -> None:
     """Add accesses, links and last versions to a folder of rows, and publish it as a snapshot."""
     snapshot.write_deleted_node_last_versions(
-        read_deleted_node_versions(layout, journal, state.sequence, forgotten), rows
+        replay_deleted_node_last_versions(layout, journal, state.sequence, forgotten), rows
     )
     snapshot.write_snapshot_access_records(read_node_accesses_as_of(layout, journal, state.sequence), rows)
-    snapshot.write_snapshot_links(read_store_links_as_of(layout, journal, state.sequence), rows)
+    snapshot.write_snapshot_cross_store_links(read_cross_store_links_as_of(layout, journal, state.sequence), rows)
     snapshot.publish_journal_snapshot(rows, layout.journal, state)
 
 
@@ -182,7 +182,9 @@ def rebuild_current_rows(view: CurrentRowsProjection, layout: StoreLayout, journ
         break
     else:
         raise missing_snapshot_error(layout, journal)
-    log.warning("rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds_since(started))
+    log.warning(
+        "rows_renewed", store=layout.name, sequence=view.state.sequence, seconds=seconds_since_perf_counter(started)
+    )
 
 
 def recreate_empty_folder(path: Path) -> Path:

@@ -36,12 +36,12 @@ from kgserve.storage.journal.journal import (
     Journal,
     JournalEnd,
     ProjectionWatermark,
-    find_last_whole_frame,
+    find_last_whole_journal_frame,
     list_journal_segments,
 )
 from kgserve.storage.journal.snapshot import SNAPSHOT_PREFIX
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.store_rows_digest import SerializedStoreState, parse_digest
+from kgserve.storage.model.store_rows_digest import SerializedStoreState, parse_store_rows_digest
 from kgserve.storage.model.store_settings import (
     ConflictPolicy,
     HistoryRetention,
@@ -203,7 +203,7 @@ class StoreLayout:
 
     def description(self) -> StoreDescription | None:
         """Return the description from the newest valid settings record, or from store.json; None if both fail."""
-        records = (_decode_description(content) for content in read_settings_records(self.journal))
+        records = (_decode_description(content) for content in read_store_settings_records(self.journal))
         # store.json is at most as new as a damaged newest record, and newer than the record before it.
         return next(
             (found for found in (next(records, None), self._file_description(), *records) if found is not None), None
@@ -237,14 +237,14 @@ class StoreLayout:
 
     def settings_fault(self) -> str | None:
         """Return a description of the damaged copy of the settings, if any; either copy repairs the other."""
-        if next(read_settings_records(self.journal), b"") is None:
+        if next(read_store_settings_records(self.journal), b"") is None:
             return "the newest settings record in the journal is damaged"
         if self._file_description() is None:
             return "store.json is damaged" if self._store_file.exists() else "store.json is missing"
         return None
 
     def _journal_description(self) -> StoreDescription | None:
-        return _decode_description(next(read_settings_records(self.journal), None))
+        return _decode_description(next(read_store_settings_records(self.journal), None))
 
     def _file_description(self) -> StoreDescription | None:
         try:
@@ -362,7 +362,7 @@ def _write_record(folder: Path, content: bytes) -> None:
         (folder / f"{SETTINGS_RECORD_PREFIX}{old}").unlink(missing_ok=True)
 
 
-def read_settings_records(folder: Path) -> Iterator[bytes | None]:
+def read_store_settings_records(folder: Path) -> Iterator[bytes | None]:
     """Yield the contents of the settings records in a journal's folder, newest first; None for damaged ones."""
     for number in sorted(_record_numbers(folder), reverse=True):
         try:
@@ -403,7 +403,7 @@ def _read_mark(path: Path, kind: type[_Mark]) -> _Mark | None:
         if separator and checksum != _checksum(content).encode():
             return None
         found = decode_json(content, kind)
-        parse_digest(found.digest)
+        parse_store_rows_digest(found.digest)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
     return found
@@ -531,10 +531,10 @@ def read_closed_store_state(layout: StoreLayout) -> StoreState:
         )
     for segment in reversed(segments):
         # A torn tail is cut when the store opens, so the state before it counts.
-        last, _ = find_last_whole_frame(segment, None)
+        last, _ = find_last_whole_journal_frame(segment, None)
         if last is not None:
             return last.changes()[-1].state
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_journal_snapshots(layout.journal)
     return snapshot.verify_snapshot(snapshots[0]).state if snapshots else StoreState()
 
 

@@ -13,7 +13,7 @@ from typing import Generic, Literal, Protocol, Self, TypeVar
 import msgspec
 
 from kgserve.errors import Conflict, FieldError, InvalidInput, KindNotAllowed
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.change_feed_events import build_node_before_image, classify_node_for_memory_events
 from kgserve.storage.model.change_set import (
     ChangeSet,
@@ -25,7 +25,7 @@ from kgserve.storage.model.change_set import (
 )
 from kgserve.storage.model.merge_redirects import (
     MERGED_INTO_RELATION,
-    follow_redirect_chain,
+    follow_merge_redirect_chain,
     format_merged_node_write_error,
 )
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeEdgeColumnSet, NodeExtras
@@ -37,7 +37,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
     encode_edge_attributes,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
 from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
@@ -56,9 +56,9 @@ from kgserve.storage.model.write_batch import (
     find_edge_upsert_fault,
     find_node_upsert_fault,
     get_conflicting_node_head_versions,
-    has_same_edge_extras,
-    is_conflicting_node_upsert,
+    has_same_optional_edge_fields,
     is_noop_node_upsert,
+    is_upsert_conflicting_with_stored_node,
     set_conflicting_node_head_versions,
 )
 
@@ -162,7 +162,7 @@ class WritePlanningWorkspace:
 
     def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
-        return follow_redirect_chain(self.merged, node_id)
+        return follow_merge_redirect_chain(self.merged, node_id)
 
     def redirect_edge_key(self, key: EdgeKey) -> EdgeKey:
         """Return an edge key with both ends redirected; a MERGED_INTO edge is returned unchanged."""
@@ -246,7 +246,7 @@ class _ChangeSetDraft:
         self.rules = rules
         self.sequence = sequence
         self.now = now
-        self.now_text = format_time(now)
+        self.now_text = format_rfc3339_timestamp(now)
         self.report = WriteReport()
         self.nodes_created: list[NodeRow] = []
         self.nodes_updated: list[NodeRow] = []
@@ -376,7 +376,7 @@ class _ChangeSetDraft:
 
     def _with_heads(self, put: NodeUpsert, old: NodeRow, extras: NodeExtras | None) -> NodeExtras | None:
         """Return the extras with the heads in conflict after this write."""
-        if is_conflicting_node_upsert(put, old, self.rules):
+        if is_upsert_conflicting_with_stored_node(put, old, self.rules):
             return set_conflicting_node_head_versions(extras, (old.version, *get_conflicting_node_head_versions(old)))
         # A partial update has not read the other heads, so it does not resolve the conflict.
         return (
@@ -452,12 +452,12 @@ class _ChangeSetDraft:
             self.report.edges_unchanged += 1
             return None
         weight = old.weight if put.weight is None else put.weight
-        stamps = split_edge_attributes(old.attributes)
+        stamps = split_edge_times_from_attributes(old.attributes)
         own = stamps.own if put.own is None else put.own
         created = put.created_at or stamps.created_at
         extras = compute_edge_extras_after_upsert(put.extras, old.extras)
         changed = (weight, own, created) != (old.weight, stamps.own, stamps.created_at)
-        changed = changed or not has_same_edge_extras(extras, old.extras)
+        changed = changed or not has_same_optional_edge_fields(extras, old.extras)
         updated = self.now_text if touch else put.updated_at or (self.now_text if changed else stamps.updated_at)
         if not changed:
             self.report.edges_unchanged += 1

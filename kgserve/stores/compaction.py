@@ -163,7 +163,7 @@ class Compactor:
             sequence = self._take_snapshot()
             if min(sequence, *(needed() - 1 for needed in self._needed_from)) < before:
                 raise Unavailable("the journal is still being read by others; try again shortly", retry_after=2)
-            for each in snapshot.list_snapshots(self._layout.journal)[:1]:
+            for each in snapshot.list_journal_snapshots(self._layout.journal)[:1]:
                 snapshot.verify_snapshot(each)
             snapshot.remove_old_snapshots(self._layout.journal, 1)
             self._journal.remove_segments_before(before, 0)

@@ -25,9 +25,9 @@ from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal, ProjectionWatermark
 from kgserve.storage.journal.journal import truncate_damaged_journal as salvage_journal
-from kgserve.storage.journal.replay import materialize_journal, read_store_links_as_of
+from kgserve.storage.journal.replay import materialize_journal, read_cross_store_links_as_of
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest, StoreState
-from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, link_id
+from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, format_cross_store_link_id
 from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
 from kgserve.storage.store_folder_layout import StoreLayout, read_projection_sequences
 
@@ -75,7 +75,7 @@ def _continue(layout: StoreLayout, journal: Journal, seen: ProjectionWatermark) 
     try:
         state = materialize_journal(layout, journal, rows).state
         found = yield from _recover_from_history(
-            layout, rows, state, read_store_links_as_of(layout, journal, state.sequence)
+            layout, rows, state, read_cross_store_links_as_of(layout, journal, state.sequence)
         )
     finally:
         shutil.rmtree(rows, ignore_errors=True)
@@ -223,7 +223,7 @@ def _describe_recovery(change: ChangeSet, present: HistoryCurrentRows, last: int
     )
     lost = [f"node {each!r}" for each in sorted(present.lost_nodes)]
     lost += [f"edge {' '.join(map(repr, each))}" for each in sorted(present.lost_edges)]
-    lost += [f"link {link_id(each)!r}" for each in sorted(present.lost_links)]
+    lost += [f"link {format_cross_store_link_id(each)!r}" for each in sorted(present.lost_links)]
     for each in lost[:_MAX_LISTED_LOSSES]:
         yield f"{each} is damaged in the history: its changes after sequence {last} are lost"
     if len(lost) > _MAX_LISTED_LOSSES:

@@ -60,13 +60,13 @@ from kgserve.stores.pending_state import PendingCommitGroupState
 from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 from kgserve.stores.scratch_database import ScratchDatabase, ScratchEngineFileLruCache
 from kgserve.stores.store_quota import StoreQuota
-from kgserve.stores.write_planning_workspace import gather_planning_workspace, plan_unchanged_batch
+from kgserve.stores.write_planning_workspace import gather_planning_workspace, report_batch_if_noop
 from kgserve.stores.writer_thread import (
     PlannedWrite,
     QueuedWrite,
     ReplicatedCommits,
     WriterThread,
-    prepare_queued_write,
+    build_queued_write_batch,
 )
 
 log = structlog.get_logger()
@@ -224,7 +224,7 @@ class OpenStore:
             return None
         try:
             with self.rows.reading() as rows:
-                return plan_unchanged_batch(batch, rows, self._rules())
+                return report_batch_if_noop(batch, rows, self._rules())
         except RowsDamaged:
             return None  # the writer rebuilds them
 
@@ -415,7 +415,7 @@ class OpenStore:
         try:
             with self.engine.reading(timeout=0, asked=False) as session:
                 state = session.dump(folder)
-            ok = snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges)
+            ok = snapshot.digest_and_count_snapshot_rows(folder) == (state.digest, state.nodes, state.edges)
             ok = ok and self._matches_links(snapshot.digest_and_count_cross_store_links(folder), state.sequence)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -515,7 +515,7 @@ class OpenStore:
         self.folding.throttle_writes()
         laps.lap("held_back")
         if any(write.prepare is not None for write in writes):
-            writes = [ready for write in writes if (ready := prepare_queued_write(write)) is not None]
+            writes = [ready for write in writes if (ready := build_queued_write_batch(write)) is not None]
             laps.lap("prepare")
         changes, reports = self._plan(writes, self.clock.now())
         laps.lap("plan")

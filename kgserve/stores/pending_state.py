@@ -11,12 +11,12 @@ from kgserve.platform.text.text_equality import fingerprint_wording, hash_normal
 from kgserve.projections.memory_index.projection import MemoryIndexProjection, get_text_hash_and_name_keys
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_entity_name
-from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, is_effective_parent_edge
-from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_node_never_valid
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, is_effective_memory_parent_edge
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_merge_redirect_chain, is_node_never_valid
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import is_memory_active_at
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
-from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains, find_parent_edges
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parent_edges, find_merge_redirect_chains
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 MAX_PENDING_CHILDREN = 100
@@ -78,7 +78,7 @@ class PendingCommitGroupState:
 
     def parent_edges(self, memory: str) -> dict[str, EdgeRow]:
         """Return the relations that may place a memory below a parent, by parent id."""
-        committed = {edge.target: edge for edge in find_parent_edges(self.rows, (memory,)).get(memory, ())}
+        committed = {edge.target: edge for edge in find_memory_parent_edges(self.rows, (memory,)).get(memory, ())}
         return {parent: edge for parent, edge in (committed | self._upward.get(memory, {})).items() if edge is not None}
 
     def more_general_children(self, memory: str, layer: int) -> list[str]:
@@ -89,7 +89,7 @@ class PendingCommitGroupState:
 
     def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
-        return follow_redirect_chain(find_merge_redirect_chains(self.rows, (node_id,)) | self._merged, node_id)
+        return follow_merge_redirect_chain(find_merge_redirect_chains(self.rows, (node_id,)) | self._merged, node_id)
 
     def prefetch_texts(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `ids_with_equal_text` will need for these texts."""
@@ -134,7 +134,9 @@ class PendingCommitGroupState:
         for edge in (*change.edges_created, *change.edges_updated, *change.edges_touched):
             self._put(edge.key, edge)
             if edge.relation_type == CHILD_OF_RELATION:
-                self._upward.setdefault(edge.source, {})[edge.target] = edge if is_effective_parent_edge(edge) else None
+                self._upward.setdefault(edge.source, {})[edge.target] = (
+                    edge if is_effective_memory_parent_edge(edge) else None
+                )
             elif edge.relation_type == MERGED_INTO_RELATION and self._is_withdrawn(edge.source):
                 self._merged[edge.source] = edge.target
 

@@ -37,7 +37,7 @@ from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.app_metrics_and_request_context import Telemetry
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
-from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
+from kgserve.projections.cypher_engine.engine.files import format_cypher_engine_name_and_version
 from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
 from kgserve.projections.inbound_links import InboundCrossStoreLinkIndex
 from kgserve.storage.changefeed import ChangeFeedRegistry
@@ -105,7 +105,7 @@ class StorePool(ClosableContext, StoreRegistry):
 
     def __init__(self, settings: Settings, placed: PlacementFactory = StorePlacement) -> None:
         """Open the data folder. ``placed`` builds the placement of its stores. Raises InvalidInput and Conflict."""
-        engine_name_and_version(settings.engine)  # raises InvalidInput for one that is not installed
+        format_cypher_engine_name_and_version(settings.engine)  # raises InvalidInput for one that is not installed
         self.settings = settings
         self.usual = default_store_settings(settings)
         self.observation = Telemetry(settings)

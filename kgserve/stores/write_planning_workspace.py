@@ -67,7 +67,7 @@ def _unchanged_edges(batches: list[WriteBatch], weights: dict[EdgeKey, float]) -
     return weights if other.isdisjoint(weights) else weights.keys() - other
 
 
-def plan_unchanged_batch(batch: WriteBatch, rows: RowsSnapshot, rules: WriteRules) -> WriteReport | None:
+def report_batch_if_noop(batch: WriteBatch, rows: RowsSnapshot, rules: WriteRules) -> WriteReport | None:
     """Return the report of a small batch that changes nothing as of a snapshot.
 
     Return None if the batch may change something, would be refused, or does more than put nodes and edges. A batch that

@@ -206,7 +206,7 @@ class WriterThread:
             _fail(live, error)
 
 
-def prepare_queued_write(write: QueuedWrite) -> QueuedWrite | None:
+def build_queued_write_batch(write: QueuedWrite) -> QueuedWrite | None:
     """Return a queued write with its batch or plan, or None if ``prepare`` failed; the future has the error."""
     if write.prepare is None:
         return write

@@ -12,7 +12,7 @@ import pytest
 
 from bench.agreement import find_inconsistencies
 from bench.server import BenchClient, HttpReply, ServerProcess
-from kgserve.graph.transfer.import_export import open_export
+from kgserve.graph.transfer.import_export import open_store_export_stream
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import batch, settings, until
@@ -86,5 +86,5 @@ def test_export_needs_no_further_disk_space(tmp_path: Path) -> None:
             scratch = store.layout.scratch
             scratch.rmdir() if scratch.is_dir() else None
             scratch.write_text("in the way of any file written next to the store")
-        with open_export(graph_of(pool, STORE)) as stream:
+        with open_store_export_stream(graph_of(pool, STORE)) as stream:
             assert b"".join(stream).count(b'"kind":"node"') == 2

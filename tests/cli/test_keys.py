@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.client import AsyncClient, Client
 from kgserve.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
-from kgserve.platform.access.authentication import require_key_if_exposed, revoke_api_key
+from kgserve.platform.access.authentication import require_api_key_if_exposed, revoke_api_key
 from kgserve.platform.settings import Settings
 from tests.cli.running import ServerProcessHandle, kgserve, kgserve_process, serving
 from tests.platform.access.keys import audited, bearer, given, now
@@ -107,7 +107,7 @@ def test_remote_callers_are_not_served_without_keys(tmp_path: Path) -> None:
     everywhere = "0.0.0.0"  # noqa: S104 - must be rejected
     for host in (everywhere, "192.0.2.1", "::"):
         with pytest.raises(InvalidInput, match="can be reached from other machines"):
-            require_key_if_exposed(Settings(host=host), tmp_path)
+            require_api_key_if_exposed(Settings(host=host), tmp_path)
     done = kgserve("serve", "--data", tmp_path, "--host", everywhere, "--port", "0")
     assert done.code == 1
     assert "kgserve keys create" in done.err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.embedding.model_files import PREPARED_MODEL, model_folder
+from kgserve.embedding.model_files import PREPARED_MODEL, get_embedding_model_folder
 from kgserve.platform.settings import Settings
 from tests.cli import model_hub
 from tests.cli.running import kgserve, kgserve_process
@@ -23,9 +23,9 @@ def prepared() -> Settings:
 @pytest.fixture
 def linked(prepared: Settings, tmp_path: Path) -> Path:
     """Return a models folder whose one model consists of links."""
-    folder = tmp_path / model_folder(prepared, PREPARED_MODEL).name
+    folder = tmp_path / get_embedding_model_folder(prepared, PREPARED_MODEL).name
     folder.mkdir()
-    for file in model_folder(prepared, PREPARED_MODEL).iterdir():
+    for file in get_embedding_model_folder(prepared, PREPARED_MODEL).iterdir():
         (folder / file.name).symlink_to(file)
     return tmp_path
 
@@ -95,7 +95,7 @@ def test_an_unreachable_hub_is_noticed_within_seconds(tmp_path: Path) -> None:
 
 
 def test_a_model_is_pulled_from_the_hub(prepared: Settings, tmp_path: Path) -> None:
-    with model_hub.running("Qdrant/all-MiniLM-L6-v2-onnx", model_folder(prepared, PREPARED_MODEL)) as hub:
+    with model_hub.running("Qdrant/all-MiniLM-L6-v2-onnx", get_embedding_model_folder(prepared, PREPARED_MODEL)) as hub:
         variables = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "home")}
         command = ("model", "pull", PREPARED_MODEL.upper(), "--models", tmp_path / "models")
         done = kgserve_process(*command, variables=variables)

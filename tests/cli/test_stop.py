@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import find_lock_holder, find_running_server_of_data_folder
+from kgserve.platform.server_discovery import find_data_folder_lock_holder, find_running_server_of_data_folder
 from tests.cli.mcp_stdio.editor import SMALL
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, kgserve, serving
 
@@ -16,7 +16,7 @@ def test_it_stops_the_server_of_a_folder_and_names_it(tmp_path: Path) -> None:
         stopped = kgserve("stop", "--data", tmp_path)
         assert (stopped.code, stopped.err) == (0, "")
         assert stopped.out.startswith(f"stopped the server at {server.url} (process {server.process.pid})")
-        assert (find_lock_holder(tmp_path), find_running_server_of_data_folder(tmp_path)) == (None, None)
+        assert (find_data_folder_lock_holder(tmp_path), find_running_server_of_data_folder(tmp_path)) == (None, None)
         assert server.process.wait(SERVER_TIMEOUT_SECONDS) == 0
     again = kgserve("stop", "--data", tmp_path)
     assert (again.code, again.out) == (3, "")

@@ -8,7 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.cli.top import StoreMetricsRow, TimedMetricsScrape, compute_metrics_overview, sort_store_metrics_rows
+from kgserve.cli.top import (
+    StoreMetricsRow,
+    TimedMetricsScrape,
+    compute_server_overview_from_scrapes,
+    sort_store_metrics_rows,
+)
 from kgserve.platform.metrics.exposition import MetricsScrape
 from tests.cli.running import ServerProcessHandle, kgserve, serving
 from tests.cli.screen import Screen
@@ -145,7 +150,7 @@ kgserve_store_engine_losses_total{store="b"} 2
 
 
 def test_rates_cover_the_time_between_two_scrapes() -> None:
-    seen = compute_metrics_overview(
+    seen = compute_server_overview_from_scrapes(
         TimedMetricsScrape(10.0, MetricsScrape.read(BEFORE)), TimedMetricsScrape(12.0, MetricsScrape.read(AFTER))
     )
     assert seen.requests == pytest.approx(12.0)  # its own scrapes are excluded
@@ -160,7 +165,7 @@ def test_rates_cover_the_time_between_two_scrapes() -> None:
 
 
 def test_a_restarted_server_has_no_negative_rates() -> None:
-    seen = compute_metrics_overview(
+    seen = compute_server_overview_from_scrapes(
         TimedMetricsScrape(10.0, MetricsScrape.read(AFTER)), TimedMetricsScrape(12.0, MetricsScrape.read(BEFORE))
     )
     assert (seen.requests, seen.errors, seen.p95, seen.writes) == (0.0, 0.0, None, 0.0)

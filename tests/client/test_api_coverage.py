@@ -15,7 +15,7 @@ from kgserve import errors
 from kgserve.client import AsyncClient, AsyncStore, Client, Store, custom_request_builders, operations
 from kgserve.client.custom_request_builders import PagedNodes
 from kgserve.client.errors import ERRORS_BY_CODE, build_error_from_response
-from kgserve.client.event_stream import ResumableEventStreamState
+from kgserve.client.event_stream import ResumableSseListenerState
 from kgserve.client.wire import ClientRequest, ClientRoute, StreamedAnswerRequest
 from kgserve.graph.request_bodies import (
     CypherRequest,
@@ -71,7 +71,7 @@ def requests_of(kind: type, name: str) -> Iterator[tuple[str, str]]:
             yield streamed.call.route.method, streamed.call.route.path
         case PagedNodes() as paged:
             yield paged.page().route.method, paged.page().route.path
-        case ResumableEventStreamState() as following:
+        case ResumableSseListenerState() as following:
             yield following.call().route.method, following.call().route.path
         case other:
             raise AssertionError(f"{name} makes {other!r}")

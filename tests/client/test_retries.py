@@ -15,7 +15,7 @@ from kgserve import errors
 from kgserve.client import AsyncClient, Client, Interrupted, Refused, Retries, Unintelligible
 from kgserve.client.custom_request_builders import STORE_EVENTS_ROUTE, store_events
 from kgserve.client.errors import RetryState, Unreachable
-from kgserve.client.event_stream import ResumableEventStreamState
+from kgserve.client.event_stream import ResumableSseListenerState
 from kgserve.client.json_lines_stream import ImportLine
 from tests.cli.running import SERVER_TIMEOUT_SECONDS
 from tests.client.scripted import HEALTHY, ScriptedAnswer, ScriptedServer, answering, problem
@@ -265,7 +265,7 @@ def test_pauses_grow_with_jitter() -> None:
     assert all(0.5 * min(8, 0.2 * 2**n) <= each <= min(8, 0.2 * 2**n) for n, each in enumerate(pauses))
     assert len({retries.pause(0) for _ in range(50)}) > 10
     listener = store_events("s")
-    assert isinstance(listener, ResumableEventStreamState)
+    assert isinstance(listener, ResumableSseListenerState)
     assert listener.call().route is STORE_EVENTS_ROUTE
 
 

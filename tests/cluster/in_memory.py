@@ -19,11 +19,11 @@ from kgserve.cluster.backend import (
 )
 from kgserve.cluster.replicated_log_records import (
     LogPosition,
-    PositionedLogRecord,
+    PositionedReplicatedLogRecord,
     ReplicatedLogRecord,
-    decode_log_record,
-    encode_log_record,
-    require_consecutive_log_record,
+    decode_replicated_log_record,
+    encode_replicated_log_record,
+    require_next_replicated_log_record,
 )
 from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node
@@ -90,25 +90,27 @@ class MemoryLog:
         return max(self._records(store), default=0)
 
     def append(self, store: str, after: LogPosition, record: ReplicatedLogRecord) -> LogPosition:
-        return self._wire.put(f"log {store}", encode_log_record(after, record), after)
+        return self._wire.put(f"log {store}", encode_replicated_log_record(after, record), after)
 
-    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedLogRecord]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedReplicatedLogRecord]:
         if to < after:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} ends at {to}, before {after}")
         records = self._records(store)
         for position in sorted(records):
             if after < position <= to:
-                yield require_consecutive_log_record(store, after, decode_log_record(position, records[position]))
+                yield require_next_replicated_log_record(
+                    store, after, decode_replicated_log_record(position, records[position])
+                )
                 after = position
         if after < to:
             raise ReplicatedLogCorrupt(f"the log of store {store!r} lacks the records after position {after}")
 
-    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedLogRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedReplicatedLogRecord]:
         records = self._records(store)
         for position in sorted(records):
             if position > after:
                 with suppress(ValueError):
-                    yield decode_log_record(position, records[position])
+                    yield decode_replicated_log_record(position, records[position])
 
     @property
     def shards(self) -> int:
@@ -120,7 +122,7 @@ class MemoryLog:
     def latest(self) -> list[LogPosition | None]:
         return [max((each.position for _, each in self.recent(0, 0)), default=0)]
 
-    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedLogRecord]]:
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:
         assert shard == 0
         with self._wire.shared.lock:
             subjects = [each.removeprefix("log ") for each in self._wire.shared.messages if each.startswith("log ")]

@@ -20,9 +20,9 @@ from kgserve.cluster.backend import (
 )
 from kgserve.cluster.replicated_log_records import (
     MAX_RECORD_BYTES,
-    PositionedLogRecord,
+    PositionedReplicatedLogRecord,
     ReplicatedLogRecord,
-    join_log_records,
+    join_replicated_log_records,
 )
 from kgserve.errors import Fenced, NotFound, OutcomeUnknown, ReplicatedLogCorrupt
 from tests.cluster.rig import Node, Rig
@@ -47,7 +47,7 @@ def owner(node: int, epoch: int = 1) -> StoreOwnerEntry:
     return StoreOwnerEntry(f"n{node}", epoch, f"http://n{node}:8080")
 
 
-def whole(log: ReplicatedLog, store: str) -> list[PositionedLogRecord]:
+def whole(log: ReplicatedLog, store: str) -> list[PositionedReplicatedLogRecord]:
     """Return all records of a log, asserting that each names the previous one."""
     found = list(log.read(store, 0, log.end(store)))
     assert all(before.position == after.before < after.position for before, after in pairwise(found))
@@ -202,7 +202,7 @@ def test_a_large_frame_is_reassembled(rig: Rig, store: str) -> None:
     last = append_split_log_record(log, store, 0, large)
     append_split_log_record(log, store, last, frame(2))
     assert [each.record.kind for each in whole(log, store)] == ["part", "part", "frame", "frame"]
-    assert [each.record for each in join_log_records(whole(log, store))] == [large, frame(2)]
+    assert [each.record for each in join_replicated_log_records(whole(log, store))] == [large, frame(2)]
 
 
 def test_an_incomplete_frame_is_not_read(rig: Rig, store: str) -> None:
@@ -214,7 +214,11 @@ def test_an_incomplete_frame_is_not_read(rig: Rig, store: str) -> None:
     end = log.append(store, end, ReplicatedLogRecord("part", 2, 2, 2, b"an"))
     end = log.append(store, end, ReplicatedLogRecord("frame", 2, 2, 2, b"other"))
     end = log.append(store, end, ReplicatedLogRecord("part", 2, 3, 3, b"and no more"))
-    assert [each.record for each in join_log_records(whole(log, store))] == [frame(1), take(2), frame(2, 2, b"another")]
+    assert [each.record for each in join_replicated_log_records(whole(log, store))] == [
+        frame(1),
+        take(2),
+        frame(2, 2, b"another"),
+    ]
 
 
 def test_a_gap_is_reported(rig: Rig, store: str) -> None:

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from kgserve.client import Client
-from kgserve.cluster.journal_replicated_log_sync import read_copied_log_position
+from kgserve.cluster.journal_replicated_log_sync import read_replicated_log_copy_position
 from kgserve.platform.metrics.exposition import MetricsScrape
-from kgserve.storage.journal.snapshot import list_snapshots
+from kgserve.storage.journal.snapshot import list_journal_snapshots
 from kgserve.storage.store_folder_layout import StoreLayout
 from tests.cluster.nodes import ServingNode, serving_nodes
 from tests.cluster.servers import NatsServers, nats_servers
@@ -175,7 +175,7 @@ def test_files_of_an_unread_replica_are_kept_up_to_date(
 
     owner.store("kept").retain(f"the word is {SECRET}", entity_id="last")
     awaited(has(SECRET))
-    assert read_copied_log_position(files.root) is not None, "files of an interrupted copy have no position"
+    assert read_replicated_log_copy_position(files.root) is not None, "files of an interrupted copy have no position"
     sequence = add(owner, "kept", "later")
     assert read(copy, "kept/nodes/later", sequence).status_code == 200
     owner.store("kept").forget(ids=["last"], erase=True)
@@ -183,7 +183,7 @@ def test_files_of_an_unread_replica_are_kept_up_to_date(
     add(owner, "kept", "after")
     awaited(has("after"))
     assert not has(SECRET)()
-    assert list_snapshots(files.journal)
+    assert list_journal_snapshots(files.journal)
 
 
 def test_a_client_reads_its_own_writes_from_replicas(nodes: list[ServingNode], owner: Client) -> None:

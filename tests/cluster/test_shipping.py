@@ -14,10 +14,10 @@ from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     ReplicatedJournalWriter,
     append_replicated_records,
-    fence_log,
-    take_over_log,
+    fence_replicated_log_writers,
+    take_over_replicated_log,
 )
-from kgserve.cluster.replicated_log_records import MAX_RECORD_BYTES, ReplicatedLogRecord, split_log_record
+from kgserve.cluster.replicated_log_records import MAX_RECORD_BYTES, ReplicatedLogRecord, split_replicated_log_record
 from kgserve.errors import Fenced, OutcomeUnknown, ReplicatedLogCorrupt, StorageFull, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_journal_frame
@@ -60,7 +60,7 @@ class Machines:
     def owner(
         self, machine: str, log: ReplicatedLog, store: str, epoch: int, *, coming: bool = False
     ) -> ReplicatedJournalWriter:
-        return take_over_log(self.journal(machine), log, store, owned(epoch, coming=coming))
+        return take_over_replicated_log(self.journal(machine), log, store, owned(epoch, coming=coming))
 
     def kept(self, machine: str) -> list[ChangeSet]:
         """Return the content of a machine's files."""
@@ -179,12 +179,12 @@ def test_an_interrupted_import_of_a_journal_is_repeated(memory: MemoryRig, store
 def test_a_dropped_store_of_the_same_name_is_ignored(memory: MemoryRig, store: str, machines: Machines) -> None:
     log = memory.node().log
     write(dropped := machines.owner("a", log, store, 1), 10)
-    begins = fence_log(log, store, 1)
+    begins = fence_replicated_log_writers(log, store, 1)
     with pytest.raises(Fenced):
         write(dropped, 11)
     log.trim(store, begins)
-    write(take_over_log(machines.journal("b"), log, store, owned(2, begins)), 5)
-    take_over_log(machines.journal("c"), log, store, owned(3, begins))
+    write(take_over_replicated_log(machines.journal("b"), log, store, owned(2, begins)), 5)
+    take_over_replicated_log(machines.journal("c"), log, store, owned(3, begins))
     assert machines.kept("b") == machines.kept("c") == CHANGES[:5]
 
 
@@ -239,7 +239,7 @@ def test_a_frame_larger_than_a_message_is_shipped(rig: Rig, store: str, machines
 def test_a_partially_read_frame_is_read_again(memory: MemoryRig, store: str, machines: Machines) -> None:
     log, large = memory.node().log, nodes(3, size=MAX_RECORD_BYTES)
     journal = machines.journal("a")
-    *parts, final = split_log_record(ReplicatedLogRecord("frame", 1, 1, 3, encode_journal_frame(large)))
+    *parts, final = split_replicated_log_record(ReplicatedLogRecord("frame", 1, 1, 3, encode_journal_frame(large)))
     end = 0
     for part in parts:
         end = log.append(store, end, part)
@@ -256,7 +256,7 @@ def test_a_store_opens_unchanged_after_a_takeover(memory: MemoryRig, store: str,
         layout = StoreLayout(tmp_path, name)
         create_store_files(layout, settings.journal_segment_mb, new_store_description(StoreSettings()))
         with closing(Journal.open(layout.journal, SEGMENT, 0)) as journal:
-            owner = take_over_log(journal, log, store, owned(epoch))
+            owner = take_over_replicated_log(journal, log, store, owned(epoch))
             if name == "a":
                 owner.append(history.changes[:3])
                 owner.append(history.changes[3:])

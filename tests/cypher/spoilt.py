@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
+from kgserve.cypher.guard import GuardedCypherStatement, validate_cypher_statement_for_engine
 from kgserve.errors import InvalidInput, KgserveError
 from kgserve.projections.cypher_engine.driver import engine_selection
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database  # noqa: TID251 - no server has it
@@ -160,7 +160,7 @@ class Run(msgspec.Struct):
 def judge(text: str, *, writable: bool) -> GuardedCypherStatement | str:
     """Return the guard's statement, or the kind of its rejection; any other exception is a defect."""
     try:
-        return guard_cypher_statement(text, PARAMETERS, writable=writable)
+        return validate_cypher_statement_for_engine(text, PARAMETERS, writable=writable)
     except InvalidInput:
         return "refused: invalid"
     except KgserveError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.cypher.write_analysis import extract_final_write_clause
 
 PARAMETERS = {"id": "a", "text": "x", "nothing": None}
@@ -69,11 +69,11 @@ WITHOUT = [
 
 @pytest.mark.parametrize("query", WITH_ENDING)
 def test_final_write_is_split_from_the_read_statement(query: str) -> None:
-    found = extract_final_write_clause(guard_cypher_statement(query, PARAMETERS, writable=True))
+    found = extract_final_write_clause(validate_cypher_statement_for_engine(query, PARAMETERS, writable=True))
     assert found is not None
     assert found.question.text.endswith(WITH_ENDING[query])
 
 
 @pytest.mark.parametrize("query", WITHOUT)
 def test_unsupported_final_write_is_left_to_the_engine(query: str) -> None:
-    assert extract_final_write_clause(guard_cypher_statement(query, PARAMETERS, writable=True)) is None
+    assert extract_final_write_clause(validate_cypher_statement_for_engine(query, PARAMETERS, writable=True)) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.cypher.write_analysis import ReadFootprint, can_statement_match_changes
 from kgserve.storage.model.node_edge_rows import EdgeKey, NodeRow
 from tests.graph.bare_engine import ReferenceEngine, Rows
@@ -157,7 +157,7 @@ def test_changes_outside_the_footprint_do_not_affect_the_answer(seed: int) -> No
     now.fill(after.rows())
     for _ in range(60):
         given = {"id": source.choice(IDS), "type": source.choice(TYPES)}
-        statement = guard_cypher_statement(questions.next(), given, writable=False)
+        statement = validate_cypher_statement_for_engine(questions.next(), given, writable=False)
         answer = answered(was, statement.text, statement.parameters)
         footprint = ReadFootprint(statement)
         if not can_statement_match_changes(footprint, before.nodes.get, after.new, after.changed, after.touched):
@@ -186,7 +186,7 @@ ROWS = {row.id: row for row in (node("a", "t", "x"), node("b", "u", "y"))}
 def test_unrelated_changes_are_not_in_the_footprint(
     query: str, new: list[NodeRow], changed: list[NodeRow | str], edges: list[EdgeKey]
 ) -> None:
-    footprint = ReadFootprint(guard_cypher_statement(query, {"id": "q"}, writable=True))
+    footprint = ReadFootprint(validate_cypher_statement_for_engine(query, {"id": "q"}, writable=True))
     assert not can_statement_match_changes(footprint, ROWS.get, new, changed, edges)
 
 
@@ -201,5 +201,5 @@ def test_unrelated_changes_are_not_in_the_footprint(
     ],
 )
 def test_new_nodes_in_the_footprint(query: str) -> None:
-    footprint = ReadFootprint(guard_cypher_statement(query, {}, writable=True))
+    footprint = ReadFootprint(validate_cypher_statement_for_engine(query, {}, writable=True))
     assert can_statement_match_changes(footprint, ROWS.get, [node("c", "t", "")], [], [])

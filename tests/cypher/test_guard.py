@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
+from kgserve.cypher.guard import GuardedCypherStatement, validate_cypher_statement_for_engine
 from kgserve.errors import Forbidden, InvalidInput
 
 
 def read(text: str, **parameters: Any) -> GuardedCypherStatement:
-    return guard_cypher_statement(text, parameters, writable=False)
+    return validate_cypher_statement_for_engine(text, parameters, writable=False)
 
 
 FILES = [
@@ -67,7 +67,7 @@ def test_files_settings_transactions_and_tables_are_forbidden(text: str, writabl
     ]
     for disguised in disguises:
         with pytest.raises(Forbidden, match=r"line 1, column \d+"):
-            guard_cypher_statement(disguised, {}, writable=writable)
+            validate_cypher_statement_for_engine(disguised, {}, writable=writable)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_disguised_forbidden_clauses_are_rejected(text: str) -> None:
 def test_writes_require_writable(text: str) -> None:
     with pytest.raises(Forbidden, match="writes"):
         read(text)
-    assert guard_cypher_statement(text, {}, writable=True).updates
+    assert validate_cypher_statement_for_engine(text, {}, writable=True).updates
 
 
 def test_internal_table_is_write_protected() -> None:
     with pytest.raises(Forbidden):
-        guard_cypher_statement("MATCH (s:`storecommit`) DELETE s", {}, writable=True)
+        validate_cypher_statement_for_engine("MATCH (s:`storecommit`) DELETE s", {}, writable=True)
     assert not read("MATCH (s:StoreCommit) RETURN s").updates
 
 
@@ -253,7 +253,7 @@ def test_null_parameters_are_allowed_in_comparisons() -> None:
 def test_explain_is_limited_to_reads() -> None:
     assert read("EXPLAIN LOGICAL MATCH (n) RETURN n").explains
     with pytest.raises(Forbidden):
-        guard_cypher_statement("EXPLAIN CREATE (n:Entity {id: 'x'})", {}, writable=True)
+        validate_cypher_statement_for_engine("EXPLAIN CREATE (n:Entity {id: 'x'})", {}, writable=True)
 
 
 @given(st.text(max_size=200))
@@ -312,7 +312,7 @@ def test_cached_statement_gets_current_parameters() -> None:
 )
 def test_statements_with_wrong_engine_answers_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"([Ff]ound|is) at line 1"):
-        guard_cypher_statement(text, {"x": 1}, writable=True)
+        validate_cypher_statement_for_engine(text, {"x": 1}, writable=True)
 
 
 @pytest.mark.parametrize(
@@ -331,4 +331,4 @@ def test_statements_with_wrong_engine_answers_are_rejected(text: str) -> None:
     ],
 )
 def test_statements_with_correct_engine_answers_are_accepted(kind: type, text: str) -> None:
-    assert guard_cypher_statement(text, {"x": {int: 1, str: "a", list: [1]}[kind]}, writable=True)
+    assert validate_cypher_statement_for_engine(text, {"x": {int: 1, str: "a", list: [1]}[kind]}, writable=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
+from kgserve.cypher.guard import GuardedCypherStatement, validate_cypher_statement_for_engine
 
 PATTERNS = {
     "MATCH (n) RETURN n": "MATCH (n:Entity) RETURN n",
@@ -54,7 +54,7 @@ PATTERNS = {
 
 
 def examined(text: str) -> GuardedCypherStatement:
-    return guard_cypher_statement(text, {"p": "x"}, writable=True)
+    return validate_cypher_statement_for_engine(text, {"p": "x"}, writable=True)
 
 
 @pytest.mark.parametrize("text", PATTERNS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.errors import InvalidInput
 
 PARAMETERS = {"text": "a", "number": 1, "rows": [{"a": 1}, {"a": None}], "list": ["a"], "map": {"a": 1}}
@@ -102,7 +102,7 @@ REJECTED = {
 def test_statements_with_wrong_answers_are_rejected(text: str) -> None:
     column, said = REJECTED[text]
     with pytest.raises(InvalidInput) as caught:
-        guard_cypher_statement(text, PARAMETERS, writable=True)
+        validate_cypher_statement_for_engine(text, PARAMETERS, writable=True)
     if "takes a null" not in said:
         assert said in caught.value.message
     assert f"line 1, column {column}" in caught.value.message
@@ -111,7 +111,7 @@ def test_statements_with_wrong_answers_are_rejected(text: str) -> None:
 @pytest.mark.parametrize("text", ["a\\q", "\\N", "\\x41", "\\u12", "\\ud800", "\\u0000"])
 def test_unknown_escapes_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"line 1, column (8|9|10)$"):
-        guard_cypher_statement(f"RETURN '{text}'", {}, writable=False)
+        validate_cypher_statement_for_engine(f"RETURN '{text}'", {}, writable=False)
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,19 @@ def test_unknown_escapes_are_rejected(text: str) -> None:
 def test_cached_statement_is_revalidated_for_other_types(value: Any, *, passes: bool) -> None:
     text = "MATCH (n) WHERE n.content CONTAINS $x RETURN n.id"
     for _ in range(2):
-        assert guard_cypher_statement(text, {"x": "b"}, writable=False)
+        assert validate_cypher_statement_for_engine(text, {"x": "b"}, writable=False)
         if passes:
-            assert ("IS NOT NULL" in guard_cypher_statement(text, {"x": value}, writable=False).text) == (value == "")
+            assert ("IS NOT NULL" in validate_cypher_statement_for_engine(text, {"x": value}, writable=False).text) == (
+                value == ""
+            )
         else:
             with pytest.raises(InvalidInput):
-                guard_cypher_statement(text, {"x": value}, writable=False)
+                validate_cypher_statement_for_engine(text, {"x": value}, writable=False)
 
 
 def test_positions_refer_to_the_original_text() -> None:
     text = "MATCH (a)-[]-(b)-[]-(c)\nWHERE a.content CONTAINS b.content AND 'x\\ny' <> a.id\nRETURN a.id, c.summary"
-    statement = guard_cypher_statement(text, {}, writable=False)
+    statement = validate_cypher_statement_for_engine(text, {}, writable=False)
     for word in ("RETURN", "WHERE", "c.summary"):
         line = text[: text.index(word)].count("\n") + 1
         column = text.index(word) - text.rfind("\n", 0, text.index(word))

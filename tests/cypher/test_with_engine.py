@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kgserve.cypher import limits
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.cypher.lexer import ALLOWED_FUNCTIONS, JSON_FUNCTIONS
 from tests.cypher.engine_worker import Job, Outcome
 from tests.cypher.sample_texts import PARAMETERS, READS, WRITES
@@ -33,7 +33,7 @@ def worker(store: Path) -> Any:
 
 
 def run(worker: Worker, text: str, parameters: dict[str, Any]) -> Outcome:
-    statement = guard_cypher_statement(text, parameters, writable=True)
+    statement = validate_cypher_statement_for_engine(text, parameters, writable=True)
     return worker.run(Job(statement.text, statement.parameters, statement.updates))
 
 

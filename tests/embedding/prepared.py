@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.embedding.model_files import PREPARED_MODEL, model_folder, read_verified_model_manifest
+from kgserve.embedding.model_files import PREPARED_MODEL, get_embedding_model_folder, read_verified_model_manifest
 from kgserve.errors import Unavailable
 from kgserve.platform import settings
 from kgserve.platform.settings import Settings
@@ -18,7 +18,7 @@ def model_settings() -> Settings:
         {"models_dir": settings.load_settings().models_dir or Path("kgserve-data/models").absolute()}
     )
     try:
-        read_verified_model_manifest(model_folder(found, PREPARED_MODEL), PREPARED_MODEL)
+        read_verified_model_manifest(get_embedding_model_folder(found, PREPARED_MODEL), PREPARED_MODEL)
     except Unavailable as reason:
         pytest.skip(reason.message)
     return found

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from kgserve.embedding.default_model_build import verify_model_vectors
+from kgserve.embedding.default_model_build import verify_embedding_model_vectors
 from kgserve.embedding.embedder import Embedder, HashingEmbedder, LocalEmbedder, load_embedder
-from kgserve.embedding.model_files import MODEL_MANIFEST_FILE, PREPARED_MODEL, model_folder
+from kgserve.embedding.model_files import MODEL_MANIFEST_FILE, PREPARED_MODEL, get_embedding_model_folder
 from kgserve.errors import InvalidInput, Unavailable
 from kgserve.platform.settings import Settings
 from tests.captured_log import capture_log
@@ -55,7 +55,7 @@ def embedder(configured: Settings) -> Iterator[Embedder]:
 def test_vectors_match_the_reference_computation(configured: Settings) -> None:
     loaded = load_embedder(configured)
     assert isinstance(loaded, LocalEmbedder)
-    verify_model_vectors(model_folder(configured, PREPARED_MODEL), loaded.manifest)
+    verify_embedding_model_vectors(get_embedding_model_folder(configured, PREPARED_MODEL), loaded.manifest)
 
 
 def test_metadata_is_available_before_loading(embedder: Embedder) -> None:
@@ -166,9 +166,9 @@ def test_paths_are_rejected_as_model_names(tmp_path: Path, name: str) -> None:
 def copied(configured: Settings, tmp_path: Path) -> Settings:
     """Return a copy of the prepared model whose files may be replaced but not modified in place."""
     copy = msgspec.structs.replace(configured, models_dir=tmp_path)
-    folder = model_folder(copy, PREPARED_MODEL)
+    folder = get_embedding_model_folder(copy, PREPARED_MODEL)
     folder.mkdir()
-    for file in model_folder(configured, PREPARED_MODEL).iterdir():
+    for file in get_embedding_model_folder(configured, PREPARED_MODEL).iterdir():
         (folder / file.name).symlink_to(file)
     assert not load_embedder(copy).degraded
     return copy
@@ -177,7 +177,7 @@ def copied(configured: Settings, tmp_path: Path) -> Settings:
 @pytest.mark.parametrize("file", [MODEL_MANIFEST_FILE, "model.onnx", "tokenizer.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("harm", ["missing", "flipped", "cut", "empty"])
 def test_damaged_model_is_detected_before_use(copied: Settings, file: str, harm: str) -> None:
-    path = model_folder(copied, PREPARED_MODEL) / file
+    path = get_embedding_model_folder(copied, PREPARED_MODEL) / file
     data = bytearray(path.read_bytes())
     path.unlink()
     match harm:

@@ -21,8 +21,8 @@ from kgserve.embedding.model_files import (
     UNFINISHED_PREFIX,
     FileChecksum,
     ModelManifest,
+    get_embedding_model_folder,
     list_embedding_models,
-    model_folder,
     read_verified_model_manifest,
     replace_folder_atomically,
     write_model_manifest,
@@ -135,7 +135,7 @@ def test_read_safetensors() -> None:
 
 def test_prepare_is_idempotent() -> None:
     settings = model_settings()
-    folder = model_folder(settings, PREPARED_MODEL)
+    folder = get_embedding_model_folder(settings, PREPARED_MODEL)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     told: list[str] = []
     assert default_model_build.build_default_embedding_model(settings, told.append) == read_verified_model_manifest(
@@ -146,13 +146,15 @@ def test_prepare_is_idempotent() -> None:
 
 
 def test_model_with_wrong_vectors_is_rejected(tmp_path: Path) -> None:
-    whole = model_folder(model_settings(), PREPARED_MODEL)
+    whole = get_embedding_model_folder(model_settings(), PREPARED_MODEL)
     for file in whole.iterdir():
         if file.name != "tokenizer_config.json":
             (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
     with pytest.raises(Internal, match="deviate by"):
-        default_model_build.verify_model_vectors(tmp_path, read_verified_model_manifest(whole, PREPARED_MODEL))
+        default_model_build.verify_embedding_model_vectors(
+            tmp_path, read_verified_model_manifest(whole, PREPARED_MODEL)
+        )
 
 
 def package(path: Path, contents: dict[str, bytes]) -> Path:

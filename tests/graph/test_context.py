@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kgserve.graph.answers import Edge, Node
 from kgserve.graph.llm_context_text import (
     ContextNodeEntry,
-    build_context_entries,
-    count_tokens,
+    build_llm_context_entries,
+    estimate_llm_token_count,
     render_llm_context_json,
     render_llm_context_markdown,
 )
@@ -48,8 +48,8 @@ def decoded(text: str) -> dict[str, list[dict[str, Any]]]:
 @given(graphs(), st.integers(1, 300))
 def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = render_llm_context_markdown(build_context_entries(nodes, edges), budget)
-    assert count_tokens(made.text) <= made.tokens <= budget
+    made = render_llm_context_markdown(build_llm_context_entries(nodes, edges), budget)
+    assert estimate_llm_token_count(made.text) <= made.tokens <= budget
     assert all(f"[{each.id}]" in made.text for each in nodes[: made.count])
     assert made.truncated or made.count == len(nodes)
 
@@ -57,8 +57,8 @@ def test_markdown_stays_within_token_budget(graph: tuple[list[Node], list[Edge]]
 @given(graphs(), st.integers(1, 600))
 def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], budget: int) -> None:
     nodes, edges = graph
-    made = render_llm_context_json(build_context_entries(nodes, edges), budget)
-    assert count_tokens(made.text) == made.tokens <= budget
+    made = render_llm_context_json(build_llm_context_entries(nodes, edges), budget)
+    assert estimate_llm_token_count(made.text) == made.tokens <= budget
     assert made.truncated == (made.count < len(nodes))
     if made.count:
         value, told = decoded(made.text), [each.id for each in nodes[: made.count]]
@@ -70,7 +70,7 @@ def test_json_stays_within_token_budget(graph: tuple[list[Node], list[Edge]], bu
 def test_context_includes_edges_between_its_nodes() -> None:
     edges = [edge("a", "b"), edge("b", "a", "LIKES"), edge("a", "elsewhere"), edge("c", "c", "IS")]
     made = render_llm_context_markdown(
-        build_context_entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000
+        build_llm_context_entries([node("a", "first"), node("b", "second"), node("c")], edges), 1000
     )
     assert made.text.splitlines() == [
         "- [a] (t) first",
@@ -81,7 +81,9 @@ def test_context_includes_edges_between_its_nodes() -> None:
         "  - [c] IS [c]",
     ]
     assert (made.count, made.truncated) == (3, False)
-    value = decoded(render_llm_context_json(build_context_entries([node("a", "first"), node("b")], edges), 1000).text)
+    value = decoded(
+        render_llm_context_json(build_llm_context_entries([node("a", "first"), node("b")], edges), 1000).text
+    )
     assert value["nodes"][0] == {"id": "a", "type": "t", "content": "first"}
     assert value["edges"][0] == {"from": "a", "to": "b", "relation_type": "KNOWS"}
     assert len(value["edges"]) == 2
@@ -90,7 +92,7 @@ def test_context_includes_edges_between_its_nodes() -> None:
 def test_context_names_store_of_each_entry() -> None:
     mixed = [
         ContextNodeEntry(node("a", "first"), (), "mine"),
-        *build_context_entries([node("a"), node("b")], [edge("a", "b")], "ours"),
+        *build_llm_context_entries([node("a"), node("b")], [edge("a", "b")], "ours"),
     ]
     assert render_llm_context_markdown(mixed, 1000).text.splitlines() == [
         "- [a] (t, in mine) first",
@@ -105,7 +107,7 @@ def test_context_names_store_of_each_entry() -> None:
 
 def test_long_content_is_truncated_at_word_boundary() -> None:
     made = render_llm_context_markdown(
-        build_context_entries([node("a", "word " * 100), node("b", "never reached")], []), 40
+        build_llm_context_entries([node("a", "word " * 100), node("b", "never reached")], []), 40
     )
     assert made.text.startswith("- [a] (t) word word")
     assert made.text.endswith("word …")
@@ -136,7 +138,7 @@ def test_context_is_empty_if_budget_is_too_small() -> None:
     ],
 )
 def test_token_estimate(text: str, tokens: int) -> None:
-    assert count_tokens(text) == tokens
+    assert estimate_llm_token_count(text) == tokens
 
 
 @pytest.mark.parametrize("write", [render_llm_context_markdown, render_llm_context_json])
@@ -144,9 +146,9 @@ def test_context_time_is_linear_in_text_size(write: Any) -> None:
     nodes = [node(f"n{i}", "some words of it " * 500) for i in range(100)]
     edges = [edge(f"n{i}", f"n{(i + step) % 100}") for i in range(100) for step in range(1, 20)]
     started = time.thread_time()
-    count_tokens("".join(each.content for each in nodes))
+    estimate_llm_token_count("".join(each.content for each in nodes))
     once = time.thread_time() - started
     started = time.thread_time()
-    made = write(build_context_entries(nodes, edges), 1_000_000)
+    made = write(build_llm_context_entries(nodes, edges), 1_000_000)
     assert made.count == 100
     assert time.thread_time() - started < 10 * once + 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
-from kgserve.graph.transfer.import_export import open_export
+from kgserve.graph.transfer.import_export import open_store_export_stream
 from kgserve.memory.maintenance import MemoryMaintenance
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
@@ -80,7 +80,7 @@ def row_of(store: OpenStore, node_id: str) -> NodeRow:
 
 def exported(of: StoreHandle) -> list[str]:
     """Return sorted export lines without the fields that every write changes."""
-    with open_export(of) as stream:
+    with open_store_export_stream(of) as stream:
         lines = [json.loads(line) for line in b"".join(stream).splitlines()]
     return sorted(json.dumps(_still(line), sort_keys=True) for line in lines if line.get("kind") in {"node", "edge"})
 

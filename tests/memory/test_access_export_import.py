@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.graph.transfer.import_export import open_export
+from kgserve.graph.transfer.import_export import open_store_export_stream
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
@@ -45,7 +45,7 @@ def store(pool: StorePool) -> Iterator[OpenStore]:
 
 
 def exported(pool: StorePool, store: str = "s") -> bytes:
-    with open_export(graph_of(pool, store)) as stream:
+    with open_store_export_stream(graph_of(pool, store)) as stream:
         return b"".join(stream)
 
 

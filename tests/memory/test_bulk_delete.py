@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.graph import node_reads
-from kgserve.graph.node_reads import delete_nodes
+from kgserve.graph.node_reads import delete_matching_nodes
 from kgserve.graph.request_bodies import DeleteNodesRequest
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
@@ -23,7 +23,7 @@ def test_bulk_delete_skips_nodes_that_no_longer_match(tmp_path: Path) -> None:
         write(store, WriteBatch(nodes=[NodeUpsert(0, node_id, "t", attributes=OPEN) for node_id in "abc"]))
         with held(store):
             earlier = store.submit(WriteBatch(nodes=[NodeUpsert(0, "b", attributes=DONE)], delete_nodes=["c"]))
-            later = delete_nodes(graph_of(pool, NAME), wanted)
+            later = delete_matching_nodes(graph_of(pool, NAME), wanted)
         earlier.result(PATIENCE)
         done = later.result(PATIENCE)
         assert (done.ids, done.count, done.more) == (["a"], 1, False)
@@ -52,12 +52,12 @@ def test_bulk_delete_splits_commits_by_edge_count(
         write(store, batch("a", "b", "c", *(f"x{n}" for n in range(5)), edges=edges))
         graph, gone = graph_of(pool, NAME), 0
         for ids in at_once:
-            foretold = delete_nodes(graph, dry).result(PATIENCE)
-            done = delete_nodes(graph, wanted).result(PATIENCE)
+            foretold = delete_matching_nodes(graph, dry).result(PATIENCE)
+            done = delete_matching_nodes(graph, wanted).result(PATIENCE)
             assert done.ids == foretold.ids == ids
             assert (done.more, foretold.more) == (ids != at_once[-1],) * 2
             assert done.edges_deleted == foretold.edges_deleted
             gone += done.edges_deleted
         assert gone == len(edges)
         assert store.state.edges == 0
-        assert delete_nodes(graph, wanted).result(PATIENCE).missing == ["a", "b", "c"]
+        assert delete_matching_nodes(graph, wanted).result(PATIENCE).missing == ["a", "b", "c"]

@@ -14,7 +14,7 @@ from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
 from kgserve.graph.event_subscriptions import EventSubscription, JournalEventReader
 from kgserve.graph.store_handle import CallerStoreHandles
-from kgserve.memory.forget import forget_memories
+from kgserve.memory.forget import soft_delete_or_restore_memories
 from kgserve.memory.retain import retain_text_or_conversation
 from kgserve.memory.retain_forget_recall_models import ForgetRequest, RetainTextRequest
 from kgserve.platform.access.authentication import AuthenticatedCaller
@@ -135,11 +135,11 @@ def test_erased_memory_is_absent_from_change_feed(data: Path) -> None:
         assert "quetzalcoatl" in read_events(listener)
         for role in ("read", "write"):
             with pytest.raises(Forbidden, match="role admin"):
-                forget_memories(
+                soft_delete_or_restore_memories(
                     graphs.for_caller(AuthenticatedCaller("agent", role)).graph(STORE),
                     ForgetRequest(ids=["m"], erase=True),
                 )
-        done = forget_memories(graph, ForgetRequest(ids=["m"], erase=True)).result(PATIENCE)
+        done = soft_delete_or_restore_memories(graph, ForgetRequest(ids=["m"], erase=True)).result(PATIENCE)
         # Subscribers receive the deletion, but not the former content.
         assert read_events(listener).count("memory_deleted") == 1
         listener.close()

@@ -17,7 +17,7 @@ from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput, NotFound
 from kgserve.graph.event_subscriptions import EventSubscription, JournalEventReader
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.memory.entity_name_mentions import NameMentionFinder
-from kgserve.memory.forget import forget_memories
+from kgserve.memory.forget import soft_delete_or_restore_memories
 from kgserve.memory.memory_models import MemoryEntityInput
 from kgserve.memory.retain import retain_text_or_conversation
 from kgserve.memory.retain_forget_recall_models import ForgetRequest, RetainTextRequest
@@ -389,8 +389,10 @@ def test_listener_receives_deletion_or_reads_store_again(data: Path) -> None:
         request = ForgetRequest(entity="Quixley", erase=True, confirm="Quixley")
         for role in ("read", "write"):
             with pytest.raises(Forbidden, match="role admin"):
-                forget_memories(graphs.for_caller(AuthenticatedCaller("agent", role)).graph(STORE), request)
-        done = forget_memories(graph, request).result(PATIENCE)
+                soft_delete_or_restore_memories(
+                    graphs.for_caller(AuthenticatedCaller("agent", role)).graph(STORE), request
+                )
+        done = soft_delete_or_restore_memories(graph, request).result(PATIENCE)
         late = JournalEventReader(graphs, EventSubscription((STORE,), {STORE: FeedPosition(1)}), lambda: None)
         with pytest.raises(Gone):
             late.open()

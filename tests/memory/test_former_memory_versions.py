@@ -34,7 +34,7 @@ from kgserve.memory.retain_forget_recall_models import (
     RetainMemoryOutcome,
     RetainTextRequest,
 )
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores import bulk_delete
@@ -143,8 +143,8 @@ def delete_by_node(graph: StoreHandle) -> None:
 
 def delete_by_filter(graph: StoreHandle) -> None:
     wanted = DeleteNodesRequest(types=["fact"], limit=1)
-    foretold = node_reads.delete_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
-    done = node_reads.delete_nodes(graph, wanted).result(PATIENCE)
+    foretold = node_reads.delete_matching_nodes(graph, msgspec.structs.replace(wanted, dry_run=True)).result(PATIENCE)
+    done = node_reads.delete_matching_nodes(graph, wanted).result(PATIENCE)
     assert (done.ids, done.edges_deleted) == (foretold.ids, foretold.edges_deleted) == (["home"], 5)
 
 
@@ -241,8 +241,8 @@ def test_fact_order_does_not_change_result(
             RetainTextRequest(
                 content=text,
                 entity_id=subject,
-                valid_from=format_time(start),
-                valid_to=None if end is None else format_time(end),
+                valid_from=format_rfc3339_timestamp(start),
+                valid_to=None if end is None else format_rfc3339_timestamp(end),
                 source="told",
             )
             for subject, start, end, text in facts[first : first + 100]
@@ -262,7 +262,7 @@ def test_fact_order_does_not_change_result(
             start, end, text = max((each for each in known if each[0] <= moment), default=(0, 0, ""))
             if text and (end is None or moment < end):
                 expected[subject] = text
-        at = format_time(moment)
+        at = format_rfc3339_timestamp(moment)
         assert true_at(graph, at) == expected
         by_source = paginated_lists.list_memories(
             graph, MemoryListQuery(valid_at=at, source="told", types=["fact"], limit=1000)
@@ -272,7 +272,7 @@ def test_fact_order_does_not_change_result(
         told_of = versions(graph, subject)
         assert len({each.id for each in told_of}) == len(told_of)
         assert [(each.content, each.valid_from) for each in told_of] == [
-            (text, format_time(start)) for start, _, text in sorted(known, key=lambda each: each[0])
+            (text, format_rfc3339_timestamp(start)) for start, _, text in sorted(known, key=lambda each: each[0])
         ]
         assert [each.id for each in told_of][-1].startswith(f"{subject}@")
 
@@ -430,9 +430,9 @@ def test_entities_follow_superseded_text(graph: StoreHandle) -> None:
 
 def test_forget_single_version(graph: StoreHandle) -> None:
     put_home_versions(graph)
-    done = forget.forget_memories(graph, ForgetRequest(entity_id="home@1")).result(PATIENCE)
+    done = forget.soft_delete_or_restore_memories(graph, ForgetRequest(entity_id="home@1")).result(PATIENCE)
     assert (done.memories_removed, done.ids) == (1, ["home@1"])
     assert [each.content.split()[3] for each in versions(graph, "home")] == ["Madrid.", "London."]
-    back = forget.forget_memories(graph, ForgetRequest(entity_id="home@1", undo=True)).result(PATIENCE)
+    back = forget.soft_delete_or_restore_memories(graph, ForgetRequest(entity_id="home@1", undo=True)).result(PATIENCE)
     assert (back.memories_restored, back.relations_restored) == (1, 1)
     assert len(versions(graph, "home")) == 3

@@ -38,7 +38,7 @@ from kgserve.memory.memory_models import (
     UpdateMemoryRequest,
 )
 from kgserve.memory.serialization import now_in_microseconds
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
@@ -241,7 +241,7 @@ def test_reading_reinforces_the_stored_confidence(store: World) -> None:
 
 
 def before(days: float) -> str:
-    return format_time(now_in_microseconds() - round(days * 86_400_000_000))
+    return format_rfc3339_timestamp(now_in_microseconds() - round(days * 86_400_000_000))
 
 
 def test_update_changes_only_given_fields(store: World) -> None:
@@ -276,14 +276,16 @@ def test_bulk_delete_requires_filter_and_supports_dry_run(store: World) -> None:
     nothings: list[dict[str, Any]] = [{}, {"memory_ids": []}, {"memory_ids": [], "memory_types": []}]
     for nothing in [*nothings, {"memory_types": []}]:
         with pytest.raises(InvalidInput, match="at least one filter"):
-            memory_crud.delete_memories(store.graph, DeleteMemoriesRequest(**nothing))
+            memory_crud.delete_matching_memories(store.graph, DeleteMemoriesRequest(**nothing))
     wanted: dict[str, Any] = {"memory_types": ["fact"], "min_confidence_below": 0.2}
-    dry = memory_crud.delete_memories(store.graph, DeleteMemoriesRequest(**wanted, dry_run=True)).result(PATIENCE)
+    dry = memory_crud.delete_matching_memories(store.graph, DeleteMemoriesRequest(**wanted, dry_run=True)).result(
+        PATIENCE
+    )
     assert (dry.count, dry.ids, dry.dry_run) == (1, [gone.id], True)
-    done = memory_crud.delete_memories(store.graph, DeleteMemoriesRequest(**wanted)).result(PATIENCE)
+    done = memory_crud.delete_matching_memories(store.graph, DeleteMemoriesRequest(**wanted)).result(PATIENCE)
     assert (done.count, done.ids) == (1, [gone.id])
     ids = DeleteMemoriesRequest(memory_ids=[kept.id, "nobody"])
-    named_ = memory_crud.delete_memories(store.graph, ids).result(PATIENCE)
+    named_ = memory_crud.delete_matching_memories(store.graph, ids).result(PATIENCE)
     assert (named_.ids, named_.missing) == ([kept.id], ["nobody"])
     assert active(store) == ["old error"]
 
@@ -332,16 +334,16 @@ def test_merged_entity_is_found_by_both_names(store: World) -> None:
 def test_relations_by_name_and_entity_graph(store: World) -> None:
     relate_names(store, ("A", "uses", "B"), ("A", "uses", "C"), ("B", "uses", "D"), strength=0.8)
     put(store, "about B", entity_names=["b"])
-    near = named.entity_graph(store.graph, EntityGraphRequest(entity_id="a", touch=False))
+    near = named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="a", touch=False))
     assert [(node.id, node.depth) for node in near.nodes] == [("A", 0), ("B", 1), ("C", 1)]
     assert {(edge.source, edge.target) for edge in near.edges} == {("A", "B"), ("A", "C")}
     assert {node.id: node.memory_count for node in near.nodes} == {"A": 0, "B": 1, "C": 0}
-    far = named.entity_graph(store.graph, EntityGraphRequest(entity_id="A", depth=2))
+    far = named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="A", depth=2))
     assert [node.id for node in far.nodes] == ["A", "B", "C", "D"]
-    strong = named.entity_graph(store.graph, EntityGraphRequest(entity_id="A", min_strength=0.9))
+    strong = named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="A", min_strength=0.9))
     assert [node.id for node in strong.nodes] == ["A"]
     with pytest.raises(NotFound):
-        named.entity_graph(store.graph, EntityGraphRequest(entity_id="nobody"))
+        named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="nobody"))
 
 
 def test_repeated_relation_is_updated(store: World) -> None:

@@ -11,7 +11,7 @@ from kgserve.memory.reflect_models import CONTRADICTS, OrganizeMemoriesAnswer, O
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
-from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_parents_of_memories
 from tests.memory.memory_stores import Place, exported, memory, placed, put, row_of
 
 _BLOCKS = Path(__file__).with_name("topics.txt").read_text(encoding="utf-8").split("# ")[1:]
@@ -53,7 +53,7 @@ def test_certain_memories_are_placed_and_others_proposed(place: Place, store: st
     assert right > 32
     assert len(done.linked) - right < 4
     with place.pool.lease(store) as leased, leased.reading() as rows:
-        assert find_memory_parents(rows, [link.id for link in done.linked]) == {
+        assert find_parents_of_memories(rows, [link.id for link in done.linked]) == {
             link.id: link.parent_id for link in done.linked
         }
         edge = rows.edge((done.linked[0].id, done.linked[0].parent_id, CHILD_OF_RELATION))

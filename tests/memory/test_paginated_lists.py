@@ -27,7 +27,7 @@ from kgserve.memory.entity_models import (
 )
 from kgserve.memory.memory_models import Memory, MemoryListQuery, ReadMemoryRequest
 from kgserve.memory.serialization import now_in_microseconds
-from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.store_settings import MemorySettings
@@ -145,7 +145,7 @@ def test_list_shows_all_memory_fields(store: World) -> None:
         assert row.extras is not None
         assert (each.content, each.memory_type, each.tags) == (row.content, row.type, list(row.extras.tags))
         assert (each.access_count, each.last_accessed_at) == (
-            (access.count, format_time(access.last)) if access else (0, None)
+            (access.count, format_rfc3339_timestamp(access.last)) if access else (0, None)
         )
         since, worth = row.created_at, row.extras.confidence or 0.0
         if access is not None and access.last > since:
@@ -158,8 +158,8 @@ FILTERS: dict[str, Any] = {
     "types": ["fact", "decision"],
     "tags": ["x", "y"],
     "min_confidence": 0.3,
-    "after_date": format_time(NOW - 50 * DAY_MICROSECONDS),
-    "before_date": format_time(NOW - 10 * DAY_MICROSECONDS),
+    "after_date": format_rfc3339_timestamp(NOW - 50 * DAY_MICROSECONDS),
+    "before_date": format_rfc3339_timestamp(NOW - 10 * DAY_MICROSECONDS),
     "entity": "Zoë",
     "source": "chat",
     "layer": 3,
@@ -254,7 +254,9 @@ def test_list_entities_by_type_and_name_prefix(store: World) -> None:
         found: list[str] = []
         cursor: str | None = None
         while True:
-            page = paginated_lists.list_entities(store.graph, EntityListQuery(limit=2, cursor=cursor, **query))
+            page = paginated_lists.list_named_entities_page(
+                store.graph, EntityListQuery(limit=2, cursor=cursor, **query)
+            )
             found += [each.id for each in page.entities]
             cursor = page.next_cursor
             if cursor is None:
@@ -266,7 +268,7 @@ def test_list_entities_by_type_and_name_prefix(store: World) -> None:
     assert names(type=["project", "person"], name="z") == ["e3"]
     assert names(type=["thing"]) == []
     with pytest.raises(InvalidInput):
-        paginated_lists.list_entities(store.graph, EntityListQuery(cursor="x"))
+        paginated_lists.list_named_entities_page(store.graph, EntityListQuery(cursor="x"))
 
 
 @pytest.mark.parametrize(
@@ -335,13 +337,13 @@ def test_type_tag_and_growth_statistics(store: World) -> None:
         "month": [day.replace(day=1).isoformat() for day in days],
     }
     for by, periods in firsts.items():
-        found = analytics.get_memory_growth(
+        found = analytics.get_new_memory_counts_by_period(
             store.graph, msgspec.convert({"by": by, "limit": 1000}, MemoryGrowthQuery)
         ).periods
         assert {each.period: each.created for each in found} == Counter(periods)
         assert [each.period for each in found] == sorted(set(periods))
         assert found[-1].total == len(there)
-        last = analytics.get_memory_growth(
+        last = analytics.get_new_memory_counts_by_period(
             store.graph, msgspec.convert({"by": by, "limit": 2}, MemoryGrowthQuery)
         ).periods
         assert last == found[-2:]

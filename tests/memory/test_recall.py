@@ -24,7 +24,7 @@ from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.memory.recall_scoring import MIN_TOP_KEYWORD_SCORE
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.access.authentication import AuthenticatedCaller
-from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
@@ -161,8 +161,8 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
         "types": [chance.choice(TYPES)],
         "tags": chance.sample(TAGS, chance.randint(1, 2)),
         "min_confidence": chance.choice([0.0, 0.3, 0.6, 0.9, 0.99]),
-        "after_date": format_time(now - round(days * DAY_MICROSECONDS)),
-        "before_date": format_time(now - round(days * chance.random() * DAY_MICROSECONDS)),
+        "after_date": format_rfc3339_timestamp(now - round(days * DAY_MICROSECONDS)),
+        "before_date": format_rfc3339_timestamp(now - round(days * chance.random() * DAY_MICROSECONDS)),
         "entity": chance.choice([*ENTITIES, "person 2"]),
         "source": chance.choice(SOURCES[1:]),
         "layer": chance.choice([1, 2]),
@@ -173,7 +173,7 @@ def some_filters(chance: random.Random, now: int) -> dict[str, Any]:
 
 
 def passes(known: ModelMemory, filters: dict[str, Any], now: int, *, graph: bool) -> bool:
-    created = format_time(now - round(known.age * DAY_MICROSECONDS))
+    created = format_rfc3339_timestamp(now - round(known.age * DAY_MICROSECONDS))
     entity = str(filters.get("entity", "")).replace("person ", "e")
     return (
         not known.ended
@@ -364,7 +364,9 @@ def test_valid_at_recall(world: World) -> None:
     assert [hit.id for hit in answer.hits] == ["home"]
     assert answer.withheld == {"forgotten": 1, "superseded": 1}
     for mode in ("keyword", "hybrid"):
-        assert world.found("where does the fox live", mode=mode, valid_at=format_time(time_ago(200))) == ["paris"]
+        assert world.found("where does the fox live", mode=mode, valid_at=format_rfc3339_timestamp(time_ago(200))) == [
+            "paris"
+        ]
         assert len(world.found("where does the fox live", mode=mode, valid_at="any")) == 3
 
 

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 
 LAST = (datetime.max.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 @given(st.integers(-62_135_596_800_000_000, LAST))
 def test_a_time_round_trips(microseconds: int) -> None:
-    assert parse_time(format_time(microseconds)) == microseconds
+    assert parse_rfc3339_timestamp(format_rfc3339_timestamp(microseconds)) == microseconds
 
 
 @given(st.integers(0, LAST), st.integers(0, LAST))
 def test_formatted_times_sort_chronologically(one: int, other: int) -> None:
-    assert (format_time(one) < format_time(other)) == (one < other)
+    assert (format_rfc3339_timestamp(one) < format_rfc3339_timestamp(other)) == (one < other)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_formatted_times_sort_chronologically(one: int, other: int) -> None:
     ],
 )
 def test_accepted_forms_of_a_time(text: str, microseconds: int) -> None:
-    assert parse_time(text) == microseconds
+    assert parse_rfc3339_timestamp(text) == microseconds
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_accepted_forms_of_a_time(text: str, microseconds: int) -> None:
 )  # fmt: skip
 def test_invalid_times_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse_time(text)
+        parse_rfc3339_timestamp(text)
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
 def test_a_time_outside_the_utc_range_is_rejected(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        parse_time(text)
+        parse_rfc3339_timestamp(text)

@@ -17,7 +17,7 @@ from kgserve.embedding.embedder import Embedder, HashingEmbedder
 from kgserve.graph.answers import SearchAnswer
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.search.node_search import search_store_nodes
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
@@ -160,7 +160,7 @@ class ModelCheckedStore:
             tags=source.choice([None, None, [source.choice(TAGS)]]),
             attributes=some_wanted(source),
             as_of=self.named(source, at),
-            valid_at="any" if moment is None else format_time(moment),
+            valid_at="any" if moment is None else format_rfc3339_timestamp(moment),
         )
         wanted = {
             node_id
@@ -193,7 +193,7 @@ class ModelCheckedStore:
         """Return a commit as its number, or as its time if that is unique."""
         if at == 0 or source.random() < 0.5 or self.times[at] in self.times[at + 1 :]:
             return str(at)
-        return format_time(self.times[at])
+        return format_rfc3339_timestamp(self.times[at])
 
 
 @contextmanager

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kgserve.projections.text_indexes import read_text_index_model_name, write_model_name
+from kgserve.projections.text_indexes import read_text_index_model_name, write_text_index_model_name
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def test_the_model_name_is_read_back(tmp_path: Path) -> None:
-    write_model_name(tmp_path / "model", NAME)
+    write_text_index_model_name(tmp_path / "model", NAME)
     assert read_text_index_model_name(tmp_path / "model") == NAME
 
 
@@ -21,7 +21,7 @@ def test_files_of_older_versions_contain_only_the_name(tmp_path: Path) -> None:
 
 def test_a_truncated_model_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "model"
-    write_model_name(path, NAME)
+    write_text_index_model_name(path, NAME)
     content = path.read_bytes()
     for at in range(len(content) - 1):
         path.write_bytes(content[:at] + bytes([content[at] ^ 0x5A]) + content[at + 1 :])

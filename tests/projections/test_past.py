@@ -11,7 +11,7 @@ from kgserve.embedding.cache import round_to_half_precision
 from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.search.node_search import build_llm_context, search_query_variants
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.indexed_text import IndexedEntityText, parse_past_text_index_key
 from tests.graphs import graph_of
 from tests.projections.indexing import OtherEmbedder
@@ -49,8 +49,8 @@ def test_replaced_and_deleted_texts_are_found_as_of_a_commit(tmp_path: Path) -> 
         [hit] = of.search(asked("hen", 2)).hits
         assert (hit.node.content, hit.node.version, hit.node.sequence) == ("hen", 2, 2)
         assert of.found("hen") == []
-        assert of.found("fox", format_time(of.times[3])) == []
-        assert of.found("fox", format_time(of.times[4])) == ["a"]
+        assert of.found("fox", format_rfc3339_timestamp(of.times[3])) == []
+        assert of.found("fox", format_rfc3339_timestamp(of.times[4])) == ["a"]
         assert of.search(asked("fox", 4)).index_sequence == 4
         assert of.found('"owl owl"', 5, syntax=True) == ["b"]
         assert of.found('"owl owl"', 4, syntax=True) == []
@@ -265,11 +265,11 @@ def test_validity_tags_and_summaries_as_of_a_commit(tmp_path: Path) -> None:
         )
         of.put(b=ModelNodeState("bird", "owl", valid_to=9_000_000))
         of.settle()
-        at_five = format_time(5_000_000)
+        at_five = format_rfc3339_timestamp(5_000_000)
         assert sorted(of.found("owl", valid_at=at_five)) == ["a", "b", "c"]
         assert sorted(of.found("owl", 1, valid_at=at_five)) == ["a", "c"]
-        assert sorted(of.found("owl", valid_at=format_time(4_999_999))) == ["b", "c"]
-        assert sorted(of.found("owl", mode="semantic", valid_at=format_time(4_999_999))) == ["b"]
+        assert sorted(of.found("owl", valid_at=format_rfc3339_timestamp(4_999_999))) == ["b", "c"]
+        assert sorted(of.found("owl", mode="semantic", valid_at=format_rfc3339_timestamp(4_999_999))) == ["b"]
         assert of.found("owl", 1, tags=["deep blue"]) == ["c"]
         assert of.found("owl", tags=["deep"]) == []
         assert of.found("blue") == ["c"]
@@ -287,9 +287,14 @@ def test_relations_not_valid_then_are_not_followed(tmp_path: Path) -> None:
         start: dict[str, Any] = {"mode": "graph", "start_id": "a"}
         of.settle()
         for as_of in (None, 2):
-            ends = [of.found("owl", as_of, valid_at=format_time(second * 1_000_000), **start) for second in (2, 4, 6)]
+            ends = [
+                of.found("owl", as_of, valid_at=format_rfc3339_timestamp(second * 1_000_000), **start)
+                for second in (2, 4, 6)
+            ]
             assert [sorted(found) for found in ends] == [["a", "b", "c"], ["a", "b"], ["a"]]
-            lifted = of.search(asked("owl", 2, mode="hybrid", valid_at=format_time(6_000_000), explain=True)).hits
+            lifted = of.search(
+                asked("owl", 2, mode="hybrid", valid_at=format_rfc3339_timestamp(6_000_000), explain=True)
+            ).hits
             assert "hop" not in "".join(str(hit.why) for hit in lifted)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from kgserve.graph.url_parameters import NodeListParameters
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.breadth_first_traversal import TraversalDirection, TraversalRequest
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert, TimestampPut
 from kgserve.storage.model.node_edge_rows import EdgeKey
@@ -107,7 +107,7 @@ class Batches:
         choice = self.random.choice
         types, tags = choice(((), (), _TYPES[:1], _TYPES[1:])), choice(((), (), TAGS[:1], TAGS[2:4]))
         return NodeListParameters(
-            type=list(types), tag=list(tags), valid_at="any" if moment is None else format_time(moment)
+            type=list(types), tag=list(tags), valid_at="any" if moment is None else format_rfc3339_timestamp(moment)
         )
 
     def _mixed(self, graph: Graph, size: int, *, touch: bool) -> WriteBatch:

@@ -19,7 +19,7 @@ from kgserve.errors import InvalidInput, NotFound, Unavailable
 from kgserve.graph import row_to_api_conversion
 from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.settings import Settings
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import list_journal_segments, read_journal_frame
 from kgserve.storage.model.breadth_first_traversal import TraversalRequest
@@ -204,7 +204,7 @@ class Driver:
         assert (len(found.edges), found.truncated) == (len(edges), more), request
 
     def _look_at(self, node_id: str, valid_at: int | None) -> None:
-        graph, moment = self.graph.true_at(valid_at), None if valid_at is None else format_time(valid_at)
+        graph, moment = self.graph.true_at(valid_at), None if valid_at is None else format_rfc3339_timestamp(valid_at)
         if node_id not in graph.nodes:
             with contextlib.suppress(NotFound):
                 raise AssertionError(node_of(graph_of(self.pool, NAME), node_id, valid_at=moment))
@@ -213,7 +213,7 @@ class Driver:
         outgoing, incoming = (
             {(e.source, e.target, e.relation_type) for e in es} for es in (found.outgoing, found.incoming)
         )
-        assert found.node == row_to_api_conversion.node_from_row(graph.nodes[node_id])
+        assert found.node == row_to_api_conversion.build_api_node_from_row(graph.nodes[node_id])
         if not found.edges_truncated:
             assert outgoing == {key for key in graph.edges if key[0] == node_id}
             assert incoming == {key for key in graph.edges if key[1] == node_id}
@@ -225,7 +225,9 @@ class Driver:
         for start in range(0, pages * limit, limit):
             asked = msgspec.structs.replace(wanted, limit=limit, cursor=cursor)
             page = nodes_of(graph_of(self.pool, NAME), asked)
-            assert page.nodes == [row_to_api_conversion.node_from_row(row) for row in rows[start : start + limit]]
+            assert page.nodes == [
+                row_to_api_conversion.build_api_node_from_row(row) for row in rows[start : start + limit]
+            ]
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -288,7 +290,7 @@ class Driver:
         while not stop.is_set():
             with self.store.engine.reading(timeout=0) as session:
                 state = session.dump(folder)
-            assert snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges), (
+            assert snapshot.digest_and_count_snapshot_rows(folder) == (state.digest, state.nodes, state.edges), (
                 "a reader saw half a write"
             )
 
@@ -335,7 +337,7 @@ def differ(found: Sequence[NodeRow | EdgeRow], wanted: dict[Any, Any], keys: Seq
 
 def listed(graph: Graph, wanted: NodeListParameters) -> list[NodeRow]:
     """Return the expected content of a list over all of its pages."""
-    true = graph.true_at(None if wanted.valid_at in (None, "any") else parse_time(wanted.valid_at))
+    true = graph.true_at(None if wanted.valid_at in (None, "any") else parse_rfc3339_timestamp(wanted.valid_at))
     return [
         row
         for _, row in sorted(true.nodes.items())
@@ -388,7 +390,7 @@ def _damage(layout: StoreLayout, damage: Damage) -> None:
         case "snapshot flipped":
             # Only while the journal is complete from the start: otherwise the last copy could be damaged.
             if list_journal_segments(layout.journal)[0].first == 1:
-                for path in snapshot.list_snapshots(layout.journal)[:1]:
+                for path in snapshot.list_journal_snapshots(layout.journal)[:1]:
                     _flip(path / snapshot.NODES_FILE)
             layout.engine.unlink(missing_ok=True)
             shutil.rmtree(layout.rows)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.breadth_first_traversal import TraversalRequest
 from kgserve.storage.model.node_edge_fields import EdgeExtras, EdgeExtrasUpsert, NodeExtras, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
@@ -178,7 +178,7 @@ class Graph:
         if source not in self.nodes or target not in self.nodes:
             outcome.skipped_count += 1
             return False
-        text, old = format_time(now), self.edges.get(put.key)
+        text, old = format_rfc3339_timestamp(now), self.edges.get(put.key)
         if _is_backwards(put, old):
             outcome.rejected_count += 1
             return False

@@ -23,12 +23,12 @@ from kgserve.graph.compat.versioned_nodes_api import (
     RetireNodeOrEdgeAnswer,
     RetireVersionedNodeRequest,
 )
-from kgserve.graph.mutations import retire_edge, retire_node
+from kgserve.graph.mutations import end_edge_valid_time, end_node_valid_time
 from kgserve.graph.request_bodies import RevertNodeBody, TraverseRequest
-from kgserve.graph.transfer.import_export import open_export
+from kgserve.graph.transfer.import_export import open_store_export_stream
 from kgserve.graph.url_parameters import NodeHistoryRequest, NodeListParameters, RetireNodeRequest, RevertNodeRequest
 from kgserve.platform.settings import Settings
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.storage.model.breadth_first_traversal import TraversalRequest
 from kgserve.storage.model.node_edge_fields import NODE, TIMESTAMP_TYPE, EdgeExtrasUpsert, NodeExtrasUpsert
@@ -101,7 +101,7 @@ class PastDriver(Driver):
         for row in self.graph.nodes.values():
             for version in get_conflicting_node_head_versions(row):
                 found = history_ops.get_node_version(graph, row.id, version).node
-                was = row_to_api_conversion.node_from_row(self._versions(row.id, 0)[version])
+                was = row_to_api_conversion.build_api_node_from_row(self._versions(row.id, 0)[version])
                 assert found == msgspec.structs.replace(was, is_current=True)
         for node_id in {node_id for node_id, version, _ in self.graph.said if self._is_present(node_id, version)}:
             states = history_ops.get_node_history(graph, NodeHistoryRequest(node_id=node_id, limit=1)).states
@@ -115,8 +115,10 @@ class PastDriver(Driver):
     def retire(self, source: Batches, node_id: str) -> None:
         """Retire a node at a date or now."""
         date, author = source.moment(), source.random.choice(("", "eve"))
-        request = RetireVersionedNodeRequest(valid_to=None if date is None else format_time(date), created_by=author)
-        answer = retire_node(
+        request = RetireVersionedNodeRequest(
+            valid_to=None if date is None else format_rfc3339_timestamp(date), created_by=author
+        )
+        answer = end_node_valid_time(
             graph_of(self.pool, NAME),
             RetireNodeRequest(node_id=node_id, valid_to=request.valid_to, created_by=request.created_by),
         )
@@ -137,10 +139,10 @@ class PastDriver(Driver):
             source=key[0],
             target=key[1],
             relation_type=key[2],
-            valid_to=None if date is None else format_time(date),
+            valid_to=None if date is None else format_rfc3339_timestamp(date),
             created_by=author,
         )
-        answer = retire_edge(graph_of(self.pool, NAME), request)
+        answer = end_edge_valid_time(graph_of(self.pool, NAME), request)
         row = self.graph.edges.get(key)
         if row is None:
             with pytest.raises(NotFound):
@@ -209,7 +211,7 @@ class PastDriver(Driver):
         for wanted in (source.walk() for _ in range(count)):
             past, graph = self._moment(source.random)
             true = graph.true_at(wanted.valid_at)
-            valid_at = "any" if wanted.valid_at is None else format_time(wanted.valid_at)
+            valid_at = "any" if wanted.valid_at is None else format_rfc3339_timestamp(wanted.valid_at)
             self._get_then(past, true, wanted.start, valid_at)
             self._list_then(past, graph, source.wanted(wanted.valid_at), source.random.randrange(1, 20))
             self._walk_then(past, true, wanted, valid_at)
@@ -229,7 +231,7 @@ class PastDriver(Driver):
         if past is None:
             return time.time_ns() // 1000
         text = str(past.as_of)
-        return self.times[int(text)] if text.isdecimal() else parse_time(text)
+        return self.times[int(text)] if text.isdecimal() else parse_rfc3339_timestamp(text)
 
     def _moment(self, source: random.Random) -> tuple[PastMoment | None, Graph]:
         """Return the present, or a commit by number, by time, or by a time shortly before or after it."""
@@ -240,7 +242,7 @@ class PastDriver(Driver):
             return PastMoment(self.historian, str(sequence)), self.past[sequence]
         moment = self.times[sequence] + source.choice((-1, 0, 0, 1))
         before = [number for number, at in enumerate(self.times) if at <= moment]
-        return PastMoment(self.historian, format_time(moment)), self.past[before[-1]]
+        return PastMoment(self.historian, format_rfc3339_timestamp(moment)), self.past[before[-1]]
 
     def _get_then(self, past: PastMoment | None, graph: Graph, node_id: str, valid_at: str | None) -> None:
         if node_id not in graph.nodes:
@@ -273,7 +275,7 @@ class PastDriver(Driver):
         assert found == [self._shown(row, past) for row in rows]
 
     def _shown(self, row: NodeRow, past: PastMoment | None) -> Node:
-        return self._standing(row_to_api_conversion.node_from_row(row), row, past)
+        return self._standing(row_to_api_conversion.build_api_node_from_row(row), row, past)
 
     def _standing(self, node: N, row: NodeRow, past: PastMoment | None) -> N:
         """Return a node as it was, with its current status: conflicting until a state that does not name it."""
@@ -305,7 +307,9 @@ class PastDriver(Driver):
         depths, edges, more = graph.walk(msgspec.structs.replace(wanted, valid_at=None))
         assert found.nodes == [
             self._standing(
-                row_to_api_conversion.traversal_node_from_row(graph.nodes[node_id], depth), graph.nodes[node_id], past
+                row_to_api_conversion.build_api_traversal_node_from_row(graph.nodes[node_id], depth),
+                graph.nodes[node_id],
+                past,
             )
             for node_id, depth in depths.items()
         ]
@@ -314,7 +318,7 @@ class PastDriver(Driver):
 
     def _export_then(self, past: PastMoment | None, graph: Graph, valid_at: str | None) -> None:
         asked = graph_of(self.pool, NAME, historian=self.historian)
-        stream = open_export(asked, valid_at, past)
+        stream = open_store_export_stream(asked, valid_at, past)
         with stream:
             lines = [msgspec.json.decode(line) for block in stream for line in block.splitlines()]
         self._check_beside([line for line in lines if line["kind"] in {"head", "node"}], graph, all_known=past is None)
@@ -361,7 +365,7 @@ def _end(answer: Future[RetireNodeOrEdgeAnswer], date: int | None, ended: int | 
     if error is not None:
         assert isinstance(error, InvalidInput)
         return now if date is None else date
-    end = parse_time(answer.result().valid_to)
+    end = parse_rfc3339_timestamp(answer.result().valid_to)
     if date is not None:
         assert end == date
     elif ended is not None and ended < now - CATCH_UP_TIMEOUT_SECONDS * 1_000_000:
@@ -385,10 +389,10 @@ def _line(row: NodeRow) -> dict[str, Any]:
         "content": row.content,
         "attributes": msgspec.json.decode(row.attributes),
         "version": row.version,
-        "created_at": format_time(row.created_at),
-        "updated_at": format_time(row.updated_at),
+        "created_at": format_rfc3339_timestamp(row.created_at),
+        "updated_at": format_rfc3339_timestamp(row.updated_at),
         **{name: value for name, value in optional.items() if value not in (None, "", [])},
-        **{name: format_time(value) for name, value in times.items() if value is not None},
+        **{name: format_rfc3339_timestamp(value) for name, value in times.items() if value is not None},
     }
 
 
@@ -400,7 +404,7 @@ def _edge(row: EdgeRow) -> dict[str, Any]:
     extras = edge_extras_of(row)
     fields = {"weight": row.weight, "attributes": msgspec.json.decode(row.attributes), "version": row.version}
     for name in ("valid_from", "valid_to"):
-        extras[name] = None if extras[name] is None else format_time(extras[name])
+        extras[name] = None if extras[name] is None else format_rfc3339_timestamp(extras[name])
     return _timeless({**fields, **{name: value for name, value in extras.items() if value not in (None, "")}})
 
 

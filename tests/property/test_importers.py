@@ -24,7 +24,7 @@ from kgserve.graph.answers import ImportAnswer
 from kgserve.graph.transfer.formats.graphiti_import import read_graphiti
 from kgserve.graph.transfer.formats.import_export_files import open_import_source_tables, read_stream_as_import_table
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
-from kgserve.graph.transfer.import_export import StreamingImport, open_export
+from kgserve.graph.transfer.import_export import StreamingImport, open_store_export_stream
 from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.rows.current_rows import DeltaMergeLimits
 from kgserve.storage.rows.row_json_encoder import encode_node_as_unclosed_json
@@ -215,7 +215,7 @@ def rows_of(pool: StorePool, store: str) -> list[dict[str, Any]]:
     """Return the rows of a store, except placeholders of missing ends of relations."""
     if store not in pool.names():
         return []
-    with open_export(graph_of(pool, store)) as stream:
+    with open_store_export_stream(graph_of(pool, store)) as stream:
         rows = [msgspec.json.decode(each) for each in b"".join(stream).splitlines()]
     return [row for row in rows if row.get("attributes") != {"placeholder": True}]
 

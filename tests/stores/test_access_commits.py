@@ -46,7 +46,7 @@ def kept(store: OpenStore) -> dict[str, int]:
 
 
 def in_snapshot(store: OpenStore) -> dict[str, int]:
-    newest = snapshot.list_snapshots(store.layout.journal)[0]
+    newest = snapshot.list_journal_snapshots(store.layout.journal)[0]
     return {access.id: access.count for some in snapshot.read_snapshot_access_records(newest) for access in some}
 
 
@@ -70,7 +70,7 @@ def test_snapshots_include_accesses_and_deletions_remove_them(tmp_path: Path) ->
     with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
         write(store, batch(*"abc"))
         store.compactor.run()
-        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
+        assert not (snapshot.list_journal_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
         write(store, accessed(*"abc"), accessed("a", count=5))
         store.compactor.run()
         assert in_snapshot(store) == kept(store) == {"a": 5, "b": 1, "c": 1}
@@ -85,7 +85,7 @@ def test_snapshots_include_accesses_and_deletions_remove_them(tmp_path: Path) ->
         assert in_snapshot(store) == kept(store) == {"c": 7}
         write(store, WriteBatch(delete_nodes=["c"]))
         store.compactor.run()
-        assert not (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
+        assert not (snapshot.list_journal_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE).exists()
 
 
 def test_building_an_engine_keeps_accesses_in_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,11 +115,11 @@ def test_a_snapshot_with_damaged_accesses_is_skipped(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, batch(*"ab"), accessed("a"))
         store.compactor.run()
-        flip(snapshot.list_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE, 9)
+        flip(snapshot.list_journal_snapshots(store.layout.journal)[0] / snapshot.ACCESSES_FILE, 9)
         write(store, accessed("b"))
         assert kept(store) == {"a": 1, "b": 1}
         with pytest.raises(JournalDamaged, match=snapshot.ACCESSES_FILE):
-            snapshot.verify_snapshot(snapshot.list_snapshots(store.layout.journal)[0])
+            snapshot.verify_snapshot(snapshot.list_journal_snapshots(store.layout.journal)[0])
 
 
 @pytest.mark.parametrize("compacted", [False, True])

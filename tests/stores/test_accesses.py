@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.admin import backup as ops
-from kgserve.storage.journal.journal_reader import read_latest_access_records
+from kgserve.storage.journal.journal_reader import read_last_node_accesses_from_journal
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores import access_buffer
@@ -41,7 +41,7 @@ def journaled(store: OpenStore) -> None:
 
     def known(wanted: Collection[str], *, block: bool) -> dict[str, MemoryAccessRecord]:
         assert block
-        found = read_latest_access_records(store.journal.frames(0), 0, store.state.sequence)
+        found = read_last_node_accesses_from_journal(store.journal.frames(0), 0, store.state.sequence)
         return {node_id: access for node_id in wanted if (access := found.get(node_id)) is not None}
 
     store.accesses.known = known

@@ -45,11 +45,11 @@ def test_compaction_keeps_all_rows(tmp_path: Path) -> None:
         assert old.closed
         assert not old.path.exists()
         assert store.engine.bytes()[1] < 100_000
-        assert snapshot.list_snapshots(store.layout.journal) == []
+        assert snapshot.list_journal_snapshots(store.layout.journal) == []
         store.compactor.run()
-        assert [snapshot.verify_snapshot(path).sequence for path in snapshot.list_snapshots(store.layout.journal)] == [
-            1
-        ]
+        assert [
+            snapshot.verify_snapshot(path).sequence for path in snapshot.list_journal_snapshots(store.layout.journal)
+        ] == [1]
         write(store, batch("d", edges=[("c", "d", "r")]))
         assert_whole(store)
     assert {path.name for path in layout(tmp_path).root.glob("graph*")} == {"graph.kuzu", "graph.kuzu.wal"}
@@ -64,14 +64,14 @@ def test_the_rows_of_a_current_whole_snapshot_are_reused(tmp_path: Path) -> None
         write(store, batch("a"))
         assert link_current_snapshot_rows(store.layout, store.state, target) is None
         store.compactor.run()
-        [found] = snapshot.list_snapshots(store.layout.journal)
+        [found] = snapshot.list_journal_snapshots(store.layout.journal)
         linked = link_current_snapshot_rows(store.layout, store.state, target)
         assert linked == RowMaterializationResult(store.state, store.state)
         assert all((target / name).samefile(found / name) for name in (snapshot.NODES_FILE, snapshot.EDGES_FILE))
         write(store, batch("b"))
         assert link_current_snapshot_rows(store.layout, store.state, target) is None
         store.compactor.run()
-        (snapshot.list_snapshots(store.layout.journal)[0] / snapshot.EDGES_FILE).write_bytes(b"")
+        (snapshot.list_journal_snapshots(store.layout.journal)[0] / snapshot.EDGES_FILE).write_bytes(b"")
         assert link_current_snapshot_rows(store.layout, store.state, target) is None
 
 
@@ -126,7 +126,9 @@ def test_compaction_removes_old_snapshots_and_segments(tmp_path: Path) -> None:
         for number in range(4):
             write(store, batch(f"n{number}", content="x" * MEBIBYTE), batch(f"m{number}"))
             store.compactor.run()
-        kept = [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_snapshots(store.layout.journal)]
+        kept = [
+            snapshot.parse_snapshot_sequence(path) for path in snapshot.list_journal_snapshots(store.layout.journal)
+        ]
         assert kept == [8, 6]
         assert 1 < store.journal.oldest <= 7
         assert list(store.layout.scratch.iterdir()) == []
@@ -264,6 +266,6 @@ def test_packed_frames_count_with_their_unpacked_size(tmp_path: Path) -> None:
             write(store, batch(*(f"{turn}-{n}" for n in range(1_000)), content="alike " * 20))
         assert store.journal.bytes < MEBIBYTE / 2
         until(lambda: store.compactor.done > 0)
-        assert snapshot.list_snapshots(store.layout.journal)
+        assert snapshot.list_journal_snapshots(store.layout.journal)
         until(lambda: not store.compactor.wanted())
         assert_whole(store)

@@ -168,9 +168,9 @@ def test_a_snapshot_includes_links_older_than_the_journal(tmp_path: Path) -> Non
             write(store, batch("large", content=f"{round_}" * (1 << 20)), batch("next", content=str(round_)))
             store.compactor.run()
         assert store.journal.oldest > 3
-        newest = snapshot.list_snapshots(store.layout.journal)[0]
+        newest = snapshot.list_journal_snapshots(store.layout.journal)[0]
         before = everything(store)
-        assert {row.key: row for some in snapshot.read_snapshot_links(newest) for row in some} == before
+        assert {row.key: row for some in snapshot.read_snapshot_cross_store_links(newest) for row in some} == before
     shutil.rmtree(layout(tmp_path).views)
     with opened(tmp_path) as store:
         assert everything(store) == before

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.projections.cypher_engine import rebuild
 from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey
@@ -23,7 +23,7 @@ ENDS = "MATCH (e:Elsewhere) RETURN e.store, e.id"
 
 
 def rows(store: OpenStore, query: str) -> list[list[Any]]:
-    statement = guard_cypher_statement(query, {}, writable=False)
+    statement = validate_cypher_statement_for_engine(query, {}, writable=False)
     with store.engine.reading(width=NodeEdgeColumnSet.LINKS) as session, session.reading(statement) as cursor:
         return [msgspec.json.decode(line) for line in cursor.lines()]
 

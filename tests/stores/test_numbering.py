@@ -84,7 +84,7 @@ def test_a_snapshot_includes_versions_of_deleted_nodes(tmp_path: Path) -> None:
             write(store, batch("large", content=f"{round_}" * (1 << 20)), batch("next", content=str(round_)))
             store.compactor.run()
         assert store.journal.oldest > 5
-        newest = snapshot.list_snapshots(store.layout.journal)[0]
+        newest = snapshot.list_journal_snapshots(store.layout.journal)[0]
         assert dict(pair for some in snapshot.read_deleted_node_last_versions(newest) for pair in some) == {
             "a": 1,
             "b": 2,
@@ -122,7 +122,7 @@ def test_a_purge_removes_tombstones(tmp_path: Path) -> None:
         write(store, batch("secret"), batch("other"), delete("secret", "other"), batch("new"))
         before = store.end_segment()
         store.erase(before, ["secret"])
-        [kept] = snapshot.list_snapshots(store.layout.journal)
+        [kept] = snapshot.list_journal_snapshots(store.layout.journal)
         assert [pair for some in snapshot.read_deleted_node_last_versions(kept) for pair in some] == [("other", 1)]
     for path in layout(tmp_path).root.rglob("*"):
         assert not path.is_file() or b"secret" not in path.read_bytes(), path

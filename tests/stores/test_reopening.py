@@ -210,7 +210,7 @@ def compacted(data: Path, retention: int) -> int:
 @pytest.mark.parametrize("retention", [0, 256])
 def test_a_damaged_snapshot_is_skipped(tmp_path: Path, part: str, retention: int) -> None:
     digest = compacted(tmp_path, retention)
-    newest, older = snapshot.list_snapshots(layout(tmp_path).journal)
+    newest, older = snapshot.list_journal_snapshots(layout(tmp_path).journal)
     flip(newest / part, 10)
     if retention:
         (older / part).unlink()
@@ -223,7 +223,7 @@ def test_losing_all_snapshots_and_older_segments_is_reported(tmp_path: Path) -> 
     compacted(tmp_path, 0)
     files = layout(tmp_path)
     assert first_kept(files) > 1
-    for path in snapshot.list_snapshots(files.journal):
+    for path in snapshot.list_journal_snapshots(files.journal):
         flip(path / snapshot.NODES_FILE, 10)
     with opened(tmp_path) as store:
         assert "last" in ids(store), "the present rows are another view"

@@ -17,7 +17,7 @@ from kgserve.storage.store_folder_layout import (
     STORE_FORMAT,
     StoreDescription,
     StoreLayout,
-    read_settings_records,
+    read_store_settings_records,
 )
 from tests.stores.writing import NAME, batch, flip, forget_close, layout, opened, settings, write
 
@@ -97,7 +97,9 @@ def test_settings_survive_damage(files: StoreLayout, damage: Callable[[StoreLayo
     with opened(data) as store:
         assert store.description == described
     assert msgspec.json.decode(store_file(files).read_bytes(), type=StoreDescription) == described
-    assert msgspec.json.decode(next(read_settings_records(files.journal)) or b"", type=StoreDescription) == described
+    assert (
+        msgspec.json.decode(next(read_store_settings_records(files.journal)) or b"", type=StoreDescription) == described
+    )
 
 
 def test_if_both_copies_are_damaged_earlier_settings_are_used(files: StoreLayout) -> None:

@@ -198,6 +198,6 @@ def assert_copy_right(store: OpenStore) -> None:
             store.copy.run(look, UNTOUCHED)
         assert store.copy.made == made
         state = store.state
-        assert snapshot.digest_and_count_row_files(folder) == (state.digest, state.nodes, state.edges)
+        assert snapshot.digest_and_count_snapshot_rows(folder) == (state.digest, state.nodes, state.edges)
         shutil.rmtree(folder)
     assert [path.name for path in store.layout.scratch.glob("*")] == ["statement"] * is_warm

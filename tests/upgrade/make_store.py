@@ -28,7 +28,7 @@ from kgserve.graph import history_queries
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.mutations import delete_edge, delete_node, upsert_nodes_and_edges
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
-from kgserve.graph.transfer.import_export import StreamingImport, open_export
+from kgserve.graph.transfer.import_export import StreamingImport, open_store_export_stream
 from kgserve.graph.url_parameters import NodeHistoryRequest, NodeIdRequest, NodeListParameters, StoreChangesParameters
 from kgserve.platform.settings import Settings
 from kgserve.projections.history_follower import HistoryWorker
@@ -162,9 +162,9 @@ def _tell(pool: StorePool, historian: HistoryWorker, path: Path) -> None:
             "edges": stores.get_store_stats(graph_of(pool, STORE)).edges,
         },
         "nodes": {node_id: node_of(graph_of(pool, STORE), node_id) for node_id in ids},
-        "export": _lines(open_export(graph_of(pool, STORE))),
+        "export": _lines(open_store_export_stream(graph_of(pool, STORE))),
         "then": {
-            str(at): _lines(open_export(graph_of(pool, STORE), past=PastMoment(historian, str(at))))
+            str(at): _lines(open_store_export_stream(graph_of(pool, STORE), past=PastMoment(historian, str(at))))
             for at in range(state.sequence + 1)
         },
         "history": {

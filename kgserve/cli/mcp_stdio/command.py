@@ -18,9 +18,9 @@ from kgserve.cli.mcp_stdio.forwarder import McpMessageForwarder, ThreadSafeLineW
 from kgserve.platform.server_discovery import (
     build_editor_preference_headers,
     parse_positive_seconds,
-    resolve_call_timeout,
     resolve_client_api_key,
     resolve_data_folder,
+    resolve_mcp_tool_call_timeout,
 )
 
 LAST_ANSWERS_TIMEOUT_SECONDS = 5.0
@@ -103,7 +103,7 @@ def run_mcp_bridge(
     servers = McpBridgeServerFinder(
         resolve_data_folder(data_dir), url, resolve_client_api_key(key), log_to_stderr_for_editor
     )
-    forwarder = McpMessageForwarder(servers, output, asked, resolve_call_timeout(call_timeout))
+    forwarder = McpMessageForwarder(servers, output, asked, resolve_mcp_tool_call_timeout(call_timeout))
     threading.Thread(target=_watch_parent, args=(os.getppid(),), name="kgserve-parent", daemon=True).start()
     try:
         for line in sys.stdin.buffer:

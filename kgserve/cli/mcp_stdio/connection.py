@@ -221,7 +221,7 @@ class McpServerConnectionPool:
                     return kept
                 kept.close()
         try:
-            return server_discovery.connect_to_server(server, BRIDGE_CONNECT_TIMEOUT_SECONDS)
+            return server_discovery.open_http_connection_to_server(server, BRIDGE_CONNECT_TIMEOUT_SECONDS)
         except TimeoutError:
             raise ServerUnresponsive(server_discovery.describe_silent_server(server)) from None
 

@@ -156,14 +156,14 @@ class McpMessageForwarder:
             version = message.version or self._handshake.version
             return load_prebuilt_mcp_answer(message, version, tools) if self._servers.is_ours else None
         answer = (
-            load_prebuilt_mcp_answer(message, requested_protocol_version(message), tools)
+            load_prebuilt_mcp_answer(message, get_requested_mcp_protocol_version(message), tools)
             if self._servers.is_absent
             else None
         )
         if answer is not None:
             self._early = True
             if message.method == INITIALIZE:
-                self._handshake.record_early_initialize(message.line, requested_protocol_version(message))
+                self._handshake.record_early_initialize(message.line, get_requested_mcp_protocol_version(message))
             self._threads.submit(self._start)
         return answer
 
@@ -559,7 +559,7 @@ def build_mcp_answer_cache_key(method: str, tools: str) -> str:
     return f"{method} {tools}" if method == TOOLS_LIST_METHOD and tools else method
 
 
-def requested_protocol_version(message: EditorJsonRpcMessage) -> str | None:
+def get_requested_mcp_protocol_version(message: EditorJsonRpcMessage) -> str | None:
     """Return the protocol version that a session's first message names, or None."""
     if message.method != INITIALIZE:
         return message.version

@@ -191,7 +191,7 @@ def _source(session: ShellSession, rest: str) -> None:
         raise InvalidInput("`:source` requires a file name")
     if session.depth >= MAX_SOURCE_DEPTH:
         raise InvalidInput(f"{rest}: sourced files are nested more than {MAX_SOURCE_DEPTH} deep")
-    text = read_script_file(Path(rest).expanduser())
+    text = read_cypher_script_file(Path(rest).expanduser())
     session.depth += 1
     try:
         run_cypher_script(session, text, rest)
@@ -221,7 +221,7 @@ def _quit(_: ShellSession, __: str) -> None:
     raise ShellExit
 
 
-def read_script_file(path: Path) -> str:
+def read_cypher_script_file(path: Path) -> str:
     """Return the text of a script; ``-`` is standard input. Raises InvalidInput when it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

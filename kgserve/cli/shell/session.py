@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kgserve.admin.store_admin_models import StoreStats, StoreSummary
-from kgserve.cli.options import list_all_stores
+from kgserve.cli.options import iterate_server_stores
 from kgserve.cli.shell.formats import Mode, select_row_writer_by_extension
 from kgserve.cli.shell.shell_output import ShellOutput
 from kgserve.client import Client, Interrupted, Unreachable
@@ -78,7 +78,7 @@ class ServerConnection:
 
     def stores(self) -> list[StoreSummary]:
         """Return the stores of the server."""
-        return self._answer(lambda client: [*list_all_stores(client)])
+        return self._answer(lambda client: [*iterate_server_stores(client)])
 
     def close(self) -> None:
         """Close the connection."""

@@ -67,7 +67,9 @@ class ShellOutput:
         """Write an error with its position in ``source``, and mark the position within the statement."""
         sys.stdout.flush()
         first, *rest = (
-            escape_unprintable(line) for sentence in list_error_messages(error) for line in sentence.split("\n")
+            escape_unprintable(line)
+            for sentence in list_distinct_messages_of_error(error)
+            for line in sentence.split("\n")
         )
         where = f"{source}:{entry.line}: " if source and entry else ""
         self._coloured(sys.stderr, "bold red", f"{where}{first}")
@@ -117,7 +119,7 @@ def escape_unprintable(text: str) -> str:
     return "".join(each if each.isprintable() else _visible(each) for each in text)
 
 
-def list_error_messages(error: KgserveError) -> list[str]:
+def list_distinct_messages_of_error(error: KgserveError) -> list[str]:
     """Return the messages of an error without repetitions."""
     faults = [fault.message for fault in error.errors] if isinstance(error, InvalidInput) else []
     message = error.message.removeprefix("query: ")
@@ -126,7 +128,10 @@ def list_error_messages(error: KgserveError) -> list[str]:
 
 def find_statement_error_position(error: KgserveError) -> tuple[int, int] | None:
     """Return line and column of an error in its statement, both from 1; None if the error names none."""
-    found = next((found for sentence in list_error_messages(error) if (found := ERROR_POSITION.search(sentence))), None)
+    found = next(
+        (found for sentence in list_distinct_messages_of_error(error) if (found := ERROR_POSITION.search(sentence))),
+        None,
+    )
     return (int(found[1]), int(found[2])) if found else None
 
 

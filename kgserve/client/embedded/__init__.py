@@ -30,7 +30,7 @@ from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.api.operation_table import USE_CASES
 from kgserve.client.clients import Store
 from kgserve.client.errors import Retries, RetryState
-from kgserve.client.event_stream import Event, ResumableEventStreamState
+from kgserve.client.event_stream import Event, ResumableSseListenerState
 from kgserve.client.json_lines_stream import ImportUpload, encode_json_body, write_atomically
 from kgserve.client.methods import AllStoresClientMethods
 from kgserve.client.synchronous import ClientTransport, Stream
@@ -58,7 +58,7 @@ from kgserve.memory.hierarchy_models import DescendantMemoriesRequest, MemoryPar
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import decode_json, json_decoder, locate_validation_error
 from kgserve.platform.data_folder_lock import DataFolderLock
-from kgserve.platform.server_discovery import find_lock_holder, find_running_server_of_data_folder
+from kgserve.platform.server_discovery import find_data_folder_lock_holder, find_running_server_of_data_folder
 from kgserve.platform.settings import IndexedContent, Settings, load_settings
 from kgserve.storage.model.change_feed_events import (
     EVERY_OTHER_STORE,
@@ -213,7 +213,7 @@ def _in_use_message(data_dir: Path) -> str:
             f"use kgserve.client.Client(data={str(data_dir)!r}) instead, or stop that server"
         )
     return (
-        f"{data_dir} is in use by process {find_lock_holder(data_dir) or 'unknown'}; "
+        f"{data_dir} is in use by process {find_data_folder_lock_holder(data_dir) or 'unknown'}; "
         "close it there, or serve the folder "
         f"with `kgserve serve` and use kgserve.client.Client(data={str(data_dir)!r}) in both processes"
     )
@@ -256,7 +256,7 @@ class InProcessConnection(ClientTransport):
         return Stream(items(), decoder.about)
 
     @override
-    def events(self, listener: ResumableEventStreamState) -> Stream[Event]:
+    def events(self, listener: ResumableSseListenerState) -> Stream[Event]:
         return Stream(stream_store_events(self._handle, listener), {})
 
     @override
@@ -344,7 +344,9 @@ def _open_stream(
 ) -> CypherResultTextStream | import_export.ExportStream:
     graph = graphs.graph(call.store or "")
     if call.route.name == "export":
-        return import_export.open_export(graph, call.asked["valid_at"], graph.resolve_as_of(call.asked["as_of"]))
+        return import_export.open_store_export_stream(
+            graph, call.asked["valid_at"], graph.resolve_as_of(call.asked["as_of"])
+        )
     return stream_statement_result(graph, _decode_request(call.asked, CypherRequest), "ndjson")
 
 
@@ -389,7 +391,7 @@ LISTENER_POLL_SECONDS = 0.5
 _decode = json_decoder(dict[str, Any]).decode
 
 
-def stream_store_events(handle: DataFolderHandle, listener: ResumableEventStreamState) -> Generator[Event]:
+def stream_store_events(handle: DataFolderHandle, listener: ResumableSseListenerState) -> Generator[Event]:
     """Return the events of one store, of several, or of all current and future stores."""
     query, last = listener.query, listener.last_id
     selection = _selection(_names(query["kinds"]), _names(query["types"]))
@@ -403,7 +405,7 @@ def stream_store_events(handle: DataFolderHandle, listener: ResumableEventStream
 
 
 def _start_listening(
-    handle: DataFolderHandle, wanted: EventSubscription, listener: ResumableEventStreamState
+    handle: DataFolderHandle, wanted: EventSubscription, listener: ResumableSseListenerState
 ) -> Generator[Event]:
     """Start listening immediately rather than at the first iteration."""
     news = threading.Event()
@@ -420,7 +422,7 @@ def _start_listening(
 
 
 def _listen(
-    handle: DataFolderHandle, reader: JournalEventReader, news: threading.Event, listener: ResumableEventStreamState
+    handle: DataFolderHandle, reader: JournalEventReader, news: threading.Event, listener: ResumableSseListenerState
 ) -> Generator[Event | None]:
     try:
         yield None

@@ -35,11 +35,11 @@ from kgserve.cluster.jetstream.nats_connection import NatsConnection
 from kgserve.cluster.jetstream.stream import JetStreamMessage, ReplicatedJetStream, read_last_sequences
 from kgserve.cluster.replicated_log_records import (
     LogPosition,
-    PositionedLogRecord,
+    PositionedReplicatedLogRecord,
     ReplicatedLogRecord,
-    decode_log_record,
-    encode_log_record,
-    require_consecutive_log_record,
+    decode_replicated_log_record,
+    encode_replicated_log_record,
+    require_next_replicated_log_record,
 )
 from kgserve.errors import Fenced, NotFound, ReplicatedLogCorrupt
 from kgserve.platform.codecs import decode_json
@@ -73,10 +73,10 @@ class JetStreamReplicatedLog(ReplicatedLog):
     @override
     def append(self, store: str, after: LogPosition, record: ReplicatedLogRecord) -> LogPosition:
         stream, subject = self._place(store)
-        return stream.put(subject, encode_log_record(after, record), after)
+        return stream.put(subject, encode_replicated_log_record(after, record), after)
 
     @override
-    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedLogRecord]:
+    def read(self, store: str, after: LogPosition, to: LogPosition) -> Iterator[PositionedReplicatedLogRecord]:
         if to < after:
             raise ReplicatedLogCorrupt(
                 f"the log of store {store!r} ends at position {to}, but {after} was acknowledged"
@@ -88,11 +88,11 @@ class JetStreamReplicatedLog(ReplicatedLog):
                     yield logged
 
     @override
-    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedLogRecord]:
+    def read_intact_records(self, store: str, after: LogPosition) -> Iterator[PositionedReplicatedLogRecord]:
         stream, subject = self._place(store)
         for message in stream.walk(subject, after):
             with suppress(ValueError):
-                yield decode_log_record(message.seq, message.data)
+                yield decode_replicated_log_record(message.seq, message.data)
 
     @property
     @override
@@ -108,12 +108,12 @@ class JetStreamReplicatedLog(ReplicatedLog):
         return read_last_sequences(self._connection, self._shards)
 
     @override
-    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedLogRecord]]:
-        found: list[tuple[str, PositionedLogRecord]] = []
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:
+        found: list[tuple[str, PositionedReplicatedLogRecord]] = []
         for message in self._shards[shard].batch(_all_of(shard), after):
             with suppress(ValueError):
                 store = message.subject.removeprefix(_subject(shard, ""))
-                found.append((store, decode_log_record(message.seq, message.data)))
+                found.append((store, decode_replicated_log_record(message.seq, message.data)))
         return found
 
     @override
@@ -122,10 +122,10 @@ class JetStreamReplicatedLog(ReplicatedLog):
         if (before := min(before, self.end(store))) > 0:
             (stream.erase if erase else stream.forget)(subject, before)
 
-    def _some(self, store: str, after: LogPosition) -> list[PositionedLogRecord]:
+    def _some(self, store: str, after: LogPosition) -> list[PositionedReplicatedLogRecord]:
         """Return consecutive records from any replica; if it lags, the leader's next record."""
         stream, subject = self._place(store)
-        found: list[PositionedLogRecord] = []
+        found: list[PositionedReplicatedLogRecord] = []
         for message in stream.batch(subject, after):
             try:
                 found.append(_follows(store, found[-1].position if found else after, message))
@@ -150,14 +150,14 @@ def _all_of(shard: int) -> str:
     return _subject(shard, ">")
 
 
-def _follows(store: str, after: LogPosition, message: JetStreamMessage) -> PositionedLogRecord:
+def _follows(store: str, after: LogPosition, message: JetStreamMessage) -> PositionedReplicatedLogRecord:
     try:
-        found = decode_log_record(message.seq, message.data)
+        found = decode_replicated_log_record(message.seq, message.data)
     except ValueError as error:
         raise ReplicatedLogCorrupt(
             f"the log of store {store!r} is damaged at position {message.seq}: {error}"
         ) from error
-    return require_consecutive_log_record(store, after, found)
+    return require_next_replicated_log_record(store, after, found)
 
 
 _LOG_SUBJECT_PREFIX = "kgserve.log."

@@ -10,7 +10,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from kgserve.cypher.interpreter import temporal_functions
-from kgserve.cypher.interpreter.arithmetic import add_or_concatenate, divide
+from kgserve.cypher.interpreter.arithmetic import add_or_concatenate, divide_cypher_values
 from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     CountStar,
     FunctionInvocation,
@@ -23,7 +23,11 @@ from kgserve.cypher.interpreter.value_comparison import (
     is_number,
     value_equivalence_key,
 )
-from kgserve.cypher.interpreter.value_size_limits import check_element_count, count_nested_elements, is_large_value
+from kgserve.cypher.interpreter.value_size_limits import (
+    count_nested_elements,
+    is_list_map_or_long_string,
+    require_value_within_element_limit,
+)
 from kgserve.errors import InvalidInput
 
 
@@ -108,9 +112,9 @@ class _ValueCollector(AggregateAccumulator):
         if value is None:
             return
         self._items.append(value)
-        if is_large_value(value):
+        if is_list_map_or_long_string(value):
             self._weight += count_nested_elements(value)
-            check_element_count(self._weight)
+            require_value_within_element_limit(self._weight)
 
     @override
     def result(self) -> list[Any]:
@@ -166,7 +170,7 @@ class _AverageAccumulator(AggregateAccumulator):
         if not self._count:
             return None
         if self._durations is not None:
-            return divide(self._durations, self._count)
+            return divide_cypher_values(self._durations, self._count)
         return self._numbers.total / self._count
 
 

@@ -16,7 +16,7 @@ from kgserve.cypher.interpreter.scalar_function_definition import (
     ScalarFunction,
     index_functions_by_name,
 )
-from kgserve.cypher.interpreter.value_comparison import get_properties, value_equivalence_key
+from kgserve.cypher.interpreter.value_comparison import get_cypher_value_properties, value_equivalence_key
 from kgserve.errors import InvalidInput
 
 
@@ -32,7 +32,7 @@ def _clean_map(values: dict[str, Any], names: list[Any], unwanted: list[Any]) ->
 
 
 def _read_property(source: NodeReference | RelationshipReference | dict[str, Any], name: str) -> Any:
-    return (get_properties(source) or {}).get(name)
+    return (get_cypher_value_properties(source) or {}).get(name)
 
 
 def _read_vectors(first: list[Any], second: list[Any]) -> tuple[list[float], list[float]]:

@@ -62,7 +62,7 @@ def _concatenate_texts(a: str, b: str) -> str:
     return a + b
 
 
-def subtract(a: Any, b: Any) -> Any:
+def subtract_cypher_values(a: Any, b: Any) -> Any:
     """Return ``a - b``."""
     if type(a) is int and type(b) is int:
         return require_int64(a - b)
@@ -75,7 +75,7 @@ def subtract(a: Any, b: Any) -> Any:
     raise _unsuitable("-", a, b)
 
 
-def multiply(a: Any, b: Any) -> Any:
+def multiply_cypher_values(a: Any, b: Any) -> Any:
     """Return ``a * b``."""
     if type(a) is int and type(b) is int:
         return require_int64(a * b)
@@ -90,7 +90,7 @@ def multiply(a: Any, b: Any) -> Any:
     raise _unsuitable("*", a, b)
 
 
-def divide(a: Any, b: Any) -> Any:
+def divide_cypher_values(a: Any, b: Any) -> Any:
     """Return ``a / b``; of integers, truncated towards zero."""
     if a is None or b is None:
         return None
@@ -144,7 +144,7 @@ def raise_to_power(a: Any, b: Any) -> float | None:
         return math.nan
 
 
-def negate(a: Any) -> Any:
+def negate_cypher_value(a: Any) -> Any:
     """Return ``-a``."""
     if a is None:
         return None

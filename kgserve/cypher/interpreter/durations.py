@@ -23,7 +23,7 @@ from kgserve.cypher.interpreter.temporal_values import (
     TemporalValue,
     ZonedDateTime,
     datetime_from_epoch_nanoseconds,
-    get_temporal_day,
+    get_epoch_day_of_temporal_value,
     get_temporal_zone,
     get_time_of_day_nanoseconds,
     new_duration,
@@ -150,7 +150,7 @@ def _shift_zoned(value: ZonedDateTime, nanoseconds: int) -> ZonedDateTime:
 def compute_duration_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
     """Return the duration between two temporal values in months, days and seconds; without days, only seconds."""
     months = days = 0
-    if get_temporal_day(start) is not None and get_temporal_day(end) is not None:
+    if get_epoch_day_of_temporal_value(start) is not None and get_epoch_day_of_temporal_value(end) is not None:
         months = _count_months(start, end)
         start = _move_days(start, months, 0)
         days = _count_days(start, end)
@@ -158,19 +158,19 @@ def compute_duration_between(start: TemporalInstant, end: TemporalInstant) -> Du
     return new_duration(months, days, _count_nanoseconds(start, end))
 
 
-def compute_months_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+def compute_duration_in_whole_months(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
     """Return the duration between two temporal values in whole months; zero if one has no day."""
-    has_days = get_temporal_day(start) is not None and get_temporal_day(end) is not None
+    has_days = get_epoch_day_of_temporal_value(start) is not None and get_epoch_day_of_temporal_value(end) is not None
     return new_duration(_count_months(start, end) if has_days else 0, 0, 0)
 
 
-def compute_days_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+def compute_duration_in_whole_days(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
     """Return the duration between two temporal values in whole days; zero if one has no day."""
-    has_days = get_temporal_day(start) is not None and get_temporal_day(end) is not None
+    has_days = get_epoch_day_of_temporal_value(start) is not None and get_epoch_day_of_temporal_value(end) is not None
     return new_duration(0, _count_days(start, end) if has_days else 0, 0)
 
 
-def compute_seconds_between(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
+def compute_duration_in_seconds(start: TemporalInstant, end: TemporalInstant) -> DurationValue:
     """Return the exact duration between two temporal values in seconds."""
     return new_duration(0, 0, _count_nanoseconds(start, end))
 
@@ -214,7 +214,7 @@ def _align(
     start: TemporalInstant, end: TemporalInstant
 ) -> tuple[LocalDateTime | ZonedDateTime, LocalDateTime | ZonedDateTime]:
     """Complete two values: each takes a missing day and zone from the other; a missing time is midnight."""
-    days = get_temporal_day(start), get_temporal_day(end)
+    days = get_epoch_day_of_temporal_value(start), get_epoch_day_of_temporal_value(end)
     zones = get_temporal_zone(start), get_temporal_zone(end)
     first_days, last_days = days[0] if days[0] is not None else days[1], days[1] if days[1] is not None else days[0]
     return (

@@ -40,7 +40,7 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     VariableReference,
 )
 from kgserve.cypher.interpreter.opencypher_tokenizer import build_query_syntax_error
-from kgserve.cypher.interpreter.scalar_function_definition import describe_argument_types
+from kgserve.cypher.interpreter.scalar_function_definition import describe_accepted_argument_types
 from kgserve.cypher.interpreter.scalar_function_table import find_scalar_function
 from kgserve.cypher.interpreter.static_value_types import (
     ANY_KIND,
@@ -251,7 +251,7 @@ class ExpressionChecker:
         for index, (kind, argument) in enumerate(zip(kinds, tree.arguments, strict=True)):
             types = function.kinds[min(index, len(function.kinds) - 1)]
             if not kind.accepts_types(types):
-                expected = describe_argument_types(types)
+                expected = describe_accepted_argument_types(types)
                 hint = (
                     "; size() counts its elements" if tree.name == "length" and kind.is_one_of("string", "list") else ""
                 )

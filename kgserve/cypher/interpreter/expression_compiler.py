@@ -46,10 +46,10 @@ from kgserve.cypher.interpreter.scalar_function_table import find_scalar_functio
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.cypher.interpreter.value_size_limits import (
     check_cypher_parameter,
-    check_element_count,
     count_large_value_work,
     count_nested_elements,
-    is_large_value,
+    is_list_map_or_long_string,
+    require_value_within_element_limit,
 )
 from kgserve.cypher.lexer import describe_text_position
 from kgserve.errors import FieldError, InvalidInput
@@ -178,7 +178,9 @@ class ExpressionCompiler:
 
     def _bound(self, compiled: CompiledExpression, operands: list[CompiledExpression]) -> CompiledExpression:
         """Bound the size of a list or map, some of whose elements are not constants."""
-        if all(isinstance(each, ConstantExpression) and not is_large_value(each.value) for each in operands):
+        if all(
+            isinstance(each, ConstantExpression) and not is_list_map_or_long_string(each.value) for each in operands
+        ):
             return self._fold(compiled, *operands)
         return self._fold(operator_closures.compile_size_checked_container(compiled), *operands)
 
@@ -193,7 +195,7 @@ class ExpressionCompiler:
                 return None
             result: dict[str, Any] = {}
             try:
-                properties = value_comparison.get_properties(found) or {}
+                properties = value_comparison.get_cypher_value_properties(found) or {}
             except InvalidInput as error:
                 raise locate(error) from None
             for name, value in entries:
@@ -214,7 +216,7 @@ class ExpressionCompiler:
         subject, name = self.compile(tree.subject), tree.name
         return self._fold(
             operator_closures.compile_unary_operation(
-                lambda value: value_comparison.get_property(value, name), subject, self._locator(tree)
+                lambda value: value_comparison.get_cypher_value_property(value, name), subject, self._locator(tree)
             ),
             subject,
         )
@@ -258,7 +260,7 @@ class ExpressionCompiler:
         if tree.operator == "NOT":
             _check_condition("NOT", operand)
             return self._fold(operator_closures.compile_not_operator(operand, self._locator(tree)), operand)
-        function = arithmetic.negate if tree.operator == "-" else arithmetic.apply_unary_plus
+        function = arithmetic.negate_cypher_value if tree.operator == "-" else arithmetic.apply_unary_plus
         return self._fold(operator_closures.compile_unary_operation(function, operand, self._locator(tree)), operand)
 
     def _compile_binary(self, tree: BinaryExpression) -> CompiledExpression:
@@ -317,7 +319,7 @@ class ExpressionCompiler:
                 value = call(row)
             except InvalidInput as error:
                 raise locate(error) from None
-            if is_large_value(value):
+            if is_list_map_or_long_string(value):
                 count_large_value_work(value, limits)
             return value
 
@@ -384,8 +386,8 @@ def _build_list(expand: RowExpander, result: CompiledExpression) -> CompiledExpr
         for each in expand(row):
             value = result(each)
             found.append(value)
-            weight += count_nested_elements(value) if is_large_value(value) else 1
-            check_element_count(weight)
+            weight += count_nested_elements(value) if is_list_map_or_long_string(value) else 1
+            require_value_within_element_limit(weight)
         return found
 
     return run
@@ -408,13 +410,13 @@ def _check_condition(operator: str, *operands: CompiledExpression) -> None:
 
 _BINARY_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": arithmetic.add_or_concatenate,
-    "-": arithmetic.subtract,
-    "*": arithmetic.multiply,
-    "/": arithmetic.divide,
+    "-": arithmetic.subtract_cypher_values,
+    "*": arithmetic.multiply_cypher_values,
+    "/": arithmetic.divide_cypher_values,
     "%": arithmetic.take_remainder,
     "^": arithmetic.raise_to_power,
-    "STARTS WITH": value_comparison.starts_with,
-    "ENDS WITH": value_comparison.ends_with,
-    "CONTAINS": value_comparison.contains_text,
+    "STARTS WITH": value_comparison.evaluate_starts_with_operator,
+    "ENDS WITH": value_comparison.evaluate_ends_with_operator,
+    "CONTAINS": value_comparison.evaluate_contains_operator,
     "=~": matches_whole_string_regex,
 }

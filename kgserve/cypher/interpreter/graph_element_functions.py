@@ -22,7 +22,7 @@ from kgserve.cypher.interpreter.scalar_function_definition import (
     ScalarFunction,
     index_functions_by_name,
 )
-from kgserve.cypher.interpreter.value_comparison import get_properties
+from kgserve.cypher.interpreter.value_comparison import get_cypher_value_properties
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import decode_json
 
@@ -77,7 +77,7 @@ def _type(relationship: RelationshipReference) -> str:
 
 
 def _keys(value: Any) -> list[str]:
-    return list(get_properties(value) or ())
+    return list(get_cypher_value_properties(value) or ())
 
 
 def _nodes(path: PathValue) -> list[NodeReference]:
@@ -107,7 +107,7 @@ GRAPH_FUNCTIONS = index_functions_by_name(
         ScalarFunction("labels", list_node_labels, (NODE,), 1),
         ScalarFunction("type", _type, (RELATIONSHIP,), 1),
         ScalarFunction("keys", _keys, (_ELEMENT | MAP,), 1),
-        ScalarFunction("properties", get_properties, (_ELEMENT | MAP,), 1),
+        ScalarFunction("properties", get_cypher_value_properties, (_ELEMENT | MAP,), 1),
         ScalarFunction("nodes", _nodes, (PATH,), 1),
         ScalarFunction("relationships", _relationships, (PATH,), 1),
         ScalarFunction("rels", _relationships, (PATH,), 1),

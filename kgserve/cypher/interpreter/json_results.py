@@ -26,7 +26,7 @@ _COLUMN_TYPES: dict[type[Any], str] = {
 }
 
 
-def to_json_value(value: Any) -> Any:
+def convert_cypher_value_to_json(value: Any) -> Any:
     """Return a run-time value as JSON.
 
     Nodes and relationships are objects of all their columns, a path is ``{"nodes": [...], "relations": [...]}``, and
@@ -38,7 +38,7 @@ def to_json_value(value: Any) -> Any:
     return str(value) if temporal_functions.is_temporal_value(value) else value
 
 
-def to_json_cell(value: Any, type_: str) -> Any:
+def convert_cypher_column_value_to_json(value: Any, type_: str) -> Any:
     """Return the value of a column of a type as JSON.
 
     In a column of floats, those that JSON lacks are the strings ``NaN``, ``Infinity`` and ``-Infinity``. Raises
@@ -46,7 +46,7 @@ def to_json_cell(value: Any, type_: str) -> Any:
     """
     if type_ == _COLUMN_TYPES[float] and isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return to_json_value(value)
+    return convert_cypher_value_to_json(value)
 
 
 def infer_result_column_type(values: Iterable[Any]) -> str:
@@ -93,11 +93,11 @@ def _convert_path(path: PathValue) -> dict[str, Any]:
 
 
 def _convert_list(values: list[Any]) -> list[Any]:
-    return [to_json_value(value) for value in values]
+    return [convert_cypher_value_to_json(value) for value in values]
 
 
 def _convert_map(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: to_json_value(value) for name, value in values.items()}
+    return {name: convert_cypher_value_to_json(value) for name, value in values.items()}
 
 
 _CONVERTERS: dict[type[Any], Callable[[Any], Any]] = {

@@ -42,7 +42,7 @@ def find_marker_labels_in_attributes(properties: dict[str, Any]) -> list[str]:
     return sorted(name for name, value in properties.items() if value is True and is_marker_label(name))
 
 
-def remove_marker_properties(properties: dict[str, Any]) -> dict[str, Any]:
+def remove_marker_label_properties(properties: dict[str, Any]) -> dict[str, Any]:
     """Remove the properties that represent marker labels."""
     markers = [name for name, value in properties.items() if value is True and is_marker_label(name)]
     return {name: value for name, value in properties.items() if name not in markers} if markers else properties

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from kgserve.cypher.lexer import build_syntax_error
+from kgserve.cypher.lexer import build_cypher_syntax_error
 from kgserve.errors import InvalidInput
 
 MAX_QUERY_BYTES = 64 << 10
@@ -51,7 +51,7 @@ class TokenizedCypherQuery(msgspec.Struct, frozen=True):
 
 def build_query_syntax_error(text: str, position: int, message: str) -> InvalidInput:
     """Build the error for a syntax fault at a character of a query."""
-    return build_syntax_error(text, position, f"{message},")
+    return build_cypher_syntax_error(text, position, f"{message},")
 
 
 _QUERY_TOKEN_PATTERN = re.compile(

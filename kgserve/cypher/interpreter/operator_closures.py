@@ -9,16 +9,16 @@ from kgserve.cypher.interpreter.graph_view_interface import CompiledExpression, 
 from kgserve.cypher.interpreter.value_comparison import (
     ORDER_OPERATORS,
     are_values_equal,
-    compare_values,
     describe_value,
-    get_property,
+    evaluate_cypher_ordering_comparison,
+    get_cypher_value_property,
     is_in_list,
 )
 from kgserve.cypher.interpreter.value_size_limits import (
-    check_element_count,
     count_large_value_work,
     count_nested_elements,
-    is_large_value,
+    is_list_map_or_long_string,
+    require_value_within_element_limit,
 )
 from kgserve.errors import InvalidInput
 
@@ -76,7 +76,7 @@ def compile_property_access(variable: str, name: str, locate: ErrorLocator) -> C
         try:
             if type(subject) is NodeReference:
                 return subject.graph.node_property(subject.id, name)
-            return get_property(subject, name)
+            return get_cypher_value_property(subject, name)
         except InvalidInput as error:
             raise locate(error) from None
 
@@ -98,7 +98,7 @@ def compile_comparison(left: CompiledExpression, operator: str, right: CompiledE
         return _build_order_with(right, _MIRRORED[operator], left.value)
 
     def run(row: Row) -> bool | None:
-        return compare_values(left(row), right(row), operator)
+        return evaluate_cypher_ordering_comparison(left(row), right(row), operator)
 
     return run
 
@@ -122,7 +122,7 @@ def _build_order_with(operand: CompiledExpression, operator: str, bound: Any) ->
 
         return run_number
 
-    return lambda row: compare_values(operand(row), bound, operator)
+    return lambda row: evaluate_cypher_ordering_comparison(operand(row), bound, operator)
 
 
 def _build_equality(left: CompiledExpression, right: CompiledExpression) -> CompiledExpression:
@@ -207,7 +207,7 @@ def compile_list_membership(
         return _build_membership_of(left, kinds.pop(), frozenset(items))
 
     def has_value(value: Any, found: Any) -> bool | None:
-        if is_large_value(found):
+        if is_list_map_or_long_string(found):
             count_large_value_work(found, limits)
         return is_in_list(found, value)
 
@@ -340,7 +340,7 @@ def compile_list_reduction(
             limits.step()
             inner[name] = each
             value = inner[accumulator] = body(inner)
-            if is_large_value(value):
+            if is_list_map_or_long_string(value):
                 count_large_value_work(value, limits)
                 # Each step may double the number of elements.
                 if count % 16 == 0 or count == len(items):
@@ -431,9 +431,9 @@ def compile_list_comprehension(
             if where is None or where(inner) is True:
                 value = each if result is None else result(inner)
                 found.append(value)
-                if is_large_value(value):
+                if is_list_map_or_long_string(value):
                     weight += count_nested_elements(value)
-                    check_element_count(weight)
+                    require_value_within_element_limit(weight)
         return found
 
     return run

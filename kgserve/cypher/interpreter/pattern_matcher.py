@@ -31,12 +31,12 @@ from kgserve.cypher.interpreter.pattern_steps import (
     NodeSource,
     RelationshipTraversal,
     build_bound_node_step,
+    build_bound_relationship_ends_step,
     build_expansion_count_step,
     build_node_scan_step,
-    build_relationship_end_step,
     build_relationship_expand_step,
     build_variable_length_expand_step,
-    can_count_expansion_matches,
+    needs_only_expansion_match_count,
 )
 from kgserve.cypher.interpreter.shortest_paths import ShortestPathMatchStep
 from kgserve.cypher.interpreter.temporary_property_indexes import NodeExpressionIndex, TemporaryPropertyIndexes
@@ -163,7 +163,7 @@ class PatternMatchPlanner:
             elif expansion is not None:
                 self._add_expansion(*expansion[1:])
         last = self.last_traversal
-        if self.needed is not None and last is not None and can_count_expansion_matches(last, self.needed):
+        if self.needed is not None and last is not None and needs_only_expansion_match_count(last, self.needed):
             self.steps[-1] = build_expansion_count_step(last)
         copies = self.needed is None
         return _build_run(self.steps, first, len(self.model.nodes), len(self.model.relationships), copies=copies)
@@ -216,7 +216,7 @@ class PatternMatchPlanner:
         if slot.name in self.given:
             self.steps.append(build_bound_node_step(self.graph, slot, accept))
         elif relationship is not None and not any(lookup.name == "id" for lookup in usable):
-            self.steps.append(build_relationship_end_step(self.graph, self.limits, slot, relationship, accept))
+            self.steps.append(build_bound_relationship_ends_step(self.graph, self.limits, slot, relationship, accept))
         else:
             find = self._build_source(slot, usable)
             self.steps.append(build_node_scan_step(self.graph, self.limits, slot, find, accept))

@@ -187,7 +187,7 @@ class GraphPatternModel:
             self.nodes.append(slot)
             if element.name:
                 self._slots[element.name] = slot
-        slot.restrict_labels(find_allowed_node_labels(element.labels, is_any=element.is_any))
+        slot.restrict_labels(find_labels_allowed_by_node_pattern(element.labels, is_any=element.is_any))
         self._add_node_properties(slot, element.properties)
         if element.where is not None:
             self._add_conditions(element.where)
@@ -337,7 +337,7 @@ def split_conjunction(tree: QueryExpression) -> Iterator[QueryExpression]:
         yield tree
 
 
-def find_allowed_node_labels(labels: tuple[str, ...], *, is_any: bool) -> frozenset[str] | None:
+def find_labels_allowed_by_node_pattern(labels: tuple[str, ...], *, is_any: bool) -> frozenset[str] | None:
     """Find the labels that a node of a pattern may have; None for any. Two required labels leave none."""
     if not labels:
         return None
@@ -378,7 +378,7 @@ def _find_labels(tree: QueryExpression) -> tuple[str, frozenset[str]] | None:
     if isinstance(tree, LabelPredicate) and isinstance(tree.subject, VariableReference):
         if any(map(is_marker_label, tree.labels)):
             return None
-        return tree.subject.name, find_allowed_node_labels(tree.labels, is_any=tree.is_any) or frozenset()
+        return tree.subject.name, find_labels_allowed_by_node_pattern(tree.labels, is_any=tree.is_any) or frozenset()
     if not isinstance(tree, BinaryExpression) or tree.operator != "OR":
         return None
     left, right = _find_labels(tree.left), _find_labels(tree.right)

@@ -154,7 +154,7 @@ def build_node_scan_step(
     return step
 
 
-def build_relationship_end_step(
+def build_bound_relationship_ends_step(
     graph: StatementGraphView,
     limits: ExecutionLimits,
     slot: PatternNodeSlot,
@@ -223,7 +223,7 @@ def _build_fast_expansion(traversal: RelationshipTraversal) -> MatchStep:
     return step
 
 
-def can_count_expansion_matches(traversal: RelationshipTraversal, needed: frozenset[str]) -> bool:
+def needs_only_expansion_match_count(traversal: RelationshipTraversal, needed: frozenset[str]) -> bool:
     """Return whether the last expansion needs only the number of its matches, not their values."""
     slot, target = traversal.slot, traversal.target
     is_plain = not (slot.is_variable or slot.shortest or traversal.tests or traversal.is_relationship_bound)

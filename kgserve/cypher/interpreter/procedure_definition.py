@@ -16,7 +16,7 @@ from kgserve.cypher.interpreter.scalar_function_definition import (
     RELATIONSHIP,
     STRING,
     ArgumentKind,
-    describe_argument_types,
+    describe_accepted_argument_types,
 )
 from kgserve.cypher.interpreter.value_comparison import describe_value
 from kgserve.errors import InvalidInput
@@ -85,5 +85,5 @@ class ProcedureDefinition(msgspec.Struct, frozen=True):
             if value is None and parameter.is_optional:
                 continue
             if type(value) not in parameter.kind:
-                expected = describe_argument_types(parameter.kind)
+                expected = describe_accepted_argument_types(parameter.kind)
                 raise InvalidInput(f"{parameter.name} of {self.name}() must be {expected}, not {describe_value(value)}")

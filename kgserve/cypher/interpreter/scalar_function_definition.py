@@ -99,12 +99,12 @@ class ScalarFunction(NamedTuple):
     def _wrong_type(self, index: int, value: Any) -> InvalidInput:
         place = f"argument {index + 1} of {self.name}()" if len(self.kinds) > 1 else f"the argument of {self.name}()"
         return InvalidInput(
-            f"{place} must be {describe_argument_types(self.kinds[min(index, len(self.kinds) - 1)])}, "
+            f"{place} must be {describe_accepted_argument_types(self.kinds[min(index, len(self.kinds) - 1)])}, "
             f"not {describe_value(value)}"
         )
 
 
-def describe_argument_types(kind: ArgumentKind) -> str:
+def describe_accepted_argument_types(kind: ArgumentKind) -> str:
     """Describe the types that an argument may have: ``a list or a string``."""
     names = {_NAMES.get(each) or describe_value_type(_EXAMPLES[each]) for each in kind}
     if names >= {"an integer", "a float"}:

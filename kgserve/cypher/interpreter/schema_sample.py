@@ -14,7 +14,7 @@ from kgserve.cypher.interpreter.graph_view_interface import (
     RelationshipReference,
     StatementGraphView,
 )
-from kgserve.cypher.interpreter.value_comparison import get_properties
+from kgserve.cypher.interpreter.value_comparison import get_cypher_value_properties
 
 DEFAULT_NODES_PER_LABEL = 200
 MAX_NODES_PER_LABEL = 1_000
@@ -60,7 +60,7 @@ class GraphSchemaSample:
             properties = self.nodes.setdefault(label, {})
             for node_id in graph.sample_nodes(label, count):
                 limits.step()
-                _add_types(properties, get_properties(NodeReference(graph, node_id)))
+                _add_types(properties, get_cypher_value_properties(NodeReference(graph, node_id)))
                 self._add_relationships(node_id, label)
 
     def _add_relationships(self, node_id: str, label: str) -> None:
@@ -68,7 +68,7 @@ class GraphSchemaSample:
         for key in islice(graph.relationships(node_id, is_outgoing=True), MAX_RELATIONSHIPS_PER_NODE):
             self._limits.step()
             _, target, type_ = key
-            _add_types(self.relationships[type_], get_properties(RelationshipReference(graph, key)))
+            _add_types(self.relationships[type_], get_cypher_value_properties(RelationshipReference(graph, key)))
             other = graph.node_label(target)
             if other is not None and other != NO_LABEL:
                 self.connections[label, type_, other] += 1

@@ -44,7 +44,7 @@ def decode_property_from_json(value: Any) -> Any:
     return {name: decode_property_from_json(each) for name, each in cast("dict[str, Any]", value).items()}
 
 
-def may_have_temporal_values(text: str) -> bool:
+def may_json_contain_temporal_values(text: str) -> bool:
     """Return whether the JSON text of attributes may have temporal values."""
     return f'"{_TAG}' in text
 
@@ -65,7 +65,7 @@ def decode_tagged_temporal_value(value: dict[str, Any]) -> Any:
 
 def format_temporal_attributes_as_iso(text: str) -> str:
     """Return the JSON text of attributes with temporal values as ISO texts, as answers show the columns of a node."""
-    if not may_have_temporal_values(text):
+    if not may_json_contain_temporal_values(text):
         return text
     return _encode(_to_text(_decode(text))).decode()
 

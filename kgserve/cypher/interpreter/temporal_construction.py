@@ -20,7 +20,7 @@ from kgserve.cypher.interpreter.temporal_values import (
     TemporalInstant,
     ZonedDateTime,
     datetime_from_epoch_nanoseconds,
-    get_temporal_day,
+    get_epoch_day_of_temporal_value,
     get_temporal_zone,
     get_time_of_day_nanoseconds,
     new_local_datetime,
@@ -81,7 +81,7 @@ class SelectedTemporalParts(msgspec.Struct):
 
     def select_days(self, value: TemporalInstant) -> None:
         """Take the day of a value. Raises InvalidInput if it has none."""
-        self.days = get_temporal_day(value)
+        self.days = get_epoch_day_of_temporal_value(value)
         if self.days is None:
             raise InvalidInput(f"a {TYPE_NAMES[type(value)]} has no date to select")
 
@@ -189,7 +189,7 @@ def _select_parts(
     if whole is not None and ("date" in values or "time" in values):
         raise InvalidInput("`datetime` cannot be combined with `date` or `time`")
     for value in (base, whole, _read_epoch(values, zone)):
-        if value is not None and get_temporal_day(value) is not None:
+        if value is not None and get_epoch_day_of_temporal_value(value) is not None:
             parts.select_days(value)
         if value is not None and not isinstance(value, CalendarDate):
             parts.select_time(value)
@@ -206,7 +206,7 @@ def _read_selector(values: dict[str, Any], name: str) -> TemporalInstant | None:
         return None
     if type(value) not in TYPE_NAMES or isinstance(value, DurationValue):
         raise InvalidInput(f"{name} must be a date, time or datetime to select from")
-    if name == "datetime" and get_temporal_day(value) is None:
+    if name == "datetime" and get_epoch_day_of_temporal_value(value) is None:
         raise InvalidInput(f"a {TYPE_NAMES[type(value)]} has no date to select")
     return cast("TemporalInstant", value)
 

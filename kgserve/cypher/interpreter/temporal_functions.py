@@ -244,9 +244,11 @@ def _collect_functions() -> dict[str, TemporalFunction]:
     functions["datetime.fromepochmillis"] = TemporalFunction(_count_milliseconds_from_epoch, 1, 1)
     functions["duration"] = TemporalFunction(_construct_duration, 1, 1)
     functions["duration.between"] = TemporalFunction(partial(_measure, durations.compute_duration_between), 2, 2)
-    functions["duration.inmonths"] = TemporalFunction(partial(_measure, durations.compute_months_between), 2, 2)
-    functions["duration.indays"] = TemporalFunction(partial(_measure, durations.compute_days_between), 2, 2)
-    functions["duration.inseconds"] = TemporalFunction(partial(_measure, durations.compute_seconds_between), 2, 2)
+    functions["duration.inmonths"] = TemporalFunction(
+        partial(_measure, durations.compute_duration_in_whole_months), 2, 2
+    )
+    functions["duration.indays"] = TemporalFunction(partial(_measure, durations.compute_duration_in_whole_days), 2, 2)
+    functions["duration.inseconds"] = TemporalFunction(partial(_measure, durations.compute_duration_in_seconds), 2, 2)
     return functions
 
 

@@ -15,7 +15,7 @@ from kgserve.cypher.interpreter.temporal_values import (
     OffsetTime,
     TemporalInstant,
     ZonedDateTime,
-    get_temporal_day,
+    get_epoch_day_of_temporal_value,
     get_time_of_day_nanoseconds,
     new_zoned_datetime,
 )
@@ -65,7 +65,7 @@ def _truncate_days(
         if unit.lower() != "day":
             raise InvalidInput(f"a {TYPE_NAMES[kind]} cannot be truncated to the unit {unit!r}")
         return _with_time(kind, value, 0)
-    days = get_temporal_day(value)
+    days = get_epoch_day_of_temporal_value(value)
     if days is None:
         raise InvalidInput(f"a {TYPE_NAMES[type(value)]} has no date to truncate to the unit {unit!r}")
     start = calendar_dates.check_epoch_days_range(find_start(days))

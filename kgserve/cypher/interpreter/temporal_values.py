@@ -30,7 +30,7 @@ class CalendarDate(msgspec.Struct, frozen=True, gc=False):
 
     @override
     def __str__(self) -> str:
-        return format_date(self.days)
+        return format_cypher_date(self.days)
 
 
 class LocalTime(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class LocalTime(msgspec.Struct, frozen=True, gc=False):
 
     @override
     def __str__(self) -> str:
-        return format_time(self.nanoseconds)
+        return format_cypher_time_of_day(self.nanoseconds)
 
 
 class OffsetTime(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +51,7 @@ class OffsetTime(msgspec.Struct, frozen=True, gc=False):
 
     @override
     def __str__(self) -> str:
-        return format_time(self.nanoseconds) + time_zones.format_utc_offset(self.offset)
+        return format_cypher_time_of_day(self.nanoseconds) + time_zones.format_utc_offset(self.offset)
 
 
 class LocalDateTime(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ class LocalDateTime(msgspec.Struct, frozen=True, gc=False):
 
     @override
     def __str__(self) -> str:
-        return f"{format_date(self.days)}T{format_time(self.nanoseconds)}"
+        return f"{format_cypher_date(self.days)}T{format_cypher_time_of_day(self.nanoseconds)}"
 
 
 class ZonedDateTime(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +75,7 @@ class ZonedDateTime(msgspec.Struct, frozen=True, gc=False):
 
     @override
     def __str__(self) -> str:
-        text = f"{format_date(self.days)}T{format_time(self.nanoseconds)}{time_zones.format_utc_offset(self.offset)}"
+        text = f"{format_cypher_date(self.days)}T{format_cypher_time_of_day(self.nanoseconds)}{time_zones.format_utc_offset(self.offset)}"
         return text if self.region is None else f"{text}[{self.region}]"
 
     @property
@@ -153,7 +153,7 @@ def _join_zoned(local: int, offset: int, zone: ZoneReference) -> ZonedDateTime:
 # Parts
 
 
-def get_temporal_day(value: TemporalInstant) -> int | None:
+def get_epoch_day_of_temporal_value(value: TemporalInstant) -> int | None:
     """Return the day of a temporal value since 1970-01-01; None if it has none."""
     return None if isinstance(value, LocalTime | OffsetTime) else value.days
 
@@ -173,7 +173,7 @@ def get_temporal_zone(value: TemporalInstant) -> ZoneReference | None:
 # Text
 
 
-def format_date(days: int) -> str:
+def format_cypher_date(days: int) -> str:
     """Return a day as ``2015-06-24``; years beyond 9999 have a sign."""
     year, month, day = calendar_dates.epoch_days_to_year_month_day(days)
     if year < 0:
@@ -181,7 +181,7 @@ def format_date(days: int) -> str:
     return f"{'+' if year > _MAX_UNSIGNED_YEAR else ''}{year:04}-{month:02}-{day:02}"
 
 
-def format_time(nanoseconds: int) -> str:
+def format_cypher_time_of_day(nanoseconds: int) -> str:
     """Return a time of day as ``12:31``, with seconds and their fraction if they are not zero."""
     seconds, fraction = divmod(nanoseconds, SECOND_NANOSECONDS)
     minutes, second = divmod(seconds, 60)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from kgserve.cypher.interpreter import temporal_functions
 from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.marker_labels import is_marker_label, remove_marker_properties
+from kgserve.cypher.interpreter.marker_labels import is_marker_label, remove_marker_label_properties
 from kgserve.errors import InvalidInput
 
 _SCALARS = frozenset({str, int, bool, float})
@@ -133,7 +133,7 @@ def value_equivalence_key(value: Any) -> Hashable:
 # Order
 
 
-def compare_values(a: Any, b: Any, operator: str) -> bool | None:
+def evaluate_cypher_ordering_comparison(a: Any, b: Any, operator: str) -> bool | None:
     """Return the result of ``<``, ``<=``, ``>`` or ``>=``; None if the values are not comparable."""
     if a is None or b is None:
         return None
@@ -156,7 +156,7 @@ def _compare_lists(a: list[Any], b: list[Any], operator: str) -> bool | None:
         if equal is None:
             return None
         if not equal:
-            return compare_values(left, right, operator[0])
+            return evaluate_cypher_ordering_comparison(left, right, operator[0])
     return ORDER_OPERATORS[operator](len(a), len(b))
 
 
@@ -209,7 +209,7 @@ _SORT_KEYS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 # Properties and elements
 
 
-def get_property(value: Any, name: str) -> Any:
+def get_cypher_value_property(value: Any, name: str) -> Any:
     """Return ``value.name``; null for null. Raises InvalidInput for values without properties."""
     kind = type(value)
     if kind is NodeReference:
@@ -225,13 +225,13 @@ def get_property(value: Any, name: str) -> Any:
     raise InvalidInput(f"{describe_value(value)} has no properties; .{name} needs a node, relationship or map")
 
 
-def get_properties(value: Any) -> dict[str, Any] | None:
+def get_cypher_value_properties(value: Any) -> dict[str, Any] | None:
     """Return all properties of a node, relationship or map; null for null. Raises InvalidInput."""
     match value:
         case None:
             return None
         case NodeReference():
-            return remove_marker_properties(value.graph.node_properties(value.id))
+            return remove_marker_label_properties(value.graph.node_properties(value.id))
         case RelationshipReference():
             return value.graph.relationship_properties(value.key)
         case dict():
@@ -252,7 +252,7 @@ def get_subscript_value(subject: Any, index: Any) -> Any:
         raise InvalidInput(f"{describe_value(subject)} has no elements; [] needs a list, map, node or relationship")
     if type(index) is not str:
         raise InvalidInput(f"the key of {describe_value_type(subject)} must be a string, not {describe_value(index)}")
-    return get_property(subject, index)
+    return get_cypher_value_property(subject, index)
 
 
 def get_list_slice(subject: Any, first: Any, last: Any) -> list[Any] | None:
@@ -292,16 +292,16 @@ def has_labels(value: Any, labels: frozenset[str], *, is_any: bool) -> bool | No
 # Strings
 
 
-def starts_with(value: Any, prefix: Any) -> bool | None:
+def evaluate_starts_with_operator(value: Any, prefix: Any) -> bool | None:
     """Return whether a string begins with another; null if one of them is no string."""
     return value.startswith(prefix) if type(value) is str and type(prefix) is str else None
 
 
-def ends_with(value: Any, suffix: Any) -> bool | None:
+def evaluate_ends_with_operator(value: Any, suffix: Any) -> bool | None:
     """Return whether a string ends with another; null if one of them is no string."""
     return value.endswith(suffix) if type(value) is str and type(suffix) is str else None
 
 
-def contains_text(value: Any, part: Any) -> bool | None:
+def evaluate_contains_operator(value: Any, part: Any) -> bool | None:
     """Return whether a string contains another; null if one of them is no string."""
     return part in value if type(value) is str and type(part) is str else None

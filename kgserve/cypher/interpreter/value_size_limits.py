@@ -21,7 +21,7 @@ _ELEMENTS_PER_STEP = 16
 _OTHER_PARAMETERS = frozenset({bool, float, NodeReference, RelationshipReference, PathValue})
 
 
-def is_large_value(value: Any) -> bool:
+def is_list_map_or_long_string(value: Any) -> bool:
     """Return whether a value may be large: a list, a map or a long string."""
     kind = type(value)
     return kind is list or kind is dict or (kind is str and len(value) > _SMALL_TEXT_CHARACTERS)
@@ -43,16 +43,16 @@ def count_nested_elements(value: Any) -> int:
         below: list[Any] = []
         for each in level:
             weight += len(each) // _CHARACTERS_PER_ELEMENT if type(each) is str else len(each)
-            check_element_count(weight)
+            require_value_within_element_limit(weight)
             if type(each) is not str:
-                below.extend(filter(is_large_value, each.values() if type(each) is dict else each))
+                below.extend(filter(is_list_map_or_long_string, each.values() if type(each) is dict else each))
         level = below
         if depth > MAX_VALUE_DEPTH:
             raise TooLarge(f"lists and maps may be nested at most {MAX_VALUE_DEPTH} deep")
     return weight
 
 
-def check_element_count(weight: int) -> None:
+def require_value_within_element_limit(weight: int) -> None:
     """Raise TooLarge if the number of elements of a value exceeds the limit."""
     if weight > MAX_LIST_ELEMENTS:
         raise TooLarge(f"a value has more than {MAX_LIST_ELEMENTS} elements; filter earlier, or use UNWIND")

@@ -38,7 +38,7 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
 )
 from kgserve.cypher.interpreter.pattern_matcher import GraphPatternCompiler
 from kgserve.cypher.interpreter.pattern_model import build_graph_path, require_pattern_parameter_map
-from kgserve.cypher.interpreter.value_comparison import describe_value, describe_value_type, get_properties
+from kgserve.cypher.interpreter.value_comparison import describe_value, describe_value_type, get_cypher_value_properties
 from kgserve.errors import InvalidInput
 
 RowUpdate: TypeAlias = Callable[[Row], None]
@@ -276,11 +276,11 @@ class WriteClauseCompiler:
     def _set_properties(
         self, element: NodeReference | RelationshipReference, source: Any, *, keeps_others: bool
     ) -> None:
-        new = get_properties(source) or {}
+        new = get_cypher_value_properties(source) or {}
         if isinstance(source, NodeReference) and isinstance(element, NodeReference):
             new = {name: value for name, value in new.items() if name != "id"}
         if not keeps_others:
-            old = get_properties(element) or {}
+            old = get_cypher_value_properties(element) or {}
             kept: set[str] = {"id", "type"} if isinstance(element, NodeReference) else set()
             new = {**{name: None for name in old if name not in kept}, **new}
         for name, value in new.items():

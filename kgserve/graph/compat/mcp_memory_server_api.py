@@ -97,19 +97,19 @@ _AMBIGUOUS_START = re.compile(r"\\*(?:\t|\Z)")
 _ESCAPED_START = re.compile(r"\\+(?:\t|\Z)")
 
 
-def encode_observations(observations: Iterable[str]) -> str:
+def encode_entity_observations(observations: Iterable[str]) -> str:
     """Encode observations as the content of a node."""
     return "\n".join(map(_lines_of, observations))
 
 
-def decode_observations(content: str) -> list[str]:
+def decode_entity_observations(content: str) -> list[str]:
     """Decode the observations in a node's content; any other text consists of one observation per line."""
     return [observation for observation, _ in _blocks(content)]
 
 
 def append_observations_to_content(content: str, added: Iterable[str]) -> str:
     """Return a content with observations appended."""
-    more = encode_observations(added)
+    more = encode_entity_observations(added)
     return f"{content}\n{more}" if content and more else content or more
 
 

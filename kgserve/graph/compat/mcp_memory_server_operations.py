@@ -31,8 +31,8 @@ from kgserve.graph.compat.mcp_memory_server_api import (
     ObservationDeletion,
     ObservationsAddedAnswer,
     append_observations_to_content,
-    decode_observations,
-    encode_observations,
+    decode_entity_observations,
+    encode_entity_observations,
     is_placeholder_node,
     remove_observations_from_content,
 )
@@ -126,7 +126,7 @@ def add_observations(graph: StoreHandle, additions: Sequence[ObservationAddition
         for each in additions:
             if (name := resolve_merge_redirect(rows, each.name)) not in contents:
                 raise _no_entity(each.name)
-            known = set(decode_observations(contents[name]))
+            known = set(decode_entity_observations(contents[name]))
             new = [text for text in each.contents if text not in known]
             contents[name] = append_observations_to_content(contents[name], new)
             added.append(AddedObservations(name=each.name, added=new))
@@ -246,7 +246,7 @@ def _merge_entities(earlier: EntityWithObservations | None, entity: EntityWithOb
 
 
 def _entity_put(index: int, entity: EntityWithObservations) -> NodeUpsert:
-    content = _check_content_size(entity.name, encode_observations(entity.observations))
+    content = _check_content_size(entity.name, encode_entity_observations(entity.observations))
     return NodeUpsert(index, entity.name, entity.entity_type or DEFAULT_ENTITY_TYPE, content)
 
 
@@ -416,7 +416,7 @@ class _GraphPage:
 
     def _to_entity(self, row: NodeRow, *, shortened: bool) -> EntityWithObservations:
         entity = EntityWithObservations(
-            name=row.id, entity_type=row.type, observations=decode_observations(row.content)
+            name=row.id, entity_type=row.type, observations=decode_entity_observations(row.content)
         )
         return self._shortened(entity) if shortened and _size(entity) > _MAX_ENTITY_CHARS else entity
 
@@ -425,7 +425,7 @@ class _GraphPage:
         ends = accumulate(_size(text) for text in entity.observations)
         count = sum(1 for _ in takewhile(lambda end: end <= _MAX_ENTITY_CHARS, ends))
         kept = entity.observations[:count] or [entity.observations[0][: _MAX_ENTITY_CHARS // 2] + "…"]
-        offset = len(encode_observations(entity.observations[:count])) if count else _MAX_ENTITY_CHARS // 2
+        offset = len(encode_entity_observations(entity.observations[:count])) if count else _MAX_ENTITY_CHARS // 2
         self._cut.append(
             f"only {count:,} of {len(entity.observations):,} observations of {_quoted(entity.name)} are included; "
             f"continue with get_entity and content_offset {offset}"

@@ -82,7 +82,7 @@ class StatementCancellation:
 
 
 @contextmanager
-def open_engine_result(
+def open_engine_read_statement_result(
     graph: StoreHandle,
     statement: GuardedCypherStatement,
     seconds: float,
@@ -169,7 +169,7 @@ def find_statement_column_set(statement: GuardedCypherStatement) -> NodeEdgeColu
     return NodeEdgeColumnSet.EXTRAS if statement.words & _EXTRA_PROPERTIES else NodeEdgeColumnSet.PLAIN
 
 
-def retry_after_crash(work: Callable[[], _Answer]) -> _Answer:
+def retry_after_engine_process_crash(work: Callable[[], _Answer]) -> _Answer:
     """Return the result of ``work``; retry once if another statement may have crashed the engine process."""
     try:
         return work()
@@ -185,7 +185,7 @@ def cap_statement_time_limit(graph: StoreHandle, request: CypherRequest) -> floa
     return longest if request.timeout_ms is None else min(request.timeout_ms / 1000, longest)
 
 
-def collect_cypher_answer(cursor: ResultCursor) -> CypherAnswer:
+def collect_cypher_rows_up_to_size_limit(cursor: ResultCursor) -> CypherAnswer:
     """Return all rows, or as many as fit into an answer."""
     rows: list[list[Any]] = []
     total = 0

@@ -19,11 +19,11 @@ from kgserve.errors import InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import (
     StatementCancellation,
-    collect_cypher_answer,
+    collect_cypher_rows_up_to_size_limit,
     find_statement_column_set,
-    retry_after_crash,
+    retry_after_engine_process_crash,
 )
-from kgserve.graph.cypher.matched_row_changes import UnsupportedFinalWriteError, compute_final_write_changes
+from kgserve.graph.cypher.matched_row_changes import UnsupportedFinalWriteError, compute_row_changes_from_query_result
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.projections.cypher_engine.engine.protocol import StatementRowChanges
 from kgserve.storage.model.change_set import ChangeSet
@@ -90,9 +90,9 @@ class EngineWriteStatement(OptimisticWrite):
                 self._control.over(session),
                 session.reading(question) as cursor,
             ):
-                return compute_final_write_changes(end, cursor, rows, self._max_rows)
+                return compute_row_changes_from_query_result(end, cursor, rows, self._max_rows)
 
-        return retry_after_crash(query)
+        return retry_after_engine_process_crash(query)
 
     def _run_on_copy(self) -> tuple[StatementRowChanges, CypherAnswer]:
         """Return the changes, computed by running the statement on a copy of the store."""
@@ -103,7 +103,7 @@ class EngineWriteStatement(OptimisticWrite):
             session = trial.session
             session.seconds = self._seconds
             with self._control.over(session), session.reading(self._statement, self._max_rows, writes=True) as cursor:
-                answer = collect_cypher_answer(cursor)
+                answer = collect_cypher_rows_up_to_size_limit(cursor)
             return trial.difference(within), answer
 
         return self._store.copy.run(attempt, within)

@@ -19,7 +19,7 @@ from kgserve.cypher.interpreter.explain_profile_prefix import PlanRequest, split
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphChanges
 from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, ExecutionLimits, StatementGraphView
-from kgserve.cypher.interpreter.json_results import infer_result_column_type, to_json_cell
+from kgserve.cypher.interpreter.json_results import convert_cypher_column_value_to_json, infer_result_column_type
 from kgserve.cypher.interpreter.kuzu_table_names import rewrite_kuzu_table_names_in_query
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_properties
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
@@ -33,14 +33,14 @@ from kgserve.cypher.interpreter.statement_plan import (
     tabulate_plan_steps,
 )
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.cypher.lexer import build_syntax_error, describe_text_position
+from kgserve.cypher.lexer import build_cypher_syntax_error, describe_text_position
 from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_rows_up_to_size_limit
 from kgserve.graph.cypher.engine_support_check import has_cross_store_link_patterns, has_names_unknown_to_engine
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup, has_string_lookup_id
-from kgserve.graph.cypher.row_properties import build_node_change, build_relationship_properties_change
+from kgserve.graph.cypher.row_properties import build_node_properties_change, build_relationship_properties_change
 from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, StatementReadSet, open_snapshot_graph_view
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.projections.cypher_engine.engine.protocol import ResultChunk, StatementRowChanges
@@ -74,7 +74,7 @@ class InterpretedStatement(NamedTuple):
     """The lookup that the statement consists of, if the rows answer it as the engine would."""
 
 
-def prepare_interpreted_statement(
+def parse_and_check_interpreted_statement(
     text: str, parameters: Mapping[str, Any], plan: PlanRequest = ""
 ) -> InterpretedStatement:
     """Parse and check a statement, which may begin with EXPLAIN or PROFILE unless ``plan`` has been split off.
@@ -84,15 +84,15 @@ def prepare_interpreted_statement(
     if len(text.encode(errors="surrogatepass")) > MAX_QUERY_BYTES:
         raise InvalidInput.at("query", f"the statement is larger than {MAX_QUERY_BYTES} bytes")
     if "\0" in text:
-        raise build_syntax_error(text, text.index("\0"), "the statement has a NUL character")
+        raise build_cypher_syntax_error(text, text.index("\0"), "the statement has a NUL character")
     for name, value in parameters.items():
-        check_statement_parameter(value, f"params.{name}")
+        require_valid_cypher_parameter_value(value, f"params.{name}")
     if len(_encode(parameters)) > MAX_PARAMETER_BYTES:
         raise InvalidInput.at("params", f"the values are larger than {MAX_PARAMETER_BYTES >> 20} MiB together")
     if not plan:
         plan, text = split_explain_profile_prefix(text)
     parse = _parse if len(text) <= MAX_CACHED_QUERY_CHARS else _parse.__wrapped__
-    with add_query_path_to_errors():
+    with attribute_errors_to_query_field():
         parsed = parse(text)
     missing = [
         FieldError(f"params.{name}", f"no value is given for ${name}, used at {describe_text_position(text, place)}")
@@ -117,7 +117,7 @@ class _ParsedQuery(NamedTuple):
 
 
 @contextmanager
-def add_query_path_to_errors() -> Generator[None]:
+def attribute_errors_to_query_field() -> Generator[None]:
     """Give errors of the interpreter the path of the statement in the request."""
     try:
         yield
@@ -140,17 +140,17 @@ def _parse(text: str) -> _ParsedQuery:
     )
 
 
-def check_statement_parameter(value: Any, path: str, depth: int = 0) -> None:
+def require_valid_cypher_parameter_value(value: Any, path: str, depth: int = 0) -> None:
     """Raise InvalidInput with the path of a value that no parameter may have."""
     if depth > MAX_PARAMETER_DEPTH:
         raise InvalidInput.at(path, f"nested more than {MAX_PARAMETER_DEPTH} deep")
     if isinstance(value, dict):
         for name, part in cast("dict[str, Any]", value).items():
             _check_text(name, path)
-            check_statement_parameter(part, f"{path}.{name}", depth + 1)
+            require_valid_cypher_parameter_value(part, f"{path}.{name}", depth + 1)
     elif isinstance(value, list):
         for index, part in enumerate(cast("list[Any]", value)):
-            check_statement_parameter(part, f"{path}[{index}]", depth + 1)
+            require_valid_cypher_parameter_value(part, f"{path}[{index}]", depth + 1)
     elif isinstance(value, str):
         _check_text(value, path)
     elif isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
@@ -188,7 +188,12 @@ class InterpretedCursor:
             self.total += 1
             if self._most is not None and self.total > self._most:
                 return
-            yield _encode([to_json_cell(value, type_) for value, type_ in zip(row, self.types, strict=True)])
+            yield _encode(
+                [
+                    convert_cypher_column_value_to_json(value, type_)
+                    for value, type_ in zip(row, self.types, strict=True)
+                ]
+            )
 
     def parts(self) -> Iterator[ResultChunk]:
         """Yield the rows in pieces of whole lines."""
@@ -206,8 +211,8 @@ def open_interpreted_result(
     control: StatementCancellation,
 ) -> Generator[InterpretedCursor]:
     """Yield the open result of a reading statement, with at most ``most`` rows."""
-    limits = statement_limits(control, seconds)
-    with graph.lease() as store, store.reading() as rows, add_query_path_to_errors():
+    limits = build_cancellation_and_timeout_limits(control, seconds)
+    with graph.lease() as store, store.reading() as rows, attribute_errors_to_query_field():
         yield InterpretedCursor(
             run_interpreted_statement(statement, open_snapshot_graph_view(store, rows), limits), most
         )
@@ -238,7 +243,7 @@ def run_interpreted_statement(
         for _ in start_interpreted_statement(statement, graph, limits, profile).rows:
             pass
     columns = PLAN_COLUMNS if profile is None else PROFILE_COLUMNS
-    rows = tabulate_plan_steps(describe_plan(statement, graph, limits, profile))
+    rows = tabulate_plan_steps(describe_interpreted_statement_plan(statement, graph, limits, profile))
     return QueryResult(columns, (row[: len(columns)] for row in rows))
 
 
@@ -255,7 +260,7 @@ def start_interpreted_statement(
     )
 
 
-def describe_plan(
+def describe_interpreted_statement_plan(
     statement: InterpretedStatement,
     graph: StatementGraphView,
     limits: ExecutionLimits,
@@ -268,7 +273,7 @@ def describe_plan(
     return StatementPlanDescriber(environment, profile).describe(statement.query)
 
 
-def statement_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:
+def build_cancellation_and_timeout_limits(control: StatementCancellation, seconds: float) -> ExecutionLimits:
     """Return limits that end a statement when it is cancelled, and after a time."""
     until = time.perf_counter() + seconds
 
@@ -300,8 +305,8 @@ class InterpretedWrite(OptimisticWrite):
     def compute(self, rows: RowsSnapshot) -> tuple[StatementRowChanges, CypherAnswer]:
         below = open_snapshot_graph_view(self._store, rows)
         edits = GraphChangeOverlay(below)
-        with add_query_path_to_errors():
-            result = self.start(edits, statement_limits(self._control, self._seconds))
+        with attribute_errors_to_query_field():
+            result = self.start(edits, build_cancellation_and_timeout_limits(self._control, self._seconds))
             answer = self.collect(result, edits)
         self._reads = below.reads
         return convert_graph_changes_to_row_changes(edits.changes(), below), answer
@@ -312,7 +317,7 @@ class InterpretedWrite(OptimisticWrite):
 
     def collect(self, result: QueryResult, edits: GraphChangeOverlay) -> CypherAnswer:  # noqa: ARG002 - for subclasses
         """Execute the statement and return its answer, without the changes."""
-        return collect_cypher_answer(InterpretedCursor(result, self._max_rows))
+        return collect_cypher_rows_up_to_size_limit(InterpretedCursor(result, self._max_rows))
 
     @override
     def may_have_read(self, since: list[ChangeSet], rows: RowsSnapshot) -> bool:
@@ -327,7 +332,7 @@ def convert_graph_changes_to_row_changes(changes: GraphChanges, graph: SnapshotG
     edges = (*changes.created_relationships, *changes.updated_relationships)
     return StatementRowChanges(
         nodes=[
-            build_node_change(graph.node_row(each.id), each.id, each.label or NO_LABEL, each.properties)
+            build_node_properties_change(graph.node_row(each.id), each.id, each.label or NO_LABEL, each.properties)
             for each in nodes
         ],
         edges=[

@@ -51,7 +51,7 @@ class StaleRowsError(Exception):
     """The query was answered from newer rows than the given ones."""
 
 
-def compute_final_write_changes(
+def compute_row_changes_from_query_result(
     ending: FinalWriteClause, cursor: EngineResultCursor, rows: RowsSnapshot, most: int
 ) -> tuple[StatementRowChanges, CypherAnswer]:
     """Return the changes of a statement, computed from the result of its query, and at most ``most`` returned rows.

@@ -28,7 +28,7 @@ from kgserve.cypher.interpreter.opencypher_syntax_tree import (
 )
 from kgserve.cypher.interpreter.stored_temporal_values import format_temporal_attributes_as_iso
 from kgserve.graph.cypher.row_properties import decode_node_attributes, read_node_property
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import INT64_TYPE, NODE, TIMESTAMP_TYPE
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -133,7 +133,7 @@ def _read_column(row: NodeRow, name: str) -> Any:
     if name in _EXTRA_COLUMNS:
         return read_node_property(row, decode_node_attributes(row), name)
     value = getattr(row, name)
-    return format_time(value) if _PLAIN_COLUMNS[name] is TIMESTAMP_TYPE else value
+    return format_rfc3339_timestamp(value) if _PLAIN_COLUMNS[name] is TIMESTAMP_TYPE else value
 
 
 def find_point_lookup(query: QueryUnion) -> PointLookup | None:

@@ -19,12 +19,12 @@ from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, Relationsh
 from kgserve.cypher.interpreter.stored_temporal_values import (
     decode_property_from_json,
     encode_property_as_json,
-    may_have_temporal_values,
+    may_json_contain_temporal_values,
 )
 from kgserve.cypher.interpreter.temporal_functions import FUNCTIONS, is_temporal_value
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.timestamps import complete_time_to_rfc3339, format_time, parse_time
+from kgserve.platform.timestamps import complete_time_to_rfc3339, format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow
 from kgserve.storage.model.node_edge_fields import (
     AUTHOR_FIELD,
@@ -48,7 +48,7 @@ from kgserve.storage.model.node_edge_rows import (
     NodeRow,
     edge_column_values,
     node_column_values,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 
 Attributes = dict[str, Any]
@@ -83,14 +83,14 @@ def decode_node_attributes(row: NodeRow) -> Attributes:
 
 def decode_edge_attributes(row: EdgeRow) -> Attributes:
     """Return the caller's attributes of an edge."""
-    return _decode(split_edge_attributes(row.attributes).own)
+    return _decode(split_edge_times_from_attributes(row.attributes).own)
 
 
 def _decode(text: str) -> Attributes:
     if text == "{}":
         return {}
     found = _decode_attributes(text)
-    if may_have_temporal_values(text):
+    if may_json_contain_temporal_values(text):
         return {name: decode_property_from_json(value) for name, value in found.items()}
     return found
 
@@ -116,7 +116,7 @@ def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
         case "weight" | "relation_type" | "version" | "sequence" | "attributes":
             return getattr(row, name)
         case "created_at" | "updated_at":
-            return _parse_datetime(getattr(split_edge_attributes(row.attributes), name))
+            return _parse_datetime(getattr(split_edge_times_from_attributes(row.attributes), name))
         case _ if name in _EDGE_EXTRAS or name in _EDGE_MEMORY:
             return _read_extra(row.extras, attributes, name)
         case _:
@@ -137,7 +137,7 @@ def read_implicit_edge_property(row: EdgeRow | None, key: RelationshipKey, name:
     return None if row is None or name not in _MANAGED_EDGE_PROPERTIES else read_edge_property(row, {}, name)
 
 
-def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]:
+def get_node_property_map(row: NodeRow, attributes: Attributes) -> dict[str, Any]:
     """Return the properties of a node that a caller has set and that are not null, without a generated id."""
     found = {} if row.id.startswith(GENERATED_ID_PREFIX) else {"id": row.id}
     found |= {name: value for name, value in attributes.items() if value is not None}
@@ -146,7 +146,7 @@ def list_node_properties(row: NodeRow, attributes: Attributes) -> dict[str, Any]
     return found | _list_extras(row.extras, (*NODE.extras, *NODE.memory), _MANAGED_NODE_PROPERTIES)
 
 
-def list_edge_properties(row: EdgeRow, attributes: Attributes) -> dict[str, Any]:
+def get_edge_property_map(row: EdgeRow, attributes: Attributes) -> dict[str, Any]:
     """Return the properties of a relationship that a caller has set and that are not null."""
     found = {name: value for name, value in attributes.items() if value is not None}
     if row.weight != DEFAULT_WEIGHT:
@@ -156,7 +156,7 @@ def list_edge_properties(row: EdgeRow, attributes: Attributes) -> dict[str, Any]
 
 def to_cypher_datetime(microseconds: int) -> Any:
     """Return a time as a value of openCypher."""
-    return _parse_datetime(format_time(microseconds))
+    return _parse_datetime(format_rfc3339_timestamp(microseconds))
 
 
 def _parse_datetime(text: str) -> Any:
@@ -191,7 +191,9 @@ def _list_extras(
 # Changes
 
 
-def build_node_change(before: NodeRow | None, node_id: str, label: str, properties: dict[str, Any]) -> ChangedRow:
+def build_node_properties_change(
+    before: NodeRow | None, node_id: str, label: str, properties: dict[str, Any]
+) -> ChangedRow:
     """Return the change that gives a node a label and exactly these properties. Raises InvalidInput."""
     name = f"node {node_id!r}"
     own = {} if before is None else decode_node_attributes(before)
@@ -307,7 +309,7 @@ def _require_time(value: Any, name: str, element: str) -> int:
     text = str(value) if is_temporal_value(value) or isinstance(value, str) else ""
     completed = complete_time_to_rfc3339(text)
     try:
-        return parse_time(text if completed is None else completed)
+        return parse_rfc3339_timestamp(text if completed is None else completed)
     except ValueError:
         raise InvalidInput.at("query", f"{element}: {name} must be a datetime, or its text") from None
 

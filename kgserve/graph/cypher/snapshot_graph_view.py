@@ -13,7 +13,7 @@ from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attri
 from kgserve.errors import Gone, InvalidInput, Unavailable
 from kgserve.graph.cypher import row_properties
 from kgserve.graph.cypher.row_properties import NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES, Attributes
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.catalog.node_catalog import NodeCatalog
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.attribute_filters import build_attribute_filter_conditions
@@ -245,7 +245,7 @@ class SnapshotGraphView(StatementGraphView):
     @override
     def node_properties(self, node_id: str) -> dict[str, Any]:
         row = self._existing_node(node_id)
-        return row_properties.list_node_properties(row, self._attributes_of_node(row))
+        return row_properties.get_node_property_map(row, self._attributes_of_node(row))
 
     @override
     def unset_node_property(self, node_id: str, name: str) -> Any:
@@ -307,7 +307,7 @@ class SnapshotGraphView(StatementGraphView):
     @override
     def relationship_properties(self, key: RelationshipKey) -> dict[str, Any]:
         row = self._existing_edge(key)
-        return row_properties.list_edge_properties(row, self._attributes_of_edge(row))
+        return row_properties.get_edge_property_map(row, self._attributes_of_edge(row))
 
     @override
     def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
@@ -417,7 +417,7 @@ def _columns(row: NodeRow | EdgeRow, fields: RowFieldGroups) -> dict[str, Any]:
     extras = {} if row.extras is None else {field.name: getattr(row.extras, field.name) for field in fields.optional}
     found = plain | {name: value for name, value in extras.items() if value is not None and value not in ("", ())}
     times = {field.name for field in fields.whole if field.type is TIMESTAMP_TYPE}
-    return {name: format_time(value) if name in times else value for name, value in found.items()}
+    return {name: format_rfc3339_timestamp(value) if name in times else value for name, value in found.items()}
 
 
 def open_snapshot_graph_view(store: OpenStore, rows: RowsSnapshot) -> SnapshotGraphView:

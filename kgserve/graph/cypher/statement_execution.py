@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
+from kgserve.cypher.guard import GuardedCypherStatement, validate_cypher_statement_for_engine
 from kgserve.cypher.markdown_code_fences import blank_code_fences
 from kgserve.errors import DiskFull, Forbidden, InvalidInput
 from kgserve.graph.answers import CypherAnswer
@@ -25,9 +25,9 @@ from kgserve.graph.cypher.engine_read_statements import (
     StartedEngineRead,
     StatementCancellation,
     cap_statement_time_limit,
-    collect_cypher_answer,
-    open_engine_result,
-    retry_after_crash,
+    collect_cypher_rows_up_to_size_limit,
+    open_engine_read_statement_result,
+    retry_after_engine_process_crash,
 )
 from kgserve.graph.cypher.engine_write_statements import EngineWriteStatement
 from kgserve.graph.cypher.interpreted_statements import (
@@ -36,7 +36,7 @@ from kgserve.graph.cypher.interpreted_statements import (
     InterpretedWrite,
     open_interpreted_result,
     open_point_lookup_result,
-    prepare_interpreted_statement,
+    parse_and_check_interpreted_statement,
 )
 from kgserve.graph.cypher.iso_temporal_answers import convert_temporals_to_texts, wrap_cursor_with_temporal_texts
 from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
@@ -74,7 +74,7 @@ class StatementRouter:
         Raises InvalidInput if neither accepts it, and Forbidden for what the mode does not permit.
         """
         try:
-            guarded = guard_cypher_statement(self._text, self._parameters, writable=self._writable)
+            guarded = validate_cypher_statement_for_engine(self._text, self._parameters, writable=self._writable)
         except InvalidInput as refusal:
             return self.interpret(refusal)
         except Forbidden as refusal:
@@ -131,7 +131,7 @@ class StatementRouter:
         return use_named
 
     def _interpreted(self) -> InterpretedStatement:
-        statement = prepare_interpreted_statement(self._text, self._parameters)
+        statement = parse_and_check_interpreted_statement(self._text, self._parameters)
         if statement.info.is_updating and statement.plan != "EXPLAIN" and not self._writable:
             raise Forbidden('the statement writes data, but this request may only read; send "mode": "write"')
         return statement
@@ -238,10 +238,10 @@ def _read_from_engine(
     use: Callable[[ResultCursor], _Answer],
 ) -> _Answer:
     def read() -> _Answer:
-        with open_engine_result(graph, statement, seconds, most, control) as cursor:
+        with open_engine_read_statement_result(graph, statement, seconds, most, control) as cursor:
             return use(cursor)
 
-    return retry_after_crash(read)
+    return retry_after_engine_process_crash(read)
 
 
 def run_cypher_request(
@@ -260,7 +260,7 @@ def run_cypher_request(
     router = StatementRouter(request)
     answer = _write(graph, router, most, control) if request.mode == "write" else None
     if answer is None:
-        answer = _read(graph, router, most, control, collect_cypher_answer)
+        answer = _read(graph, router, most, control, collect_cypher_rows_up_to_size_limit)
     return msgspec.structs.replace(answer, took_ms=round((time.perf_counter() - started) * 1000, 3))
 
 

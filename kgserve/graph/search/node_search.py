@@ -29,7 +29,11 @@ from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.federated_traversal import QualifiedNodeId, find_cross_store_linked_nodes
 from kgserve.graph.graph_reader import GraphReader, open_graph_reader
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
-from kgserve.graph.request_validation import ValidationErrorCollector, build_attribute_conditions, resolve_field_alias
+from kgserve.graph.request_validation import (
+    ValidationErrorCollector,
+    convert_attribute_filter_to_conditions,
+    get_value_of_aliased_field,
+)
 from kgserve.graph.search import score_fusion
 from kgserve.graph.search.attribute_filtered_search import AttributeFilteredIndex, NodeAttributeMatcher
 from kgserve.graph.search.conversation_turn_scores import TurnTokenMaxSimScores
@@ -39,7 +43,7 @@ from kgserve.graph.search.score_fusion import FUSION_POOL_HITS, EntityMatchScore
 from kgserve.graph.search.search_index_interface import SearchIndexAtCommit, SearchIndexWithConflictingVersions
 from kgserve.graph.search.search_notices import SearchNotices
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.platform.metrics.app_metrics_and_request_context import measure_request_part
+from kgserve.platform.metrics.app_metrics_and_request_context import attribute_time_to_request_part
 from kgserve.projections.conflicting_versions_index import ConflictingVersionsIndex
 from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.keyword_query import KeywordQuery
@@ -226,7 +230,7 @@ def build_llm_context(graph: StoreHandle, request: LlmContextRequest) -> LlmCont
         parts = [_search_one_store(graph, request, limit, notices, label=label)]
     else:
         graphs = stores_to_search(graph, request.also, request.as_of)
-        by_store = {each.name: request if each is graph else without_minimum_sequence(request) for each in graphs}
+        by_store = {each.name: request if each is graph else drop_request_minimum_sequence(request) for each in graphs}
         top = max(_search_one_store(each, by_store[each.name], 1, notices).top for each in graphs)
         parts = [_search_one_store(each, by_store[each.name], limit, notices, top, each.name) for each in graphs]
     best = sorted((each for part in parts for each in part.found), key=lambda found: -found[0])[:limit]
@@ -254,7 +258,9 @@ def _with_linked(
     """Return the entries with nodes linked to them, at half their score, that match the same filters."""
     scores = {QualifiedNodeId(entry.store, entry.node.id): score for score, entry in best}
     found = find_cross_store_linked_nodes(graph, scores, request, limit)
-    wanted = NodeFilter(types=tuple(request.types or ()), attributes=build_attribute_conditions(request.attributes))
+    wanted = NodeFilter(
+        types=tuple(request.types or ()), attributes=convert_attribute_filter_to_conditions(request.attributes)
+    )
     more = [
         (score, texts.ContextNodeEntry(node, (), store))
         for score, store, row, node in found.nodes
@@ -289,7 +295,7 @@ def _search_one_store(
         finder = NodeSearchExecutor(searched, wanted, top, notices)
         hits = finder.page(limit, 0)
         nodes = [hit.node for hit in hits]
-        entries = texts.build_context_entries(nodes, _edges_between(searched.reader, nodes), label)
+        entries = texts.build_llm_context_entries(nodes, _edges_between(searched.reader, nodes), label)
         scores = [hit.score for hit in hits]
         found = [*zip(scores, entries, strict=True)]
         return _StoreMatches(graph.name, found, finder.top, searched.degraded, searched.sequence)
@@ -308,7 +314,7 @@ def stores_to_search(graph: StoreHandle, also: Sequence[str], as_of: int | str |
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-def without_minimum_sequence(request: R) -> R:
+def drop_request_minimum_sequence(request: R) -> R:
     """Return the request without `at_least`, the minimum commit sequence, which applies to one store only."""
     return msgspec.structs.replace(request, at_least=None)
 
@@ -344,7 +350,7 @@ def open_search_snapshot_when_indexed(
     with graph.lease() as store:
         indexes = indexer.of(store)
         indexes.require()
-        with measure_request_part("index_wait"):
+        with attribute_time_to_request_part("index_wait"):
             wait_until_commit_indexed(indexes, asked.at_least, words_alone=words_alone)
             if patience > 0 and asked.at_least is None and asked.as_of is None:
                 indexes.catch_up(patience, words_alone=words_alone)
@@ -370,7 +376,7 @@ def compute_elapsed_ms(started: float) -> float:
 def _edges_between(reader: GraphReader, nodes: list[Node]) -> list[Edge]:
     ids = {node.id for node in nodes}
     return [
-        row_to_api_conversion.edge_from_row(row)
+        row_to_api_conversion.build_api_edge_from_row(row)
         for node in nodes
         for row in reader.outgoing(node.id)
         if row.target in ids
@@ -396,7 +402,7 @@ def _with_types(asked: _Asked) -> _Asked:
     if not asked.kinds:
         return asked
     faults = ValidationErrorCollector()
-    types = resolve_field_alias(faults, "kinds", asked.kinds, "types", asked.types)
+    types = get_value_of_aliased_field(faults, "kinds", asked.kinds, "types", asked.types)
     faults.raise_any()
     return msgspec.structs.replace(asked, types=types, kinds=None)
 
@@ -474,7 +480,7 @@ class NodeSearchExecutor:
             self.notices.record_builds(searched.indexes)
         self._searched = searched
         self._reader = searched.reader
-        self._attributes = build_attribute_conditions(request.attributes) if request.attributes else ()
+        self._attributes = convert_attribute_filter_to_conditions(request.attributes) if request.attributes else ()
         index = searched.among(self._attributes) if self._attributes else searched.index
         self._heads = searched.heads
         self._index = (
@@ -493,7 +499,7 @@ class NodeSearchExecutor:
         """Return a page of hits."""
         ranked = self._rank(limit + offset)
         rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
-        nodes = self._reader.to_nodes([row for _, row in rows], row_to_api_conversion.node_from_row)
+        nodes = self._reader.to_nodes([row for _, row in rows], row_to_api_conversion.build_api_node_from_row)
         return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
 
     def _rank(self, wanted: int) -> list[RankedHitWithRawScores]:

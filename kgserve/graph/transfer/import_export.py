@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from kgserve.admin.store_admin_models import StoreSettingsExportLine
-from kgserve.admin.stores import build_settings_updater
+from kgserve.admin.stores import build_store_settings_updater
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, TooLarge
 from kgserve.graph.answers import (
     DuplicateImportLine,
@@ -74,7 +74,12 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     ImportSourceTable,
 )
 from kgserve.graph.transfer.observation_merge import OBSERVATIONS_TOO_LONG_MESSAGE, merge_imported_observations
-from kgserve.graph.transfer.seen_import_keys import RowKey, SeenImportKeys, format_duplicate_row_message, import_row_key
+from kgserve.graph.transfer.seen_import_keys import (
+    RowKey,
+    SeenImportKeys,
+    format_duplicate_row_message,
+    get_key_of_imported_row,
+)
 from kgserve.platform.closable import ClosableContext
 from kgserve.platform.codecs import find_lone_surrogate, json_decoder
 from kgserve.platform.duplicate_json_keys import find_duplicate_json_key, may_have_duplicate_json_keys
@@ -372,7 +377,7 @@ class StreamingImport:
                 faults.errors.clear()
                 continue
             found.numbers.append(number)
-            keys.append(import_row_key(put))
+            keys.append(get_key_of_imported_row(put))
             found.add(put)
             if isinstance(line, EntityWithObservations):
                 found.entities[index] = line
@@ -412,7 +417,7 @@ class StreamingImport:
         self._add_repeat(number, self._settings_line, "settings of the store: only the later line is used")
         self._settings_line = number
         try:
-            self._imported_settings = build_settings_updater(line)
+            self._imported_settings = build_store_settings_updater(line)
             self._imported_settings(self._store.description.settings)
         except InvalidInput as error:
             self._imported_settings = None
@@ -599,7 +604,9 @@ class ExportStream(ClosableContext):
             yield _encode(self._extra.among(nodes)) if nodes else _encode(edges)
 
 
-def open_export(graph: StoreHandle, valid_at: str | None = None, past: PastMoment | None = None) -> ExportStream:
+def open_store_export_stream(
+    graph: StoreHandle, valid_at: str | None = None, past: PastMoment | None = None
+) -> ExportStream:
     """Return a stream of the rows of a store, now or as of a moment; it leases the store until it is closed.
 
     With ``valid_at`` (RFC 3339), only rows valid at that time. Raises NotFound, and what `PastMoment.of` raises.
@@ -620,7 +627,7 @@ def restore_past_state_to_new_store(graph: StoreHandle, request: PointInTimeRest
 
     Raises Conflict when the new store exists, Gone when the moment is no longer in the history.
     """
-    with open_export(graph, past=PastMoment(graph.graphs.historian, request.as_of)) as stream:
+    with open_store_export_stream(graph, past=PastMoment(graph.graphs.historian, request.as_of)) as stream:
         if not graph.pool.create(request.into):
             raise Conflict(f"store {request.into!r} exists already; restore into a new one")
         importer = StreamingImport(graph.graphs.graph(request.into), as_they_are=True)

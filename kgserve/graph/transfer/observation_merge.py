@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from kgserve.graph.compat.mcp_memory_server_api import (
     EntityWithObservations,
     append_observations_to_content,
-    decode_observations,
-    encode_observations,
+    decode_entity_observations,
+    encode_entity_observations,
 )
 from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES
 from kgserve.storage.model.write_batch import NodeUpsert
@@ -67,9 +67,9 @@ class _GrowingContent:
     def add(self, observations: Sequence[str]) -> bool:
         """Add the observations that are not known yet. Return False, adding none, if they exceed the limit."""
         if self._known is None:
-            self._known = set(decode_observations(self._content))
+            self._known = set(decode_entity_observations(self._content))
         new = [observation for observation in observations if observation not in self._known]
-        size = self._bytes + len(encode_observations(new).encode()) + bool(new and self._bytes)
+        size = self._bytes + len(encode_entity_observations(new).encode()) + bool(new and self._bytes)
         if new and size > MAX_CONTENT_BYTES:
             return False
         self._added += new

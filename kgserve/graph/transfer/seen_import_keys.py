@@ -72,7 +72,7 @@ RowKey = str | tuple[Hashable, ...]
 """Key of an imported row: a node's id; or a tuple of two to four items for a version, an edge or a link."""
 
 
-def import_row_key(put: NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert) -> RowKey:
+def get_key_of_imported_row(put: NodeUpsert | EdgeUpsert | CrossStoreLinkUpsert) -> RowKey:
     """Return the key of a node, version, edge or link."""
     if isinstance(put, NodeUpsert):
         return (put.id, put.version) if put.is_head else put.id

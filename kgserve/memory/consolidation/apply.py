@@ -35,13 +35,19 @@ from kgserve.memory.consolidation.plan import (
     move_absorbed_edges_to_primary,
 )
 from kgserve.memory.memory_models import MemoryMergeCluster
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_CONSOLIDATED
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, EdgeExtrasUpsert, NodeExtrasUpsert
-from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    split_edge_times_from_attributes,
+)
 from kgserve.storage.model.soft_delete import (
     REASON_MERGED,
     build_memory_restore_upsert,
@@ -57,7 +63,7 @@ from kgserve.storage.model.write_batch import (
     copy_edge_row_as_upsert,
 )
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
-from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parents
+from kgserve.storage.rows.memory_hierarchy_and_redirects import find_parents_of_memories
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -130,7 +136,7 @@ def merge_memory_clusters(
 
 
 def _as_done(run: RunningConsolidation, clusters: int, merged: int) -> RunningConsolidation:
-    now = format_time(time.time_ns() // 1000)
+    now = format_rfc3339_timestamp(time.time_ns() // 1000)
     done = {"status": "done", "ended_at": now, "clusters": clusters, "merged": merged, "deleted": merged}
     return run._replace(record=msgspec.structs.replace(run.record, **done))
 
@@ -301,7 +307,7 @@ def _is_nested(rows: RowsSnapshot, ids: Collection[str]) -> bool:
 def _is_below_any(rows: RowsSnapshot, start: str, ids: Collection[str]) -> bool:
     at = start
     for level in range(MAX_HIERARCHY_DEPTH):
-        above = find_memory_parents(rows, (at,)).get(at)
+        above = find_parents_of_memories(rows, (at,)).get(at)
         if above is None or above in ids:
             return above is not None and level > 0
         at = above
@@ -396,7 +402,7 @@ def _absorbed(rows: RowsSnapshot, run_id: str, primary: str) -> dict[str, Absorb
     for edge in rows.incoming(primary):
         if (
             edge.relation_type == MERGED_INTO_RELATION
-            and (own := split_edge_attributes(edge.attributes).own) != EMPTY_ATTRIBUTES_JSON
+            and (own := split_edge_times_from_attributes(edge.attributes).own) != EMPTY_ATTRIBUTES_JSON
         ):
             taken = decode_absorbed_record(own)
             if taken.run == run_id:
@@ -406,7 +412,7 @@ def _absorbed(rows: RowsSnapshot, run_id: str, primary: str) -> dict[str, Absorb
 
 def _changed(rows: RowsSnapshot, run_id: str, note: EdgeRow) -> Iterator[str]:
     """Yield the memories of a cluster that changed since the run."""
-    versions = {note.target: decode_primary_record(split_edge_attributes(note.attributes).own).left}
+    versions = {note.target: decode_primary_record(split_edge_times_from_attributes(note.attributes).own).left}
     versions |= {each: taken.left for each, taken in _absorbed(rows, run_id, note.target).items()}
     found = rows.nodes([*versions])
     yield from (each for each, left in versions.items() if each not in found or found[each].version != left)
@@ -416,7 +422,7 @@ def _conflict_message(rows: RowsSnapshot, changed: Sequence[str]) -> str:
     """Return why a run cannot be undone, and what to do."""
     for memory in changed:
         for into in (row for row in rows.outgoing(memory) if row.relation_type == MERGED_INTO_RELATION):
-            own = split_edge_attributes(into.attributes).own
+            own = split_edge_times_from_attributes(into.attributes).own
             by = (
                 f"the consolidation {decode_absorbed_record(own).run!r}"
                 if own != EMPTY_ATTRIBUTES_JSON
@@ -435,7 +441,7 @@ def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoConsolidationResul
     if note is None:
         return WriteBatch()
     grown, taken = (
-        decode_primary_record(split_edge_attributes(note.attributes).own),
+        decode_primary_record(split_edge_times_from_attributes(note.attributes).own),
         _absorbed(rows, run_id, primary_id),
     )
     found = rows.nodes([primary_id, grown.former, *taken])
@@ -461,7 +467,7 @@ def _build_undo(rows: RowsSnapshot, key: EdgeKey, undone: UndoConsolidationResul
 def _earlier_notes(rows: RowsSnapshot, memory: str, left: int) -> Iterator[EdgeUpsert]:
     """Yield updates of earlier runs' records, so that they expect the restored version of a memory."""
     for edge in incoming_edges_of_type(rows, memory, RELATION_CONSOLIDATED):
-        grown = decode_primary_record(split_edge_attributes(edge.attributes).own)
+        grown = decode_primary_record(split_edge_times_from_attributes(edge.attributes).own)
         if grown.left == left - 1:
             yield EdgeUpsert(
                 0, edge.key, own=encode_consolidation_undo_record(msgspec.structs.replace(grown, left=left + 1))
@@ -494,9 +500,9 @@ def _is_unchanged(row: EdgeRow, put: EdgeUpsert, had: EdgeRow | None) -> bool:
     """Return whether an edge is unchanged since a run."""
     if row.weight != put.weight:
         return False
-    own = split_edge_attributes(row.attributes).own
+    own = split_edge_times_from_attributes(row.attributes).own
     if had is not None:
-        return own == split_edge_attributes(had.attributes).own and row.extras == had.extras
+        return own == split_edge_times_from_attributes(had.attributes).own and row.extras == had.extras
     return own == put.own
 
 

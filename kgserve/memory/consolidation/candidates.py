@@ -19,7 +19,7 @@ from kgserve.memory.consolidation.plan import (
     MemoryClusterMergePlan,
     MemoryWithEffectiveConfidence,
     can_consolidate_memory_kinds,
-    get_memory_consolidation_criteria,
+    get_consolidation_compatibility_key,
     plan_memory_cluster_merge,
 )
 from kgserve.memory.memory_models import MemoryMergeCluster, UnmergedMemoryPair
@@ -162,7 +162,7 @@ class _CandidateSet:
             self.add(row)
 
 
-def plan_consolidation(
+def plan_memory_consolidation_run(
     store: OpenStore,
     indexes: CurrentAndPastTextIndexes | None,
     wanted: ConsolidationCandidateQuery,
@@ -249,7 +249,7 @@ def _candidate_kind(
 ) -> ConsolidationCompatibilityKey | None:
     if not row.content or not is_memory_active_at(row, now) or row.id in wanted.apart:
         return None
-    return get_memory_consolidation_criteria(row) if wanted.types is None or row.type in wanted.types else None
+    return get_consolidation_compatibility_key(row) if wanted.types is None or row.type in wanted.types else None
 
 
 def _find_near_pairs(
@@ -340,7 +340,7 @@ def group_mergeable_memories(
     """
     groups: list[_CandidateGroup] = []
     for member in sorted(members, key=lambda each: (each.row.created_at, each.row.id)):
-        about, kind = _about(rows, member.row.id), get_memory_consolidation_criteria(member.row)
+        about, kind = _about(rows, member.row.id), get_consolidation_compatibility_key(member.row)
         kinds = set[ConsolidationCompatibilityKey]() if kind is None else {kind}
         for group in groups:
             if _is_consistent(group.names, about) and all(

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from kgserve.errors import Conflict, Unavailable
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
-from kgserve.graph.request_validation import require_valid_identifier
+from kgserve.graph.request_validation import require_valid_id_or_type_length
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory import pruning
 from kgserve.memory.consolidation import apply
@@ -21,12 +21,12 @@ from kgserve.memory.consolidation.apply import (
     RunningConsolidation,
     list_memories_changed_since_plan,
 )
-from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_consolidation
+from kgserve.memory.consolidation.candidates import ConsolidationCandidateQuery, plan_memory_consolidation_run
 from kgserve.memory.consolidation.plan import (
     ConsolidationPlan,
     ConsolidationRunRecord,
     MemoryClusterMergePlan,
-    cluster_plan_to_answer,
+    convert_memory_cluster_plan_to_answer,
 )
 from kgserve.memory.memory_models import (
     ConsolidateRequest,
@@ -40,7 +40,7 @@ from kgserve.memory.memory_models import (
     UndoConsolidationAnswer,
     UndoConsolidationRequest,
 )
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.commit_clock import RETENTION_CLOCK
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -83,7 +83,7 @@ def consolidate_memories(graph: StoreHandle, request: ConsolidateRequest) -> Con
         clusters_found=len(clusters),
         memories_merged=merged,
         memories_deleted=merged,
-        clusters=[*map(cluster_plan_to_answer, clusters[:MAX_REPORTED_ITEMS])],
+        clusters=[*map(convert_memory_cluster_plan_to_answer, clusters[:MAX_REPORTED_ITEMS])],
         kept_apart=plan.kept_apart,
         kept_apart_count=plan.kept_apart_count,
         left=[*plan.left, *left][:MAX_REPORTED_ITEMS],
@@ -108,7 +108,7 @@ def undo_consolidation(graph: StoreHandle, request: UndoConsolidationRequest) ->
 
     Raises NotFound, and Conflict with the ids of the memories that changed since.
     """
-    require_valid_identifier(request.run_id)
+    require_valid_id_or_type_length(request.run_id)
     with graph.lease() as store:
         caller = graph.graphs.caller.name
         undone = apply.undo_consolidation_run(store, request.run_id, caller, WorkThrottle(store), force=request.force)
@@ -217,7 +217,7 @@ def _plan(graph: StoreHandle, store: OpenStore, request: ConsolidateRequest, now
         types = None if request.types is None else frozenset(request.types)
         wanted = ConsolidationCandidateQuery(_threshold(store, request), _guard(store, request), types)
         indexes = _indexes(graph, store)
-        found = plan_consolidation(store, indexes, wanted, now, WorkThrottle(store))
+        found = plan_memory_consolidation_run(store, indexes, wanted, now, WorkThrottle(store))
         if indexes is not None and not found.near_checked and _is_still_embedding(indexes):
             raise Unavailable(
                 "the memories were not compared and nothing was merged, because the server is still embedding new "
@@ -243,7 +243,7 @@ def _record(plan: ConsolidationPlan, threshold: float, now: int, *, guard: bool)
         similarity_threshold=threshold,
         guard=guard,
         through=plan.sequence,
-        started_at=format_time(now),
+        started_at=format_rfc3339_timestamp(now),
     )
 
 

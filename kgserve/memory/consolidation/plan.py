@@ -111,7 +111,7 @@ def can_consolidate_memory_kinds(one: ConsolidationCompatibilityKey, other: Cons
     return share and one[2:] == other[2:]
 
 
-def get_memory_consolidation_criteria(row: NodeRow) -> ConsolidationCompatibilityKey | None:
+def get_consolidation_compatibility_key(row: NodeRow) -> ConsolidationCompatibilityKey | None:
     """Return the properties by which a memory can be consolidated, or None if it never can be."""
     extras = row.extras or NO_EXTRAS
     if extras.layer == EPISODE_LAYER or extras.conflicts or extras.belongs_to:
@@ -316,7 +316,7 @@ def is_edge_type_left_on_absorbed_memory(relation_type: str) -> bool:
     return relation_type in {MERGED_INTO_RELATION, RELATION_CONSOLIDATED, VERSION_OF_RELATION}
 
 
-def cluster_plan_to_answer(found: MemoryClusterMergePlan) -> MemoryMergeCluster:
+def convert_memory_cluster_plan_to_answer(found: MemoryClusterMergePlan) -> MemoryMergeCluster:
     """Return a cluster plan in the form of the answer."""
     similarity = round(found.similarity, 4)
     return MemoryMergeCluster(

@@ -19,13 +19,13 @@ from kgserve.memory import former_memory_versions
 from kgserve.memory.consolidation.plan import is_pinned_memory
 from kgserve.memory.deduplication import MemoryDeduplicator, ValidatedMemoryInput
 from kgserve.memory.entity_models import RelationInput
-from kgserve.memory.entity_operations import put_relation, validate_relation
+from kgserve.memory.entity_operations import put_relation_in_batch_draft, validate_relation
 from kgserve.memory.extraction.background_llm_extractor import AskFunction, ExtractionResult
 from kgserve.memory.extraction.fact_marks import (
     EXTRACTION_AUTHOR,
     ExtractionMark,
     can_extract_facts_from_node,
-    read_relation_extraction_mark,
+    read_extracted_fact_mark,
 )
 from kgserve.memory.extraction.llm.chat_completions_client import NoUsableLlmAnswer
 from kgserve.memory.extraction.llm.prompts import (
@@ -47,7 +47,7 @@ from kgserve.memory.memory_models import CONCEPT_LAYER, FACT_LAYER, MemoryEntity
 from kgserve.memory.retain import find_entities_named_in_texts
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.text.text_equality import hash_normalized_text
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.memory_index.built_in_relation_types import (
     RELATION_CONSOLIDATED,
     RELATION_EXTRACTED_FROM,
@@ -116,11 +116,11 @@ def extract_facts(
 def _is_processed(rows: RowsSnapshot, source: NodeRow) -> bool:
     """Return whether a text was already processed, or was itself extracted from another one."""
     digest = hash_normalized_text(source.content).hex()
-    marks = map(read_relation_extraction_mark, incoming_edges_of_type(rows, source.id, RELATION_EXTRACTED_FROM))
+    marks = map(read_extracted_fact_mark, incoming_edges_of_type(rows, source.id, RELATION_EXTRACTED_FROM))
     if any(mark is not None and mark.text == digest for mark in marks):
         return True
     own = (
-        read_relation_extraction_mark(edge)
+        read_extracted_fact_mark(edge)
         for edge in rows.outgoing(source.id)
         if edge.relation_type == RELATION_EXTRACTED_FROM
     )
@@ -195,7 +195,7 @@ def _build_material(shown: _ExtractionContext, before: list[str], entities: Sequ
 
     return ExtractionMaterial(
         text=shown.source.content[:MAX_SOURCE_CHARS],
-        written_at=format_time(shown.source.created_at),
+        written_at=format_rfc3339_timestamp(shown.source.created_at),
         said_before=before,
         known_memories=cut(shown.memories),
         known_concepts=cut(shown.concepts),
@@ -255,7 +255,7 @@ def _was_written(ahead: PendingCommitGroupState, source: NodeRow) -> bool:
     digest = hash_normalized_text(source.content).hex()
     if now is None or hash_normalized_text(now.content).hex() != digest:
         return True
-    marks = map(read_relation_extraction_mark, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
+    marks = map(read_extracted_fact_mark, ahead.edges_to(source.id, RELATION_EXTRACTED_FROM))
     return any(mark is not None and mark.text == digest for mark in marks)
 
 
@@ -327,7 +327,7 @@ def _to_request(shown: _ExtractionContext, fact: ProposedFact) -> StoreMemoryReq
         source=own.source or "",
         valid_from=fact.valid_from or None,
         valid_to=fact.valid_to or None,
-        created_at=format_time(source.created_at),
+        created_at=format_rfc3339_timestamp(source.created_at),
     )
 
 
@@ -382,7 +382,9 @@ class _ExtractionDeduplicator(MemoryDeduplicator):
         source, target, kind = relation.key
         put = msgspec.structs.replace(relation, key=(self.entity(source), self.entity(target), kind))
         if self.edge(put.key) is None:
-            put_relation(self, msgspec.structs.replace(put, extras=EdgeExtrasUpsert(created_by=EXTRACTION_AUTHOR)))
+            put_relation_in_batch_draft(
+                self, msgspec.structs.replace(put, extras=EdgeExtrasUpsert(created_by=EXTRACTION_AUTHOR))
+            )
 
     def _superseded_head(self, fact: ProposedFact) -> NodeRow | None:
         """Return the memory that a fact supersedes, if it is unchanged and no other fact of this text superseded it."""

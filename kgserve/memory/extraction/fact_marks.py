@@ -11,7 +11,12 @@ from kgserve.memory.memory_models import CONCEPT_LAYER, MAX_BATCH_ITEMS, NodeIdT
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.text.text_equality import hash_normalized_text
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
-from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    EdgeRow,
+    NodeRow,
+    split_edge_times_from_attributes,
+)
 from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 
 EXTRACT_KEY = "extract"
@@ -40,9 +45,9 @@ class ExtractionMark(msgspec.Struct, frozen=True):
         return _encode(self).decode()
 
 
-def read_relation_extraction_mark(edge: EdgeRow) -> ExtractionMark | None:
+def read_extracted_fact_mark(edge: EdgeRow) -> ExtractionMark | None:
     """Return the mark of a relation, or None if another caller wrote it."""
-    own = split_edge_attributes(edge.attributes).own
+    own = split_edge_times_from_attributes(edge.attributes).own
     try:
         return None if own == EMPTY_ATTRIBUTES_JSON else decode_json(own, ExtractionMark)
     except msgspec.MsgspecError:

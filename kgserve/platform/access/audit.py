@@ -29,7 +29,7 @@ from kgserve.platform.codecs import convert_plain_value_to_type, json_decoder
 from kgserve.platform.file_permissions import rename_path_obstacle
 from kgserve.platform.network_addresses import network_counted_as_one_client
 from kgserve.platform.structured_log import mask_api_keys
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 
 log = structlog.get_logger()
 
@@ -181,7 +181,7 @@ def _record(kind: str, act: str, outcome: str, details: dict[str, str | None]) -
     given = {"act": act, "outcome": outcome, **details}
     clean = {name: mask_api_keys(text)[:_MAX_AUDITED_TEXT_CHARS] for name, text in given.items() if text is not None}
     return convert_plain_value_to_type(
-        {"time": format_time(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord
+        {"time": format_rfc3339_timestamp(time.time_ns() // 1000), "kind": kind, **clean}, AuditRecord
     )
 
 

@@ -216,7 +216,7 @@ def validate_store_patterns(stores: Iterable[str]) -> tuple[str, ...]:
     return (ALL_STORES_PATTERN,) if ALL_STORES_PATTERN in patterns else patterns
 
 
-def parse_duration(text: str) -> int:
+def parse_api_key_lifetime(text: str) -> int:
     """Return the microseconds of a duration such as 12h, 30d, 6w or 1y. Raises InvalidInput."""
     found = _VALIDITY_PATTERN.fullmatch(text.strip().lower())
     seconds = int(found[1]) * _VALIDITY_UNIT_SECONDS[found[2]] if found else 0
@@ -285,7 +285,7 @@ def revoke_api_key(data_dir: Path, id_or_name: str, now: int) -> ApiKey:
         return keys[place]
 
 
-def merge_api_keys(data_dir: Path, others: Iterable[ApiKey]) -> list[ApiKey]:
+def merge_api_keys_of_cluster_nodes(data_dir: Path, others: Iterable[ApiKey]) -> list[ApiKey]:
     """Merge keys of other nodes into the stored ones, and return all keys. Revocations are kept.
 
     Raises KeyFileDamaged.
@@ -473,7 +473,7 @@ OWNER_CALLER = AuthenticatedCaller("local", "admin", trusted=True)
 """Client that has read server.json, which only the server's own user can."""
 
 
-def require_key_if_exposed(settings: Settings, data_dir: Path) -> None:
+def require_api_key_if_exposed(settings: Settings, data_dir: Path) -> None:
     """Raise InvalidInput if other machines could use the server without a key."""
     way = describe_network_exposure(settings)
     if way is None or settings.insecure_no_auth or ApiKeyFileCache(data_dir).has_active_key:

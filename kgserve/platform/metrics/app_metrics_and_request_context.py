@@ -170,7 +170,7 @@ def add_request_part_seconds(part: str, seconds: float) -> None:
 
 
 @contextmanager
-def measure_request_part(name: str) -> Generator[None]:
+def attribute_time_to_request_part(name: str) -> Generator[None]:
     """Attribute the time spent in the block to a part of the current request."""
     started = time.perf_counter()
     try:

@@ -60,7 +60,9 @@ def single_value_metric_family(name: str, text: str, kind: Literal["counter", "g
     return MetricFamily(name, text, kind, (), {(): value})
 
 
-def encode_metrics(families: Iterable[MetricFamily], accept: str, *, process: bool) -> tuple[bytes, str]:
+def encode_metrics_scrape_response(
+    families: Iterable[MetricFamily], accept: str, *, process: bool
+) -> tuple[bytes, str]:
     """Return the body of a scrape response and its media type; with ``process``, process metrics are included."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FamilyCollector(families))

@@ -26,7 +26,7 @@ from kgserve.platform.text.language_detection import (
 )
 from kgserve.platform.text.segmentation import (
     list_character_bigrams,
-    list_single_character_terms,
+    list_cjk_run_unigrams,
     normalize_characters,
     split_emoji_and_drop_skin_tones,
 )
@@ -61,13 +61,13 @@ def extract_index_terms(text: str, language: str, *, further: bool = True) -> li
     return [*map(stem_prepared.__getitem__, prepared.split())]
 
 
-def prepare_text_for_stemming(text: str, language: str) -> str:
+def join_unstemmed_index_terms(text: str, language: str) -> str:
     """Return the terms of a text separated by blanks, still without the last step of `stemmer`."""
     return text if _NUMBERED_ID.fullmatch(text) else _order(_prepare_chunks(text, language))
 
 
-def detect_language_and_prepare_text(text: str) -> tuple[str, str]:
-    """Return the detected language of a text, and its terms as `prepare_text_for_stemming`."""
+def detect_language_and_unstemmed_terms(text: str) -> tuple[str, str]:
+    """Return the detected language of a text, and its terms as `join_unstemmed_index_terms`."""
     if not text.isascii() or len(text) > MAX_DETECTED_CHARS:
         language = detect_language(text)
         return language, _order(_prepare_chunks(text, language))
@@ -166,7 +166,7 @@ def _terms_of_chunk(chunk: str, language: str) -> Iterator[str]:
                 case UnspacedScriptRun():
                     run = simplify_han_characters(found.text)
                     yield from list_character_bigrams(run)
-                    further = list_single_character_terms(run)
+                    further = list_cjk_run_unigrams(run)
                     if run != found.text:
                         further += set(list_character_bigrams(found.text)).difference(list_character_bigrams(run))
                     yield from (_EXTRA + each for each in further)

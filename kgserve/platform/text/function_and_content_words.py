@@ -55,7 +55,7 @@ def find_content_words(query: str) -> list[str]:
     return [*found][:MAX_WEIGHTED_WORDS]
 
 
-def add_word_forms(weights: Mapping[str, float]) -> dict[str, float]:
+def add_irregular_word_forms(weights: Mapping[str, float]) -> dict[str, float]:
     """Return the words together with their irregular forms at half weight, such as went for go."""
     found, known = dict(weights), load_irregular_forms()
     for word, weight in weights.items():

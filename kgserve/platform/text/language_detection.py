@@ -94,7 +94,7 @@ def detect_language_by_words(text: str) -> str:
     return _detect_by_clues(words)
 
 
-def get_language_by_letter_script(letter: str) -> str:
+def get_single_letter_script_language(letter: str) -> str:
     """Return the language that the script of a letter mostly stands for, ``latin``, or "" for no letter."""
     return _blocks[ord(letter)]
 

@@ -65,7 +65,7 @@ class QueryTerm(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=256)
-def analyze_query(
+def stem_search_query_words(
     query: str, languages: tuple[str, ...], *, content_only: bool = False, irregular: bool = False
 ) -> tuple[QueryTerm, ...]:
     """Return the words of a query, stemmed in each of the languages, most important language first.
@@ -94,14 +94,14 @@ def analyze_query(
 def compute_query_word_coverage(query: str, text: str) -> float:
     """Return the share of the content words of a query that a text contains; 1 for a script without spaces."""
     language = detect_language(text)
-    words = [term for term in analyze_query(query, (language,), content_only=True) if term.word]
+    words = [term for term in stem_search_query_words(query, (language,), content_only=True) if term.word]
     if not words:
         return 1.0
     terms = {*extract_index_terms(text, language)}
     return sum(not terms.isdisjoint(term.stems) for term in words) / len(words)
 
 
-def list_last_word_prefixes(query: str) -> list[str]:
+def list_prefix_terms_of_last_query_word(query: str) -> list[str]:
     """Return the beginnings that words may have to match the end of a query: its last word, and compound."""
     chunk = normalize_characters(query).split()[-1:]
     found = [*list_word_and_emoji_tokens(chunk[0])] if chunk else []
@@ -115,7 +115,7 @@ def list_last_word_prefixes(query: str) -> list[str]:
 
 
 @lru_cache(maxsize=1 << 12)
-def stem_alternatives(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
+def list_possible_stems_of_query_word(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
     """Return the distinct terms that a word of a query may have in texts of some languages."""
     stems = dict.fromkeys(stem_word(word, each) for each in languages)
     if "\u05d0" <= word[0] <= "\u05ea":
@@ -159,7 +159,7 @@ def _query_terms(query: str, languages: tuple[str, ...]) -> Iterator[QueryTerm]:
                     for part in found.parts:
                         is_function = part.lower() in contracted or is_function_word(part, number, stop_words)
                         weight = FUNCTION_WORD_WEIGHT if is_function else 1.0
-                        yield QueryTerm(stem_alternatives(part, languages), weight, part.lower())
+                        yield QueryTerm(list_possible_stems_of_query_word(part, languages), weight, part.lower())
                         number += 1
                     yield from _form_terms(found, languages)
                     row += found.parts
@@ -176,7 +176,9 @@ def _form_terms(found: CompoundWord, languages: tuple[str, ...]) -> Iterator[Que
     for exact in filter(None, map(get_accented_form, found.parts)):
         yield QueryTerm((stem_prepared[exact],), EXACT_WEIGHT)
     for whole in found.wholes:
-        yield QueryTerm(stem_alternatives(whole, languages), NAME_WEIGHT if found.is_name else FURTHER_WEIGHT)
+        yield QueryTerm(
+            list_possible_stems_of_query_word(whole, languages), NAME_WEIGHT if found.is_name else FURTHER_WEIGHT
+        )
     if len(found.parts) == 1 and found.phrase:
         yield from _phrases(found.phrase, languages, NAME_WEIGHT)
 

@@ -80,7 +80,7 @@ def split_text_into_segments(text: str) -> Iterator[TextSegment]:
         yield TextSegment(match[0], kind, match.start(), match.end())
 
 
-def list_characters(run: str) -> list[str]:
+def split_text_into_graphemes(run: str) -> list[str]:
     """Return the characters of a run, each with its combining marks."""
     if _is_unmarked(run):
         return [*run]
@@ -89,13 +89,13 @@ def list_characters(run: str) -> list[str]:
 
 def list_character_bigrams(run: str) -> list[str]:
     """Return the overlapping pairs of characters of a run; a run of one character is returned as it is."""
-    characters = list_characters(run)
+    characters = split_text_into_graphemes(run)
     if len(characters) == 1:
         return characters
     return [one + other for one, other in pairwise(characters)]
 
 
-def list_single_character_terms(run: str) -> list[str]:
+def list_cjk_run_unigrams(run: str) -> list[str]:
     """Return the single characters by which a run is also found: those of Han, and the first of a short Hangul word."""
     if len(run) == 1:
         return []

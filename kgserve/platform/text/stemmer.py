@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 
 import tantivy
 
-from kgserve.platform.text.language_detection import LANGUAGES, get_language_by_letter_script
+from kgserve.platform.text.language_detection import LANGUAGES, get_single_letter_script_language
 from kgserve.platform.text.word_normalization import casefold_without_accents, fold_word
 
 MAX_CACHED_STEMS = 1 << 16
@@ -65,7 +65,7 @@ def fold_and_stem_unless_english(word: str, language: str) -> str:
         if language not in _LATIN_LANGUAGES or not folded.isalpha():
             return folded
         return fold_word(_stemmer(language)(word.casefold())) or folded
-    script = get_language_by_letter_script(folded[0])
+    script = get_single_letter_script_language(folded[0])
     if script not in _OTHER_SCRIPTS or language in _UNSTEMMED:
         return folded
     # The Arabic stemmer needs the letters that folding unifies.

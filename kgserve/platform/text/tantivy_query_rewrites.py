@@ -21,7 +21,7 @@ _TOKEN = re.compile(
 )
 
 
-def rewrite_tantivy_query(query: str, languages: Sequence[str], fields: Collection[str]) -> str:
+def replace_tantivy_query_words_by_terms(query: str, languages: Sequence[str], fields: Collection[str]) -> str:
     """Return a query with its words and phrases in quotation marks replaced by index terms.
 
     A word with other terms in several languages becomes a disjunction, a word with several terms a phrase. ``fields``

@@ -71,7 +71,7 @@ _UNIT = re.compile(r"\d\s?[KMGTPm]")
 _FINAL = ".,;:! "
 
 
-def fold_text(text: str) -> str:
+def fold_case_and_character_variants(text: str) -> str:
     """Return a text with case folded and typographic variants of characters unified; whitespace is unchanged."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_ALIKE))
@@ -85,7 +85,7 @@ def fold_text(text: str) -> str:
 
 def normalize_text_for_comparison(text: str) -> str:
     """Return a text with case folded, whitespace collapsed and final punctuation removed."""
-    found = " ".join(fold_text(text).split())
+    found = " ".join(fold_case_and_character_variants(text).split())
     return found.rstrip(_FINAL) or found
 
 
@@ -146,7 +146,7 @@ def extract_meaningful_words(text: str) -> tuple[str, ...]:
     """
     if not text.islower():
         text = _LETTER.sub("A_", _CAMEL.sub(r"\1_s", text)) if " A" in text else _CAMEL.sub(r"\1_s", text)
-    plain = fold_text(text)
+    plain = fold_case_and_character_variants(text)
     found: list[str] = []
     for chunk in plain.split():
         found += _parts(chunk)
@@ -382,7 +382,7 @@ _MIN_ROOT_CHARS = 2
 _PROPER_NAME_PATTERN = re.compile(r"[^\W\d_]+")
 
 
-def find_text_contrast(first: str, second: str) -> TextDifference:
+def find_contrast_between_similar_texts(first: str, second: str) -> TextDifference:
     """Return what keeps two texts apart, however similar: "not", "numbers", "names" or "words"; "" if nothing does."""
     one, other = extract_meaningful_words(first), extract_meaningful_words(second)
     if _has_recased_identifier(first, second):
@@ -660,7 +660,7 @@ def find_consolidation_conflict(first: str, second: str) -> TextDifference:
     return (
         ""
         if is_same_text(first, second)
-        else find_text_contrast(first[:MAX_COMPARED_CHARS], second[:MAX_COMPARED_CHARS])
+        else find_contrast_between_similar_texts(first[:MAX_COMPARED_CHARS], second[:MAX_COMPARED_CHARS])
     )
 
 

@@ -48,13 +48,13 @@ def has_current_attribute_index(connection: sqlite3.Connection) -> bool:
     fits = bool(connection.execute(sql.SELECT_IS_ATTRIBUTE_CURSOR_CURRENT).fetchone()[0])
     if not fits:
         with connection as transaction:
-            drop_attribute_index(transaction)
+            drop_attribute_index_tables(transaction)
     return fits
 
 
 def build_attribute_index(transaction: sqlite3.Connection, rows: Iterable[NodeRow]) -> None:
     """Build the index from all rows."""
-    drop_attribute_index(transaction)
+    drop_attribute_index_tables(transaction)
     _run(transaction, sql.CREATE_ATTRIBUTE_TABLES)
     found = ((digest, row.id) for row in rows for digest in compute_node_attribute_digests(row.attributes))
     # Sorted rows are stored contiguously, and building the index afterwards takes half the time.
@@ -63,7 +63,7 @@ def build_attribute_index(transaction: sqlite3.Connection, rows: Iterable[NodeRo
     transaction.execute(sql.CREATE_ATTRIBUTE_NODE_INDEX)
 
 
-def drop_attribute_index(transaction: sqlite3.Connection) -> None:
+def drop_attribute_index_tables(transaction: sqlite3.Connection) -> None:
     """Drop the tables of the attribute index."""
     _run(transaction, sql.DROP_ATTRIBUTE_TABLES)
 
@@ -106,7 +106,7 @@ def index_ended_node_state_attributes(
     transaction.execute(sql.INSERT_PAST_POSITION, place)
 
 
-def drop_ended_states_index(transaction: sqlite3.Connection) -> None:
+def drop_past_attribute_index(transaction: sqlite3.Connection) -> None:
     """Drop the index of ended states."""
     _run(transaction, sql.DROP_PAST_ATTRIBUTE_TABLES)
 

@@ -40,7 +40,7 @@ from kgserve.storage.model.node_and_memory_filters import (
     PagePosition,
     ResultPage,
     limit_nonblocking_scan,
-    take_result_page,
+    take_page_of_matching_items,
 )
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.type_and_tag_counts import (
@@ -315,7 +315,7 @@ class NodeCatalog(ConcurrentSqliteDatabase):
             transaction.execute("DELETE FROM node")
             transaction.execute("DELETE FROM tally")
             _clear_extras(transaction)
-            attribute_index.drop_attribute_index(transaction)
+            attribute_index.drop_attribute_index_tables(transaction)
             self._has_any_extras, self.has_attributes = True, False
             tags: Counter[str] = Counter()
             source = iter(nodes)
@@ -332,7 +332,7 @@ class NodeCatalog(ConcurrentSqliteDatabase):
         """Rewrite the file so that no deleted data remains in it; the index of ended states is dropped."""
         with self._writing, self._reading:
             with self._writer as transaction:
-                attribute_index.drop_ended_states_index(transaction)
+                attribute_index.drop_past_attribute_index(transaction)
             vacuum_database(self._writer)
 
     def list_matching_ids(
@@ -344,7 +344,7 @@ class NodeCatalog(ConcurrentSqliteDatabase):
         """
         with self._consistent_reader() as reader:
             found = _scan_in_order(reader, wanted, place)
-            return take_result_page(
+            return take_page_of_matching_items(
                 found if max_scanned is None else limit_nonblocking_scan(found, max_scanned), place, limit
             )
 

@@ -24,7 +24,7 @@ from kgserve.platform.durable_files import write_file_atomically
 from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections, StorePoolFollowedByProjections
 from kgserve.projections.connectors.sinks import ConfiguredSink
-from kgserve.projections.text_index_base import collapse_changes
+from kgserve.projections.text_index_base import collapse_change_sets_to_final_rows
 from kgserve.projections.update_scheduler import FOLLOWER_CLOSE_TIMEOUT_SECONDS, ProjectionThread
 from kgserve.projections.workers import StoreProjectionWorker
 from kgserve.storage.model.change_set import ChangeSet
@@ -224,7 +224,7 @@ class SinkDelivery(BackgroundProjection):
 
 
 def _changed_contents(changes: Iterable[ChangeSet]) -> Iterator[ContentChange]:
-    rows, _ = collapse_changes(changes)
+    rows, _ = collapse_change_sets_to_final_rows(changes)
     return (_content(node_id, row) for node_id, row in rows.items())
 
 

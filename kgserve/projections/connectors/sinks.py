@@ -43,7 +43,7 @@ class ConfiguredSink(NamedTuple):
     close: Callable[[], object] = _no_close
 
 
-def load_configured_sinks(
+def load_configured_connector_sinks(
     settings: Settings, given: Mapping[str, SinkImplementation] | None = None
 ) -> list[ConfiguredSink]:
     """Return the sinks: webhook, named entry points, and ``given``. Raises InvalidInput for an invalid one."""

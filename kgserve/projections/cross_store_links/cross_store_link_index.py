@@ -94,11 +94,11 @@ class CrossStoreLinkReader:
 
 
 def _intact(found: Iterable[tuple[bytes, int]]) -> Iterator[CrossStoreLinkRow]:
-    return (decode_link_row(*each) for each in found)
+    return (decode_cross_store_link_row(*each) for each in found)
 
 
 @contextmanager
-def open_links_of_closed_store(path: Path) -> Generator[tuple[CrossStoreLinkReader, int]]:
+def open_cross_store_links_of_closed_store(path: Path) -> Generator[tuple[CrossStoreLinkReader, int]]:
     """Yield the links of a closed store, and the last commit they are known to include.
 
     The file is not changed. Raises sqlite3.Error if it does not exist or cannot be read.
@@ -138,7 +138,7 @@ class CrossStoreLinkIndex(CrossStoreLinkReader):
         """Apply the link changes of a commit and store the resulting state; readers see it immediately."""
         with self._connection as transaction:
             transaction.executemany(sql.DELETE_LINK, map(convert_link_key_to_columns, deleted))
-            transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, put))
+            transaction.executemany(sql.UPSERT_LINK, map(encode_cross_store_link_row_columns, put))
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
     def advance_to(self, sequence: int) -> None:
@@ -152,7 +152,7 @@ class CrossStoreLinkIndex(CrossStoreLinkReader):
         with self._connection as transaction:
             transaction.execute("DELETE FROM link")
             for some in links:
-                transaction.executemany(sql.UPSERT_LINK, map(encode_link_row, some))
+                transaction.executemany(sql.UPSERT_LINK, map(encode_cross_store_link_row_columns, some))
                 state = update_digest_for_link_changes(state, some, ())
             transaction.execute(sql.UPDATE_LINKS_CURSOR, (sequence, state.count, state.digest))
 
@@ -210,7 +210,7 @@ class InboundLinkTable:
                 sql.DELETE_INBOUND_LINK, ({"origin": origin, **convert_link_key_to_columns(key)} for key in deleted)
             )
             transaction.executemany(
-                sql.UPSERT_INBOUND_LINK, ({"origin": origin, **encode_link_row(row)} for row in put)
+                sql.UPSERT_INBOUND_LINK, ({"origin": origin, **encode_cross_store_link_row_columns(row)} for row in put)
             )
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
@@ -220,7 +220,8 @@ class InboundLinkTable:
             transaction.execute(sql.DELETE_INBOUND_OF_ORIGIN, (origin,))
             for some in links:
                 transaction.executemany(
-                    sql.UPSERT_INBOUND_LINK, ({"origin": origin, **encode_link_row(row)} for row in some)
+                    sql.UPSERT_INBOUND_LINK,
+                    ({"origin": origin, **encode_cross_store_link_row_columns(row)} for row in some),
                 )
             transaction.execute(sql.UPSERT_INBOUND_POSITION, (origin, *seen))
 
@@ -236,7 +237,7 @@ class InboundLinkTable:
         found = select_rows_by_in_list(
             run, sql.SELECT_INBOUND_TO_TARGETS, wanted, before=(store,), end=sql.INBOUND_ORDER
         )
-        return ((origin, decode_link_row(content, expected)) for content, expected, origin in found)
+        return ((origin, decode_cross_store_link_row(content, expected)) for content, expected, origin in found)
 
     def counts(self, store: str) -> list[tuple[str, int]]:
         """Return the stores with links into ``store``, by name, with the number of links."""
@@ -263,14 +264,14 @@ def convert_link_key_to_columns(key: CrossStoreLinkKey) -> dict[str, Any]:
     return {"source": source, "relation_type": relation_type, "store": key.store, "target": target}
 
 
-def encode_link_row(row: CrossStoreLinkRow) -> dict[str, Any]:
+def encode_cross_store_link_row_columns(row: CrossStoreLinkRow) -> dict[str, Any]:
     """Return a link row as column values by name, with its checksum."""
     content = _encode(row)
     return {**convert_link_key_to_columns(row.key), "row": content, "hash": checksum_63bit(content)}
 
 
-def decode_link_row(content: bytes, expected: int) -> CrossStoreLinkRow:
-    """Decode a row written by `encode_link_row`. Raises sqlite3.DatabaseError if its checksum does not match."""
+def decode_cross_store_link_row(content: bytes, expected: int) -> CrossStoreLinkRow:
+    """Decode a row written by `encode_cross_store_link_row_columns`. Raises sqlite3.DatabaseError if its checksum does not match."""
     if checksum_63bit(content) != expected:
         raise sqlite3.DatabaseError("a link does not match its checksum")
     return _decode(content)

@@ -16,8 +16,8 @@ from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.cross_store_links.cross_store_link_index import CrossStoreLinkIndex, CrossStoreLinkReader
 from kgserve.projections.on_demand_projection import OnDemandProjection
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_link_changes
-from kgserve.storage.journal.replay import read_store_links_as_of
+from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_cross_store_link_changes
+from kgserve.storage.journal.replay import read_cross_store_links_as_of
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
 from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes
@@ -134,7 +134,7 @@ class CrossStoreLinkProjection(OnDemandProjection[CrossStoreLinkIndex]):
 
     @override
     def _read(self, after: int, last: int) -> tuple[Iterable[CommitLinkChanges], int]:
-        return read_link_changes(self._journal.frames(after), after, last), last
+        return read_cross_store_link_changes(self._journal.frames(after), after, last), last
 
     @override
     def _advance(self, last: int) -> None:
@@ -150,7 +150,7 @@ class CrossStoreLinkProjection(OnDemandProjection[CrossStoreLinkIndex]):
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
-        self._opened.rebuild(read_store_links_as_of(self._layout, self._journal, rows.at), rows.at)
+        self._opened.rebuild(read_cross_store_links_as_of(self._layout, self._journal, rows.at), rows.at)
         return rows.at
 
     @override

@@ -31,8 +31,8 @@ from kgserve.projections.cypher_engine.engine.engine_handle import (
     EngineProcessSession,
     EngineReplaced,
 )
-from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
-from kgserve.projections.cypher_engine.rebuild import rebuild_engine_file
+from kgserve.projections.cypher_engine.engine.files import format_cypher_engine_name_and_version
+from kgserve.projections.cypher_engine.rebuild import rebuild_cypher_engine_file
 from kgserve.storage import store_folder_layout
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState
@@ -393,7 +393,7 @@ class EngineFileProjection(Projection):
         self._behind_rows, self._behind_since = 0, None
         try:
             with translate_storage_errors("rebuilding the engine"):
-                return rebuild_engine_file(
+                return rebuild_cypher_engine_file(
                     self.layout, self.journal, self._rows, self.options, path, reason, width=width
                 )
         except BaseException:
@@ -496,7 +496,7 @@ class EngineFileProjection(Projection):
             if (engine_log := store_folder_layout.engine_wal_path(engine.path)).exists():
                 engine_log.rename(store_folder_layout.engine_wal_path(home))
             engine.path.rename(home)
-        self.layout.mark_engine(self.state, engine_name_and_version(self.options.engine))
+        self.layout.mark_engine(self.state, format_cypher_engine_name_and_version(self.options.engine))
 
     def _start(self) -> EngineHandle:
         """Open the file as it was left, or rebuild it; always rebuild a file of another engine edition.
@@ -508,7 +508,7 @@ class EngineFileProjection(Projection):
         mark = self.layout.engine_mark()
         self.layout.remove_engine_marker()
         if mark is not None and (
-            mark.engine != engine_name_and_version(self.options.engine) or self._is_rebuild_cheaper()
+            mark.engine != format_cypher_engine_name_and_version(self.options.engine) or self._is_rebuild_cheaper()
         ):
             return self._build("")
         if mark is None:

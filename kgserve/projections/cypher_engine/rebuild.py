@@ -17,15 +17,19 @@ from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.engine.protocol import ApplyNetChangeRequest
 from kgserve.storage.current_rows_rebuild import (
     MAX_KEPT_SNAPSHOTS,
-    complete_and_publish_snapshot,
     link_current_snapshot_rows,
+    publish_rows_folder_as_snapshot,
     recreate_empty_folder,
-    seconds_since,
-    write_current_rows,
+    seconds_since_perf_counter,
+    write_current_rows_to_folder,
 )
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.journal.replay import materialize_journal, measure_unsnapshotted_bytes, read_store_links_as_of
+from kgserve.storage.journal.replay import (
+    materialize_journal,
+    measure_unsnapshotted_bytes,
+    read_cross_store_links_as_of,
+)
 from kgserve.storage.model.change_set import NetChange, StoreState
 from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.store_rows_digest import digest_and_count_rows
@@ -43,7 +47,7 @@ MAX_INLINE_REBUILD_BYTES = 4 << 20
 SNAPSHOT_AFTER_BYTES = 16 << 20
 
 
-def rebuild_engine_file(
+def rebuild_cypher_engine_file(
     layout: StoreLayout,
     journal: Journal,
     current_rows: CurrentRowsProjection,
@@ -77,14 +81,20 @@ def rebuild_engine_file(
         engine = _rebuild_from_files(layout, journal, current_rows, options, path, width)
     if width is NodeEdgeColumnSet.LINKS and current_rows.rows().linked:
         _add_links(engine, layout, journal)
-    log.log(level, "rebuild_done", store=layout.name, sequence=engine.state.sequence, seconds=seconds_since(started))
+    log.log(
+        level,
+        "rebuild_done",
+        store=layout.name,
+        sequence=engine.state.sequence,
+        seconds=seconds_since_perf_counter(started),
+    )
     return engine
 
 
 def _add_links(engine: EngineHandle, layout: StoreLayout, journal: Journal) -> None:
     """Add the links as of the commit of a new engine file."""
     try:
-        for some in read_store_links_as_of(layout, journal, engine.state.sequence):
+        for some in read_cross_store_links_as_of(layout, journal, engine.state.sequence):
             net = NetChange()
             net.links_created = {row.key: row for row in some}
             engine.apply(net, engine.state, recorded=False)
@@ -102,7 +112,7 @@ def _rebuild_from_files(
     width: NodeEdgeColumnSet,
 ) -> EngineHandle:
     rows = layout.scratch / f"of-{path.name}"
-    folded = link_current_snapshot_rows(layout, current_rows.state, rows) or write_current_rows(
+    folded = link_current_snapshot_rows(layout, current_rows.state, rows) or write_current_rows_to_folder(
         layout, journal, current_rows, rows, options.closing, lambda: True
     )
     try:
@@ -117,7 +127,7 @@ def _rebuild_from_files(
     if folded.is_digest_replaced:
         log.error("digest_rebased", store=layout.name, sequence=state.sequence, nodes=state.nodes, edges=state.edges)
     if folded.is_digest_replaced or measure_unsnapshotted_bytes(layout, journal)[0] >= SNAPSHOT_AFTER_BYTES:
-        complete_and_publish_snapshot(layout, journal, rows, state)
+        publish_rows_folder_as_snapshot(layout, journal, rows, state)
         snapshot.remove_old_snapshots(layout.journal, MAX_KEPT_SNAPSHOTS)
     else:
         shutil.rmtree(rows)

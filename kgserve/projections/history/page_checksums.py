@@ -88,7 +88,7 @@ class PageChecksumFile:
 
     def sealed(self) -> PageChecksumFileHeader | None:
         """Return the description in the seal; None if the seal is missing or damaged."""
-        return read_page_checksum_header(self._target)
+        return read_page_checksum_file_header(self._target)
 
     def forget(self) -> None:
         """Delete the seal."""
@@ -177,7 +177,7 @@ def page_checksum_path(path: Path) -> Path:
     return path.with_name(path.name + PAGE_HASHES_SUFFIX)
 
 
-def read_page_checksum_header(path: Path) -> PageChecksumFileHeader | None:
+def read_page_checksum_file_header(path: Path) -> PageChecksumFileHeader | None:
     """Return the header of a history file's page checksums; None if they are missing or damaged."""
     try:
         with _open_seal(page_checksum_path(path)) as seal:

@@ -115,7 +115,7 @@ class HistoryCurrentRows:
         return row
 
     def _link(self, content: bytes | None, checksum: int, *key: Any) -> CrossStoreLinkRow | None:
-        if (row := row_format.unpack_link(content, checksum, *key)) is None:
+        if (row := row_format.unpack_history_cross_store_link(content, checksum, *key)) is None:
             self.lost_links.add(CrossStoreLinkKey(key[4], (key[0], key[1], key[2])))
         return row
 

@@ -21,7 +21,7 @@ from kgserve.projections.history.page_checksums import (
     PageChecksumFileHeader,
     find_unused_damaged_file_path,
     page_checksum_path,
-    read_page_checksum_header,
+    read_page_checksum_file_header,
 )
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history.salvage import (
@@ -38,7 +38,7 @@ _REPLACEMENT_SUFFIX = ".new"
 _KEYS_BY_TABLE = {
     "node": (row_format.unpack_history_node, sql.NODE_KEY_COLUMNS),
     "edge": (row_format.unpack_history_edge, sql.EDGE_KEY_COLUMNS),
-    "link": (row_format.unpack_link, sql.LINK_KEY_COLUMNS),
+    "link": (row_format.unpack_history_cross_store_link, sql.LINK_KEY_COLUMNS),
 }
 
 
@@ -51,7 +51,7 @@ class HistoryFault(msgspec.Struct, frozen=True):
     """True if all rows are intact and only the last commits are missing."""
 
 
-def open_history(path: Path, store: str, *, journal_is_complete: bool) -> tuple[HistoryFile, str | None]:
+def open_or_repair_history_file(path: Path, store: str, *, journal_is_complete: bool) -> tuple[HistoryFile, str | None]:
     """Open or create a store's history. Return it with a description of any damage, which is repaired.
 
     ``journal_is_complete``: the journal has every commit, so a damaged history is rebuilt from it. Raises
@@ -98,14 +98,14 @@ def find_history_file_damage(path: Path) -> HistoryFault | None:
     """
     for each in _files(path):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            return HistoryFault(f"{each.name} is not a regular file", read_page_checksum_header(path))
+            return HistoryFault(f"{each.name} is not a regular file", read_page_checksum_file_header(path))
     if not path.exists():
-        sealed = read_page_checksum_header(path)
+        sealed = read_page_checksum_file_header(path)
         return HistoryFault(f"{path.name} is missing", sealed) if sealed is not None else None
     with closing(PageChecksumFile(path)) as seal:
         sealed = seal.sealed()
         if sealed is None:
-            reason = find_history_row_fault(path)
+            reason = find_damage_in_history_rows(path)
             return HistoryFault(reason, None) if reason else None
         faults = seal.faults(sealed, 1, sealed.pages)
         unknown = seal.pages_with_damaged_checksum(sealed)
@@ -116,7 +116,7 @@ def find_history_file_damage(path: Path) -> HistoryFault | None:
 
 def _fault_of_pages(path: Path, sealed: PageChecksumFileHeader, faults: list[int]) -> HistoryFault | None:
     """Return the damage of a file with mismatching pages or a damaged seal; None if all rows are intact."""
-    reason = find_history_row_fault(path)
+    reason = find_damage_in_history_rows(path)
     seen = _last_sequence(path)
     if reason is None and 0 <= seen < sealed.sequence and faults:
         return HistoryFault(_describe_older_copy(path, seen, sealed), sealed, is_older_copy=True)
@@ -139,7 +139,7 @@ def _describe_older_copy(path: Path, seen: int, sealed: PageChecksumFileHeader) 
     return f"{path.name} is an older copy: it ends at sequence {seen}, its checksums at sequence {sealed.sequence}"
 
 
-def find_history_row_fault(path: Path) -> str | None:
+def find_damage_in_history_rows(path: Path) -> str | None:
     """Return the damage of a file's rows, without the use of page checksums; None if they are intact."""
     try:
         with _reading(path) as connection:
@@ -193,7 +193,7 @@ def move_history_aside(path: Path) -> Path | None:
     return aside
 
 
-def remove_history(path: Path) -> None:
+def delete_store_history_files(path: Path) -> None:
     """Delete a history; damaged files that were set aside are kept."""
     for each in _files(path):
         each.unlink(missing_ok=True)
@@ -207,7 +207,7 @@ def read_history_gaps(path: Path) -> list[MissingHistoryCommitRange]:
         return merge_history_gaps(MissingHistoryCommitRange(*found) for found in connection.execute(sql.SELECT_GAPS))
 
 
-def read_commit_times_after(path: Path, time: int) -> list[int]:
+def read_history_commit_times_after_time(path: Path, time: int) -> list[int]:
     """Return the times of commits after a time, in microseconds. The file may be open. Raises sqlite3.Error."""
     with _reading(path) as connection:
         return [found for (found,) in connection.execute(sql.SELECT_COMMIT_TIMES_AFTER, {"time": time})]

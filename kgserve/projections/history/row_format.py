@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
 from kgserve.storage.model.node_edge_rows import (
     EMPTY_ATTRIBUTES_JSON,
@@ -21,7 +21,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
     encode_edge_attributes,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 from kgserve.storage.model.store_rows_digest import checksum_63bit
 
@@ -98,7 +98,7 @@ def pack_history_edge(row: EdgeRow) -> PackedRow:
     return _plain(row) if content is None else _with_checksum(content, key)
 
 
-def pack_link(row: CrossStoreLinkRow) -> PackedRow:
+def pack_history_cross_store_link(row: CrossStoreLinkRow) -> PackedRow:
     """Return a link as stored in a history file, without its store and the key and version of its edge."""
     edge = row.edge
     content = _edge_content(edge.weight, edge.attributes, edge.sequence, edge.extras)
@@ -129,7 +129,7 @@ def unpack_history_edge(content: bytes | None, expected: int, *key: Any) -> Edge
     return plain if (*plain.key, plain.version) == key else None
 
 
-def unpack_link(content: bytes | None, expected: int, *key: Any) -> CrossStoreLinkRow | None:
+def unpack_history_cross_store_link(content: bytes | None, expected: int, *key: Any) -> CrossStoreLinkRow | None:
     """Return the link whose ``key`` columns are those of its edge, and its store; None on a checksum mismatch."""
     if not _is_intact(content, expected, key):
         return None
@@ -164,17 +164,21 @@ def _plain(row: EdgeRow | CrossStoreLinkRow) -> PackedRow:
 
 def _parts(attributes: str) -> _AttributeParts | None:
     """Split an edge's attributes into parts; None if they could not be reassembled exactly."""
-    stamps = split_edge_attributes(attributes)
-    created = parse_time(stamps.created_at)
+    stamps = split_edge_times_from_attributes(attributes)
+    created = parse_rfc3339_timestamp(stamps.created_at)
     parts = _AttributeParts(
-        "" if stamps.own == EMPTY_ATTRIBUTES_JSON else stamps.own, created, parse_time(stamps.updated_at) - created
+        "" if stamps.own == EMPTY_ATTRIBUTES_JSON else stamps.own,
+        created,
+        parse_rfc3339_timestamp(stamps.updated_at) - created,
     )
     return parts if _attributes(parts) == attributes else None
 
 
 def _attributes(parts: _AttributeParts) -> str:
     own, created, lasted = parts
-    return encode_edge_attributes(format_time(created), format_time(created + lasted), own or EMPTY_ATTRIBUTES_JSON)
+    return encode_edge_attributes(
+        format_rfc3339_timestamp(created), format_rfc3339_timestamp(created + lasted), own or EMPTY_ATTRIBUTES_JSON
+    )
 
 
 _recent_parts = lru_cache(maxsize=4096)(_parts)

@@ -604,7 +604,7 @@ class HistoryFile(ConcurrentSqliteDatabase):
         return self._states(row_format.unpack_history_edge, query, values)
 
     def _links(self, query: str, values: dict[str, Any]) -> list[RowStateInterval[CrossStoreLinkRow]]:
-        return self._states(row_format.unpack_link, query, values)
+        return self._states(row_format.unpack_history_cross_store_link, query, values)
 
     def _read_some(self, query: str, numbers: Sequence[int], *before: int) -> list[tuple[Any, ...]]:
         with self._reading:
@@ -684,7 +684,10 @@ def _apply_links(transaction: sqlite3.Connection, change: ChangeSet) -> None:
     transaction.executemany(sql.INSERT_LINK_STATE, (_link_values(row, at, time) for row in links))
     transaction.executemany(
         sql.UPDATE_LINK_ROW,
-        [_row_update_values(_link_key(row.key), row_format.pack_link(row)) for row in change.links_touched],
+        [
+            _row_update_values(_link_key(row.key), row_format.pack_history_cross_store_link(row))
+            for row in change.links_touched
+        ],
     )
 
 
@@ -710,7 +713,16 @@ def _edge_values(row: EdgeRow, at: int, time: int) -> tuple[Any, ...]:
 
 def _link_values(row: CrossStoreLinkRow, at: int, time: int) -> tuple[Any, ...]:
     source, target, relation_type = row.edge.key
-    return source, row.store, target, relation_type, at, row.edge.version, time, *row_format.pack_link(row)
+    return (
+        source,
+        row.store,
+        target,
+        relation_type,
+        at,
+        row.edge.version,
+        time,
+        *row_format.pack_history_cross_store_link(row),
+    )
 
 
 def _co_author_values(node_id: str, said: ContentCoAuthorEntry) -> tuple[Any, ...]:
@@ -813,7 +825,7 @@ _ADD = {"node": sql.INSERT_NODE_STATE, "edge": sql.INSERT_EDGE_STATE, "link": sq
 _UNPACK: dict[str, Callable[..., NodeRow | EdgeRow | CrossStoreLinkRow | None]] = {
     "node": row_format.unpack_history_node,
     "edge": row_format.unpack_history_edge,
-    "link": row_format.unpack_link,
+    "link": row_format.unpack_history_cross_store_link,
 }
 
 
@@ -826,7 +838,9 @@ def _key_of(row: NodeRow | EdgeRow | CrossStoreLinkRow) -> tuple[Any, ...]:
 def _packed(row: NodeRow | EdgeRow | CrossStoreLinkRow) -> row_format.PackedRow:
     if isinstance(row, NodeRow):
         return row_format.pack_history_node(row)
-    return row_format.pack_history_edge(row) if isinstance(row, EdgeRow) else row_format.pack_link(row)
+    return (
+        row_format.pack_history_edge(row) if isinstance(row, EdgeRow) else row_format.pack_history_cross_store_link(row)
+    )
 
 
 def _find_heads(connection: sqlite3.Connection) -> None:

@@ -80,7 +80,7 @@ _TABLES = {
         10, 3, 4, 6, 7, (0, 1, 2, 5), row_format.unpack_history_edge,
         (("sqlite_autoindex_edge_1", 3), ("edge_by_source", 2), ("edge_by_target", 1)),
     ),
-    "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), row_format.unpack_link, (("sqlite_autoindex_link_1", 4),)),
+    "link": _Table(11, 4, 5, 7, 8, (0, 2, 3, 6, 1), row_format.unpack_history_cross_store_link, (("sqlite_autoindex_link_1", 4),)),
 }  # fmt: skip
 _BY_COLUMNS = {table.columns: name for name, table in _TABLES.items()}
 

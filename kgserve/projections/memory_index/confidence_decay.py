@@ -51,13 +51,13 @@ def boost_decayed_confidence(worth: ConfidenceAtTime, now: int, half_life: int |
     return ConfidenceAtTime(min(decayed_confidence(worth, now, half_life) + by, 1.0), max(now, worth.since))
 
 
-def restore_and_boost_confidence(worth: ConfidenceAtTime, now: int, by: float) -> ConfidenceAtTime:
+def boost_undecayed_confidence(worth: ConfidenceAtTime, now: int, by: float) -> ConfidenceAtTime:
     """Return the confidence after an access that undoes decay and then adds, at most 1; decay restarts."""
     return ConfidenceAtTime(min(decayed_confidence(worth, worth.since, None) + by, 1.0), max(now, worth.since))
 
 
 def compute_decay_sort_key(worth: ConfidenceAtTime, half_life: int | None) -> int:
-    """Return the sort key of a confidence; `compute_min_decay_sort_key` gives that of a minimum at a moment."""
+    """Return the sort key of a confidence; `compute_decay_key_of_min_confidence` gives that of a minimum at a moment."""
     confidence = min(worth.confidence, 1.0)
     if confidence <= 0.0:
         return MIN_DECAY_KEY
@@ -66,7 +66,7 @@ def compute_decay_sort_key(worth: ConfidenceAtTime, half_life: int | None) -> in
     return _clamp(worth.since + half_life * math.log2(confidence))
 
 
-def compute_min_decay_sort_key(minimum: float, now: int, half_life: int | None) -> int:
+def compute_decay_key_of_min_confidence(minimum: float, now: int, half_life: int | None) -> int:
     """Return the least key with which a memory of this half-life has at least a minimum confidence at a moment.
 
     Memories of several half-lives need one comparison each. Memories set after ``now``, as after the clock was set

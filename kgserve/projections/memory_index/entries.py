@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
-from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp
 from kgserve.projections.memory_index.confidence_decay import (
     MIN_DECAY_KEY,
     ConfidenceAtTime,
@@ -190,20 +190,20 @@ class MemoryAggregateChanges:
             self._add(entry, by)
 
     def _add(self, entry: MemoryIndexRow, by: int) -> None:
-        epoch, term = compute_confidence_epoch_term(entry.half, entry.key, entry.confidence)
+        epoch, term = split_decay_key_into_epoch_and_term(entry.half, entry.key, entry.confidence)
         self.terms[entry.half, epoch] += by
         self.sums[entry.half, epoch] = self.sums.get((entry.half, epoch), 0.0) + by * term
 
 
-def compute_confidence_epoch_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
+def split_decay_key_into_epoch_and_term(half: int, key_: int, confidence: float) -> tuple[int, float]:
     """Return the epoch in which a confidence is summed, and its term there: 2 to the power of its half-lives in it."""
-    epoch, rest = divmod(key_, get_decay_epoch_length(half))
+    epoch, rest = divmod(key_, get_decay_epoch_length_in_sort_keys(half))
     if half == 0 or key_ == MIN_DECAY_KEY:
         return epoch, min(max(confidence, 0.0), 1.0)
     return epoch, 2.0 ** (rest / half)
 
 
-def get_decay_epoch_length(half: int) -> int:
+def get_decay_epoch_length_in_sort_keys(half: int) -> int:
     """Return the length of a decay epoch in keys: one half-life, or 1/64 of the confidence range without decay."""
     return half or _LASTING_EPOCH
 
@@ -228,4 +228,4 @@ def _tally_keys(entry: MemoryIndexRow) -> Iterable[tuple[str, str]]:
 @lru_cache(maxsize=4096)
 def format_epoch_day(number: int) -> str:
     """Return the date of a day since 1970, in UTC."""
-    return format_time(number * DAY_MICROSECONDS)[:10]
+    return format_rfc3339_timestamp(number * DAY_MICROSECONDS)[:10]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kgserve.platform.sqlite_files import select_rows_by_in_list
-from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, is_effective_parent_edge
+from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, MAX_HIERARCHY_DEPTH, is_effective_memory_parent_edge
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, edge_created_at
 
 TALLY_SECOND_PARENT, TALLY_CYCLE = "second_parent", "cycle"
@@ -114,7 +114,7 @@ class MemoryHierarchyWriter:
     def put(self, edges: Iterable[EdgeRow]) -> None:
         """Add or change relations; those that are not to a parent are ignored."""
         for edge in edges:
-            if is_effective_parent_edge(edge):
+            if is_effective_memory_parent_edge(edge):
                 self._run(_UPSERT_UPWARD, (edge_created_at(edge), edge.source, edge.target))
                 self._children.add(edge.source)
             elif edge.relation_type == CHILD_OF_RELATION:
@@ -409,7 +409,7 @@ def build_descendants_from_clause(reader: sqlite3.Connection) -> str:
     return _FROM_DESCENDANTS_WITH_VERSIONS if reader.execute(_SELECT_HAS_VERSIONS).fetchone()[0] else _FROM_DESCENDANTS
 
 
-def count_descendants(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
+def count_memory_descendants(reader: sqlite3.Connection, memory_id: str, most: int) -> int:
     """Return the number of descendants of a memory, at most ``most``."""
     return reader.execute(_COUNT_DESCENDANTS_UP_TO, {"id": memory_id, "most": most}).fetchone()[0]
 
@@ -449,7 +449,7 @@ class MemoryHierarchyQueries:
 
     def count_descendants(self, memory_id: str, most: int) -> int:
         """Return the number of descendants of a memory, at most ``most``."""
-        return count_descendants(self._connection, memory_id, most)
+        return count_memory_descendants(self._connection, memory_id, most)
 
     def filter_descendants(self, memory_id: str, ids: Iterable[str]) -> set[str]:
         """Return those of some memories that are descendants of a memory, or versions of descendants."""

@@ -29,7 +29,7 @@ from kgserve.projections.memory_index.confidence_decay import (
     MIN_DECAY_KEY,
     ConfidenceAtTime,
     MemoryHalfLives,
-    compute_min_decay_sort_key,
+    compute_decay_key_of_min_confidence,
 )
 from kgserve.projections.memory_index.entries import (
     TALLY_ENTITY_TYPE,
@@ -38,9 +38,9 @@ from kgserve.projections.memory_index.entries import (
     MemoryIndexRow,
     MemoryMetadata,
     build_memory_index_row,
-    compute_confidence_epoch_term,
     compute_decay_epoch_confidence_sum,
-    get_decay_epoch_length,
+    get_decay_epoch_length_in_sort_keys,
+    split_decay_key_into_epoch_and_term,
 )
 from kgserve.projections.memory_index.hierarchy import MemoryHierarchyWriter
 from kgserve.projections.memory_index.memory_index_reader import MemoryIndexReader
@@ -535,7 +535,7 @@ class MemoryIndexFile(MemoryIndexReader):
     ) -> MemoryIdPage:
         """Return a page of the ids of matching memories, greatest value first. At most 20,000 are examined."""
         order = MemoryListOrder(wanted.now, sort, place)
-        return query_planner.select_memory_page(
+        return query_planner.select_sorted_memory_id_page(
             self._connection, self._with_superseded(wanted), self._half_life_values(), order, limit, also
         )
 
@@ -565,7 +565,7 @@ class MemoryIndexFile(MemoryIndexReader):
         for half in self._half_life_values():
             if half >= after.half and len(found) < limit:
                 place = after if half == after.half else DecayOrderPosition(half)
-                bound = compute_min_decay_sort_key(below, now, half or None)
+                bound = compute_decay_key_of_min_confidence(below, now, half or None)
                 values = {"half": half, "bound": bound, "key": place.key, "id": place.id, "limit": limit - len(found)}
                 found += [MemoryMetadata(*row) for row in self._run(sql.SELECT_LIVE_BELOW_KEY, values)]
         return found
@@ -607,7 +607,7 @@ class MemoryIndexFile(MemoryIndexReader):
         """Return the sum of the confidences of all memories at a moment."""
         found = sum(self._confidence_sum(half, now) for half in self._half_life_values())
         for half, key, confidence in self._future_memories(now):
-            epoch, term = compute_confidence_epoch_term(half, key, confidence)
+            epoch, term = split_decay_key_into_epoch_and_term(half, key, confidence)
             found += confidence - (
                 compute_decay_epoch_confidence_sum(epoch, term, half, now) if epoch <= _epoch(half, now) else 0.0
             )
@@ -624,7 +624,9 @@ class MemoryIndexFile(MemoryIndexReader):
 
     def below(self, minimum: float, now: int) -> int:
         """Return the number of memories with a confidence below a value at a moment."""
-        bounds = {half: compute_min_decay_sort_key(minimum, now, half or None) for half in self._half_life_values()}
+        bounds = {
+            half: compute_decay_key_of_min_confidence(minimum, now, half or None) for half in self._half_life_values()
+        }
         found = sum(self._below(half, bound) for half, bound in bounds.items())
         # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
         return found + sum(
@@ -633,7 +635,7 @@ class MemoryIndexFile(MemoryIndexReader):
 
     def _below(self, half: int, bound: int) -> int:
         """Return the number of keys of a half-life below a bound; complete epochs are counted already."""
-        epoch, rest = divmod(bound, get_decay_epoch_length(half))
+        epoch, rest = divmod(bound, get_decay_epoch_length_in_sort_keys(half))
         [found] = self._run(sql.COUNT_FADING_BEFORE_EPOCH, (half, epoch)).fetchone()
         return found + self._run(sql.COUNT_KEYS_BETWEEN, (half, bound - rest, bound)).fetchone()[0]
 

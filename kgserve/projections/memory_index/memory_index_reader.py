@@ -50,7 +50,7 @@ class EntityIdPage(NamedTuple):
     next: EntityPageStart | None
 
 
-class EntityRelationFilter(NamedTuple):
+class RelationsBetweenEntitiesFilter(NamedTuple):
     """Filter of relations between entities valid at ``now``; empty fields do not restrict."""
 
     now: int
@@ -166,7 +166,7 @@ class MemoryIndexReader(MemoryHierarchyQueries):
         names = {other[:_MAX_COMPARED_CHARS]: shown for other, shown in found}
         return [names[each] for each in get_close_matches(fold, names, 3)]
 
-    def relations(self, wanted: EntityRelationFilter, after: EdgeKey | None, limit: int) -> RelationIdPage:
+    def relations(self, wanted: RelationsBetweenEntitiesFilter, after: EdgeKey | None, limit: int) -> RelationIdPage:
         """Return relations between entities, in the order of an index that suits the filter.
 
         At most 20,000 relations are examined.
@@ -191,7 +191,7 @@ def _match(wanted: str, alias: int, name: str) -> NameMatchKind:
 
 
 def _ordered_queries(
-    reader: sqlite3.Connection, wanted: EntityRelationFilter, after: EdgeKey | None
+    reader: sqlite3.Connection, wanted: RelationsBetweenEntitiesFilter, after: EdgeKey | None
 ) -> Iterator[Iterable[_RelationRow]]:
     """Yield queries whose concatenated results are in order."""
     fits, values = _conditions(wanted)
@@ -213,7 +213,7 @@ def _ordered_queries(
         yield reader.execute(f"{what} WHERE {order} LIMIT :limit", values)
 
 
-def _conditions(wanted: EntityRelationFilter) -> tuple[str, dict[str, Any]]:
+def _conditions(wanted: RelationsBetweenEntitiesFilter) -> tuple[str, dict[str, Any]]:
     """Return the condition for a requested relation, and its values."""
     fits = ["weight >= :least", "(start IS NULL OR start <= :now)", "(stop IS NULL OR stop > :now)"]
     types = {f"type{at}": each for at, each in enumerate(wanted.types)}

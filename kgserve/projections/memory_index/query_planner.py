@@ -15,7 +15,7 @@ from kgserve.projections.memory_index import memory_index_sql as sql
 from kgserve.projections.memory_index.confidence_decay import (
     MIN_DECAY_KEY,
     MIN_UNDECAYING_KEY,
-    compute_min_decay_sort_key,
+    compute_decay_key_of_min_confidence,
 )
 from kgserve.projections.memory_index.entries import (
     TALLY_BOUNDED,
@@ -23,7 +23,7 @@ from kgserve.projections.memory_index.entries import (
     TALLY_MEMORY_TYPE,
     TALLY_SOURCE,
     TALLY_TOTAL,
-    get_decay_epoch_length,
+    get_decay_epoch_length_in_sort_keys,
 )
 from kgserve.storage.model.node_and_memory_filters import ANY_WITHDRAWAL, MAX_SCANNED_NODES, MemoryFilter
 
@@ -89,7 +89,7 @@ def count_matching_memories(reader: sqlite3.Connection, wanted: MemoryFilter, ha
     return reader.execute(query, {**values, "limit": most}).fetchone()[0]
 
 
-def select_memory_page(
+def select_sorted_memory_id_page(
     reader: sqlite3.Connection,
     wanted: MemoryFilter,
     halves: Sequence[int],
@@ -194,7 +194,7 @@ def _confidence_conditions(
     values["min_confidence"] = wanted.min_confidence
     for at, half in enumerate(halves):
         values[f"half{at}"] = half
-        values[f"key{at}"] = compute_min_decay_sort_key(wanted.min_confidence, wanted.now, half or None)
+        values[f"key{at}"] = compute_decay_key_of_min_confidence(wanted.min_confidence, wanted.now, half or None)
     keys = " OR ".join(f"(m.half = :half{at} AND m.key >= :key{at})" for at in range(len(halves)))
     yield f"({keys})"
     # Memories set later than now have not decayed yet, although their keys suggest a higher confidence.
@@ -262,7 +262,7 @@ def _choose_access_path(
         paths.append(
             _AccessPath(
                 hierarchy.build_descendants_from_clause(reader),
-                hierarchy.count_descendants(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
+                hierarchy.count_memory_descendants(reader, wanted.under, 20 * MAX_SORTED_MEMORIES),
                 hierarchy.IS_DESCENDANT,
             )
         )
@@ -303,7 +303,9 @@ def _count_entries(reader: sqlite3.Connection, of: str, values: Sequence[str]) -
 
 def _count_strong(reader: sqlite3.Connection, half: int, least: int) -> int:
     """Return the approximate number of memories of a half-life whose key is at least ``least``."""
-    return reader.execute(sql.COUNT_FADING_FROM_EPOCH, (half, least // get_decay_epoch_length(half))).fetchone()[0]
+    return reader.execute(
+        sql.COUNT_FADING_FROM_EPOCH, (half, least // get_decay_epoch_length_in_sort_keys(half))
+    ).fetchone()[0]
 
 
 # Lists
@@ -345,7 +347,7 @@ def _ordered_queries(
     for active in _active_values(wanted):
         if column == "key":
             for half in halves:
-                least = compute_min_decay_sort_key(wanted.min_confidence, wanted.now, half or None)
+                least = compute_decay_key_of_min_confidence(wanted.min_confidence, wanted.now, half or None)
                 own = {"active": active, "half": half, "least": least, **order.start(half)}
                 yield f"{source} AND m.half = :half AND m.key >= :least AND {behind}", own
         else:

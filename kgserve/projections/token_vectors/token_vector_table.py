@@ -146,14 +146,14 @@ class TokenVectorTable:
         np.save(aside / _ROWS_FILE, np.concatenate([self._rows(node_id) for node_id in ids]), allow_pickle=False)
         entities = _TokenEntities(ids, counts, complete)
         (aside / _ENTITIES_FILE).write_bytes(msgspec.msgpack.encode(entities))
-        folder_manifest.write_folder_manifest(aside, TABLE_KIND, sequence, self._projection.format)
+        folder_manifest.write_index_folder_manifest(aside, TABLE_KIND, sequence, self._projection.format)
         shutil.rmtree(self.folder, ignore_errors=True)
         aside.rename(self.folder)
         self._map(entities)
         self.sequence, self.complete, self.has_changed = sequence, complete, False
 
     def _load(self) -> None:
-        sealed = folder_manifest.verify_folder_manifest(self.folder, TABLE_KIND, self._projection.format)
+        sealed = folder_manifest.verify_index_folder_manifest(self.folder, TABLE_KIND, self._projection.format)
         if sealed is None:
             shutil.rmtree(self.folder, ignore_errors=True)
             return

@@ -203,7 +203,7 @@ class VectorIndex:
             self._graph.save_index(str(aside / _GRAPH_FILE))
             if len(unused):
                 _blank_deleted_vectors(aside / _GRAPH_FILE, unused, len(self._ids), self._dimensions)
-        folder_manifest.write_folder_manifest(aside, VECTOR_INDEX_KIND, sequence, self._model)
+        folder_manifest.write_index_folder_manifest(aside, VECTOR_INDEX_KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
         self.sequence = sequence
@@ -394,7 +394,7 @@ class VectorIndex:
 
     def _load(self) -> bool:
         found = (
-            folder_manifest.verify_folder_manifest(self._folder, VECTOR_INDEX_KIND, self._model)
+            folder_manifest.verify_index_folder_manifest(self._folder, VECTOR_INDEX_KIND, self._model)
             if self._folder.is_dir()
             else None
         )

@@ -13,7 +13,7 @@ from kgserve.cypher.interpreter.procedures import PROCEDURES
 from kgserve.cypher.interpreter.scalar_function_table import FUNCTIONS
 from kgserve.errors import Forbidden
 from kgserve.platform.version import __version__
-from kgserve.server.bolt.backend import BoltBackend, ShowDatabasesRow, StatementRequest
+from kgserve.server.bolt.backend_interface import BoltBackend, ShowDatabasesRow, StatementRequest
 
 SYSTEM_DATABASE = "system"
 COMPATIBLE_VERSION = "5.22.0"

@@ -24,7 +24,7 @@ from kgserve.server.bolt.admin_statement_tables import (
     AdminTableProvider,
     ParsedAdminStatement,
 )
-from kgserve.server.bolt.backend import (
+from kgserve.server.bolt.backend_interface import (
     BoltBackend,
     BoltResult,
     BoltTransaction,

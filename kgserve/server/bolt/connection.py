@@ -17,10 +17,10 @@ import msgspec
 import structlog
 
 from kgserve.errors import KgserveError
-from kgserve.server.bolt.backend import BoltBackend
+from kgserve.server.bolt.backend_interface import BoltBackend
 from kgserve.server.bolt.chunks import ConnectionByteReader, ConnectionByteWriter, read_bolt_message
-from kgserve.server.bolt.handshake import HTTP_GET, MAGIC, ProtocolVersion, negotiate_version
-from kgserve.server.bolt.messages import BoltRequestType, decode_bolt_request, peek_request_type
+from kgserve.server.bolt.handshake import HTTP_GET, MAGIC, ProtocolVersion, negotiate_bolt_version
+from kgserve.server.bolt.messages import BoltRequestType, decode_bolt_request, peek_bolt_request_type
 from kgserve.server.bolt.packstream import ProtocolViolation
 from kgserve.server.bolt.session import (
     BoltConnectionAddresses,
@@ -213,7 +213,7 @@ class BoltConnection:
             if accepted is not None:
                 self._reader, self._writer = accepted
                 magic = await self._reader.readexactly(len(MAGIC))
-        return await negotiate_version(magic, self._reader, self._writer)
+        return await negotiate_bolt_version(magic, self._reader, self._writer)
 
     async def _process_messages(self, session: BoltSession) -> None:
         loop = asyncio.get_running_loop()
@@ -261,7 +261,7 @@ class BoltConnection:
                 limits = self._limits
                 max_bytes = limits.message_bytes if session.is_authenticated else limits.unauthenticated_message_bytes
                 data = await read_bolt_message(self._reader, max_bytes)
-                type_ = peek_request_type(data)
+                type_ = peek_bolt_request_type(data)
                 if type_ is BoltRequestType.GOODBYE:
                     return
                 if type_ is BoltRequestType.RESET:

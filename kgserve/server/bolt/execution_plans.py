@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary
 from kgserve.cypher.interpreter.statement_plan import StatementPlanStep
-from kgserve.server.bolt.backend import (
+from kgserve.server.bolt.backend_interface import (
     BoltResult,
     ExecutionPlanOperator,
     StatementExplanation,

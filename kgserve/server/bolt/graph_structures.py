@@ -16,7 +16,7 @@ from kgserve.cypher.interpreter.graph_view_interface import (
     RelationshipKey,
     RelationshipReference,
 )
-from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes, remove_marker_properties
+from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes, remove_marker_label_properties
 from kgserve.errors import InvalidInput
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.packstream import PackStreamStructure
@@ -46,7 +46,9 @@ class BoltGraphStructures:
         labels = [] if label is None or label == NO_LABEL else [label]
         properties = {} if label is None else node.graph.node_properties(node.id)
         labels += find_marker_labels_in_attributes(properties)
-        return self._element(NODE, [hash_element_id(node.id), labels, remove_marker_properties(properties)], node.id)
+        return self._element(
+            NODE, [hash_element_id(node.id), labels, remove_marker_label_properties(properties)], node.id
+        )
 
     def relationship(self, relationship: RelationshipReference) -> PackStreamStructure:
         """Return the structure of a relationship; one that the statement deleted has no properties."""

@@ -34,7 +34,7 @@ _HTTP_RESPONSE = (
 )
 
 
-async def negotiate_version(
+async def negotiate_bolt_version(
     magic: bytes, reader: ConnectionByteReader, writer: ConnectionByteWriter
 ) -> ProtocolVersion:
     """Agree on a version with the client, whose first four bytes are ``magic``.

@@ -13,7 +13,7 @@ from kgserve.server.bolt.packstream import (
     PackStreamDecoder,
     ProtocolViolation,
     StructureBuilder,
-    return_structure_unchanged,
+    wrap_raw_packstream_structure,
 )
 
 RECORD_TAG, SUCCESS_TAG, IGNORED_TAG, FAILURE_TAG = 0x71, 0x70, 0x7E, 0x7F
@@ -67,7 +67,7 @@ class ClientMessage(msgspec.Struct, frozen=True):
     fault: InvalidInput | None = None
 
 
-def peek_request_type(data: bytes) -> BoltRequestType | None:
+def peek_bolt_request_type(data: bytes) -> BoltRequestType | None:
     """Return the type of an encoded request without decoding it; None if it has none."""
     try:
         return BoltRequestType(data[1])
@@ -75,9 +75,11 @@ def peek_request_type(data: bytes) -> BoltRequestType | None:
         return None
 
 
-def decode_bolt_request(data: bytes, build_structure: StructureBuilder = return_structure_unchanged) -> ClientMessage:
+def decode_bolt_request(
+    data: bytes, build_structure: StructureBuilder = wrap_raw_packstream_structure
+) -> ClientMessage:
     """Return a request. Raises ProtocolViolation."""
-    type_ = peek_request_type(data)
+    type_ = peek_bolt_request_type(data)
     if type_ is None:
         raise ProtocolViolation("the message is of no known type")
     expected = _FIELD_TYPES[type_]

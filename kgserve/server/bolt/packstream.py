@@ -50,7 +50,7 @@ StructureBuilder = Callable[[int, list[Any]], Any]
 """Returns the value of a structure with a tag and fields. Raises InvalidInput or ProtocolViolation."""
 
 
-def return_structure_unchanged(tag: int, fields: list[Any]) -> PackStreamStructure:
+def wrap_raw_packstream_structure(tag: int, fields: list[Any]) -> PackStreamStructure:
     """Return a structure as it is."""
     return PackStreamStructure(tag, tuple(fields))
 
@@ -58,7 +58,7 @@ def return_structure_unchanged(tag: int, fields: list[Any]) -> PackStreamStructu
 class PackStreamDecoder:
     """Decoder of one message."""
 
-    def __init__(self, data: bytes, build_structure: StructureBuilder = return_structure_unchanged) -> None:
+    def __init__(self, data: bytes, build_structure: StructureBuilder = wrap_raw_packstream_structure) -> None:
         self._data = data
         self._size = len(data)
         self._at = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kgserve.server.bolt.backend import BoltResult, InterruptionSignal, StatementSummary
+from kgserve.server.bolt.backend_interface import BoltResult, InterruptionSignal, StatementSummary
 from kgserve.server.bolt.chunks import frame_bolt_message
 from kgserve.server.bolt.messages import RECORD_TAG
 from kgserve.server.bolt.packstream import PackStreamEncoder, PackStreamStructure

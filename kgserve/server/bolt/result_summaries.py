@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kgserve.errors import InvalidInput
-from kgserve.server.bolt.backend import ExecutionPlanOperator, StatementNotification, StatementSummary
+from kgserve.server.bolt.backend_interface import ExecutionPlanOperator, StatementNotification, StatementSummary
 from kgserve.server.bolt.handshake import ProtocolVersion
 from kgserve.server.bolt.messages import BoltMessageOptions
 

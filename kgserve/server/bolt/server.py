@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from kgserve.server.bolt.backend import BoltBackend
+from kgserve.server.bolt.backend_interface import BoltBackend
 from kgserve.server.bolt.connection import BoltConnection, BoltLimits
 from kgserve.server.bolt.session import BoltConnectionAddresses
 

@@ -20,7 +20,7 @@ from kgserve.server.bolt.admin_statements import (
     parse_cypher_admin_statement,
     run_system_database_statement,
 )
-from kgserve.server.bolt.backend import (
+from kgserve.server.bolt.backend_interface import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
     BeginTransactionRequest,

@@ -21,11 +21,11 @@ from kgserve.graph.cypher.engine_read_statements import StatementCancellation
 from kgserve.graph.cypher.interpreted_statements import (
     InterpretedStatement,
     InterpretedWrite,
+    build_cancellation_and_timeout_limits,
     convert_graph_changes_to_row_changes,
-    describe_plan,
-    prepare_interpreted_statement,
+    describe_interpreted_statement_plan,
+    parse_and_check_interpreted_statement,
     start_interpreted_statement,
-    statement_limits,
 )
 from kgserve.graph.cypher.optimistic_write import WriteConflict, has_write_overlap, read_commits_after
 from kgserve.graph.cypher.row_changes import convert_row_changes_to_write_batch
@@ -35,7 +35,7 @@ from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import AuthenticatedCaller, Authenticator, InvalidCredentials
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
 from kgserve.server.admission import ActiveCallers
-from kgserve.server.bolt.backend import (
+from kgserve.server.bolt.backend_interface import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
     BeginTransactionRequest,
@@ -150,16 +150,16 @@ class BoltStoreBackend(BoltBackend):
     @override
     def explain(self, request: StatementRequest) -> StatementExplanation:
         handle = self._open_graph(request)
-        statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
+        statement = parse_and_check_interpreted_statement(request.statement, request.parameters, request.plan)
         control = cancellation_from_client_signal(request.interruption)
-        limits = statement_limits(control, clamp_query_timeout(handle, request.timeout))
+        limits = build_cancellation_and_timeout_limits(control, clamp_query_timeout(handle, request.timeout))
         with ExitStack() as held:
             graph: StatementGraphView = EmptyGraph()
             # A statement that writes would create a missing store.
             with suppress(*([NoStore] if statement.info.is_updating else [])):
                 store = held.enter_context(handle.lease())
                 graph = open_snapshot_graph_view(store, held.enter_context(store.reading()))
-            plan = build_bolt_plan_tree(describe_plan(statement, graph, limits))
+            plan = build_bolt_plan_tree(describe_interpreted_statement_plan(statement, graph, limits))
         return StatementExplanation(
             columns=statement.info.columns, type=classify_statement_access(statement.info), plan=plan
         )
@@ -187,7 +187,7 @@ def get_bolt_caller_identity(caller: AuthenticatedBoltClient) -> tuple[Authentic
 
 def parse_and_check_statement(request: StatementRequest) -> InterpretedStatement:
     """Parse and check a statement. Raises InvalidInput, and Forbidden for a write that the caller may not do."""
-    statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
+    statement = parse_and_check_interpreted_statement(request.statement, request.parameters, request.plan)
     if statement.info.is_updating:
         if request.is_read_only:
             raise Forbidden("the statement writes data, but the session or transaction only reads")
@@ -254,7 +254,9 @@ class CypherProfileRecorder:
             return start_interpreted_statement(statement, graph, limits)
         profile = StatementProfile()
         result = start_interpreted_statement(statement, graph, limits, profile)
-        self._describe = lambda: build_bolt_plan_tree(describe_plan(statement, graph, limits, profile))
+        self._describe = lambda: build_bolt_plan_tree(
+            describe_interpreted_statement_plan(statement, graph, limits, profile)
+        )
         return result
 
     def describe(self) -> ExecutionPlanOperator | None:
@@ -274,7 +276,9 @@ class _ReadResult(BoltResult):
             store = self._held.enter_context(graph.lease())
             wait_for_commit_bookmarks(store, request.bookmarks, request.interruption.check)
             rows = self._held.enter_context(store.reading())
-            limits = statement_limits(cancellation_from_client_signal(request.interruption), seconds)
+            limits = build_cancellation_and_timeout_limits(
+                cancellation_from_client_signal(request.interruption), seconds
+            )
             self._result = self._plan.start(statement, open_snapshot_graph_view(store, rows), limits)
             self._bookmark = format_commit_bookmark(store.name, rows.at)
             self.columns = self._result.columns
@@ -438,7 +442,7 @@ class BoltExplicitTransaction(BoltTransaction):
         seconds = clamp_query_timeout(self._handle, request.timeout)
         if self._until is not None:
             seconds = min(seconds, max(self._until - time.monotonic(), 0.0))
-        return statement_limits(self._control, seconds)
+        return build_cancellation_and_timeout_limits(self._control, seconds)
 
     def _revalidate(self, batch: WriteBatch) -> WriteBatch:
         """Return the batch if no other commit conflicts with it. Raises Conflict."""

@@ -27,7 +27,7 @@ _PRIVATE = b"access-control-request-private-network"
 _PAGE_PATHS = ("/explorer/", "/docs")
 
 
-def is_page_path(path: str) -> bool:
+def is_web_page_path(path: str) -> bool:
     """Return whether a path is a page for people, to which other sites may link."""
     return path == "/" or path.startswith(_PAGE_PATHS)
 
@@ -54,7 +54,7 @@ class CrossSiteGuard:
     def check(self, headers: Iterable[tuple[bytes, bytes]], *, is_page: bool = False) -> None:
         """Check the Host, Origin and Sec-Fetch-Site headers. Raises InvalidInput, HostNotAllowed or Forbidden.
 
-        is_page: the request is for a page, to which other sites may link (`is_page_path`).
+        is_page: the request is for a page, to which other sites may link (`is_web_page_path`).
         """
         sent = [*headers]
         hosts = [value for name, value in sent if name == b"host"]

@@ -155,7 +155,7 @@ def build_error_response(error: Exception, request_id: str, target: str = "") ->
     return ServerHttpResponse.of(kind.status, msgspec.json.encode(problem), PROBLEM_JSON, **_headers(known, target))
 
 
-def reraise_litestar_exception(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def reraise_error_through_litestar(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Re-raise any error as Litestar's exception handler, so that the gateway renders it."""
     raise error
 

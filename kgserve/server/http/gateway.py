@@ -49,7 +49,7 @@ from kgserve.server.http.connection import (
     encode_header_lines,
     ensure_running_in_task,
 )
-from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard, is_page_path
+from kgserve.server.http.cross_site_guard import BROWSER_HEADERS, AllowedOrigins, CrossSiteGuard, is_web_page_path
 from kgserve.server.http.error_responses import (
     CLIENT_DISCONNECTED_STATUS,
     ERROR_CODE_STATE_KEY,
@@ -68,7 +68,7 @@ from kgserve.server.http.gzip_and_etags import (
     accepts_gzip,
     build_gzip_response_headers,
     build_not_modified_headers,
-    compress_body,
+    gzip_response_body,
     is_compressible_response,
     matches_etag,
 )
@@ -221,7 +221,7 @@ class HttpGatewayMiddleware:
     async def _answer(self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext) -> None:
         try:
             checked = tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS])
-            self._check_browser(checked, is_page=is_page_path(scope["path"]))
+            self._check_browser(checked, is_page=is_web_page_path(scope["path"]))
             if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
                 await cycle.send_complete(ServerHttpResponse(_NO_CONTENT, list(preflight), b""))
                 return
@@ -493,7 +493,7 @@ class HttpRequestResponseCycle:
             return answer
         if not accepts_gzip(self._coding):
             return ServerHttpResponse(answer.status, [*answer.headers, VARY_ENCODING_HEADER], answer.body)
-        body = await compress_body(answer.body)
+        body = await gzip_response_body(answer.body)
         return ServerHttpResponse(answer.status, build_gzip_response_headers(answer.headers, len(body)), body)
 
     async def _send_head(self, status: int, headers: list[Header]) -> None:

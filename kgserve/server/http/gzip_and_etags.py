@@ -61,7 +61,7 @@ def is_compressible_response(headers: Sequence[Header]) -> bool:
     return b"content-encoding" not in given and _COMPRESSIBLE.match(media) is not None
 
 
-async def compress_body(body: bytes) -> bytes:
+async def gzip_response_body(body: bytes) -> bytes:
     """Return the body compressed with gzip."""
     if len(body) <= MAX_INLINE_GZIP_BYTES:
         return _compress(body)

@@ -26,7 +26,7 @@ from kgserve.graph.transfer.import_export import (
     ExportStream,
     ForeignFormatImport,
     StreamingImport,
-    open_export,
+    open_store_export_stream,
 )
 from kgserve.platform.gil_yield import fair_pause_seconds
 from kgserve.platform.media_types import (
@@ -35,14 +35,14 @@ from kgserve.platform.media_types import (
     ZIP_MEDIA_TYPE,
 )
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
-from kgserve.server.http.operation_endpoints import json_response
+from kgserve.server.http.operation_endpoints import build_response_from_encoded_json
 from kgserve.server.http.request_decoding import (
     NDJSON_TYPES,
     RequestHandlerDependencies,
     decode_path_parameter,
-    decode_query,
+    decode_query_parameters,
     get_request_dependencies,
-    iter_body_chunks,
+    iterate_body_chunks_of_media_type,
     wait_for_disconnect,
 )
 
@@ -149,14 +149,14 @@ async def import_nodes_and_edges_into_store(request: Request[Any, Any, Any]) -> 
     (`application/xml`), and a zip archive of `nodes.csv` and `edges.csv` or of `nodes.parquet` and `edges.parquet`
     (`application/zip`). These are read once they have arrived completely; errors name the row or line of the file.
     """
-    wanted = decode_query(request.scope["query_string"], ImportQueryParameters)
+    wanted = decode_query_parameters(request.scope["query_string"], ImportQueryParameters)
     kind = _sent_format(request, wanted.format)
     with get_request_dependencies(request).admission.transfer_slot():
         return await (_import_lines(request, kind) if kind in _LINES else _import_converted(request, kind))
 
 
 async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
-    chunks = iter_body_chunks(request, _SENT_MEDIA_TYPES[kind])
+    chunks = iterate_body_chunks_of_media_type(request, _SENT_MEDIA_TYPES[kind])
     service, others = get_request_dependencies(request), _others(request)
     importer = await service.admission.run(
         "transfers", StreamingImport, service.graphs.graph(decode_path_parameter(request, "store")), others=others
@@ -168,11 +168,11 @@ async def _import_lines(request: Request[Any, Any, Any], kind: str) -> Response[
                 await service.admission.run("transfers", importer.flush)
                 await asyncio.sleep(fair_pause_seconds(time.perf_counter() - begun, others()))
         done = await service.admission.run("transfers", importer.finish)
-    return json_response(msgspec.json.encode(done))
+    return build_response_from_encoded_json(msgspec.json.encode(done))
 
 
 async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Response[bytes]:
-    chunks = iter_body_chunks(request, _SENT_TYPES | {_ANY})
+    chunks = iterate_body_chunks_of_media_type(request, _SENT_TYPES | {_ANY})
     service, others = get_request_dependencies(request), _others(request)
     graph = service.graphs.graph(decode_path_parameter(request, "store"))
     importer = await service.admission.run("transfers", ForeignFormatImport, graph, kind, others)
@@ -180,7 +180,7 @@ async def _import_converted(request: Request[Any, Any, Any], kind: str) -> Respo
         async for chunk in chunks:
             await service.admission.run("transfers", importer.write, chunk)
         done = await service.admission.run("transfers", importer.finish)
-    return json_response(msgspec.json.encode(done))
+    return build_response_from_encoded_json(msgspec.json.encode(done))
 
 
 def _others(request: Request[Any, Any, Any]) -> Callable[[], int]:
@@ -222,11 +222,11 @@ async def export_store(request: Request[Any, Any, Any]) -> ASGIResponse:
     """
     service = get_request_dependencies(request)
     graph = service.graphs.graph(decode_path_parameter(request, "store"))
-    wanted = decode_query(request.scope["query_string"], ExportQueryParameters)
+    wanted = decode_query_parameters(request.scope["query_string"], ExportQueryParameters)
     kind = wanted.format or _accepted(request.headers.get("accept", ""))
     with service.admission.transfer_slot():
         stream = await service.admission.run(
-            "transfers", open_export, graph, wanted.valid_at, graph.resolve_as_of(wanted.as_of)
+            "transfers", open_store_export_stream, graph, wanted.valid_at, graph.resolve_as_of(wanted.as_of)
         )
         if kind == "ndjson":
             return ExportResponse(service, graph.name, stream)

@@ -30,13 +30,13 @@ from kgserve.memory.hierarchy_models import (
 from kgserve.memory.memory_models import RecallAnswer, RecalledMemory, RecallQuery, RecallRequest
 from kgserve.memory.retain_forget_recall_models import AgentRecallQuery, AgentRecallRequest
 from kgserve.platform.codecs import decode_json
-from kgserve.server.http.operation_endpoints import json_response
+from kgserve.server.http.operation_endpoints import build_response_from_encoded_json
 from kgserve.server.http.request_decoding import (
     STORE_SELECTION_PARAMETERS,
     RequestHandlerDependencies,
     decode_json_body,
     decode_path_parameter,
-    decode_query,
+    decode_query_parameters,
     get_request_dependencies,
     get_request_store,
     get_request_store_name,
@@ -113,7 +113,7 @@ async def recall_memories_by_post(request: Request[Any, Any, Any]) -> Response[b
 
 async def _array(request: Request[Any, Any, Any], asked: RecallRequest) -> Response[bytes]:
     found = await _recall(request, get_request_dependencies(request), asked)
-    response = json_response(msgspec.json.encode(found.hits))
+    response = build_response_from_encoded_json(msgspec.json.encode(found.hits))
     response.headers["kgserve-withheld"] = msgspec.json.encode(found.withheld).decode()
     response.headers["kgserve-degraded"] = str(found.degraded).lower()
     response.headers["kgserve-index-sequence"] = str(found.index_sequence)
@@ -136,7 +136,9 @@ async def _recall(
 
 
 def _recall_request(request: Request[Any, Any, Any], kind: type[RecallQuery | AgentRecallQuery]) -> RecallRequest:
-    given = decode_query(request.scope["query_string"], kind, repeated=_RECALL_LISTS, passed=STORE_SELECTION_PARAMETERS)
+    given = decode_query_parameters(
+        request.scope["query_string"], kind, repeated=_RECALL_LISTS, passed=STORE_SELECTION_PARAMETERS
+    )
     values = msgspec.structs.asdict(given)
     if isinstance(given, AgentRecallQuery):
         values["query"] = _one_query(given.query, values.pop("same_query"))
@@ -187,13 +189,17 @@ async def get_entity_versions(request: Request[Any, Any, Any]) -> Response[bytes
     the next page, which begins after the `sequence` of the last version.
     """
     service = get_request_dependencies(request)
-    wanted = decode_query(request.scope["query_string"], EntityHistoryParameters, passed=STORE_SELECTION_PARAMETERS)
+    wanted = decode_query_parameters(
+        request.scope["query_string"], EntityHistoryParameters, passed=STORE_SELECTION_PARAMETERS
+    )
     asked = EntityHistoryRequest(entity_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
     store = get_request_store_name(request.scope, service)
     found = await service.admission.run(
         "reads", history_queries.list_entity_versions, service.graphs.graph(store), asked
     )
-    response = json_response(await service.admission.run("reads", msgspec.json.encode, found.versions))
+    response = build_response_from_encoded_json(
+        await service.admission.run("reads", msgspec.json.encode, found.versions)
+    )
     if found.next_after is not None:
         target = f"/api/v1/entities/{quote(asked.entity_id, safe='')}/history?store={quote(store)}&limit={wanted.limit}"
         response.headers["link"] = f"<{target}&after_sequence={found.next_after}>; rel=next"
@@ -254,12 +260,12 @@ async def get_descendant_memories(request: Request[Any, Any, Any]) -> Response[b
 async def get_memory_parent_chain(request: Request[Any, Any, Any]) -> Response[bytes]:
     """List the memories above one that are true now, or at the time of `as_of`, nearest first, at most 100."""
     wanted, service = (
-        decode_query(request.scope["query_string"], MemoryHierarchyQuery, passed=STORE_SELECTION_PARAMETERS),
+        decode_query_parameters(request.scope["query_string"], MemoryHierarchyQuery, passed=STORE_SELECTION_PARAMETERS),
         get_request_dependencies(request),
     )
     asked = MemoryParentChainRequest(memory_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
     graph = service.graphs.graph(get_request_store_name(request.scope, service))
-    return json_response(
+    return build_response_from_encoded_json(
         msgspec.json.encode(await service.admission.run("reads", hierarchy.list_memory_parent_chain, graph, asked))
     )
 
@@ -270,13 +276,15 @@ async def _page(
     ask: Callable[[StoreHandle, DescendantMemoriesRequest], MemoryHierarchyPage],
 ) -> Response[bytes]:
     wanted, service = (
-        decode_query(request.scope["query_string"], DescendantMemoriesQuery, passed=STORE_SELECTION_PARAMETERS),
+        decode_query_parameters(
+            request.scope["query_string"], DescendantMemoriesQuery, passed=STORE_SELECTION_PARAMETERS
+        ),
         get_request_dependencies(request),
     )
     asked = DescendantMemoriesRequest(memory_id=decode_path_parameter(request, "id"), **msgspec.structs.asdict(wanted))
     store = get_request_store_name(request.scope, service)
     found = await service.admission.run("reads", ask, service.graphs.graph(store), asked)
-    response = json_response(msgspec.json.encode(found.memories))
+    response = build_response_from_encoded_json(msgspec.json.encode(found.memories))
     if found.next is not None:
         again = {"store": store} | msgspec.structs.asdict(wanted) | {"cursor": found.next}
         parameters = urlencode({key: value for key, value in again.items() if value is not None})

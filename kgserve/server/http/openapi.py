@@ -38,7 +38,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS, PROBLEM_JSON
 from kgserve.server.http.gzip_and_etags import compute_etag
 from kgserve.server.http.idempotent_requests import IDEMPOTENCY_KEY_HEADER
-from kgserve.server.http.operation_endpoints import json_response
+from kgserve.server.http.operation_endpoints import build_response_from_encoded_json
 from kgserve.storage.model.store_names import MAX_STORE_NAME_CHARS
 
 if TYPE_CHECKING:
@@ -310,13 +310,13 @@ _DOCS_POLICY = {
 
 
 @get("/openapi.json", opt=build_litestar_opt(_OPENAPI))
-async def openapi_31(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def serve_openapi_31_document(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return an OpenAPI 3.1 document of every operation, with schemas and examples."""
     return _document(await _cached_document(request.app))
 
 
 @get("/openapi-3.0.json", opt=build_litestar_opt(_OPENAPI_30))
-async def openapi_30(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def serve_openapi_30_document(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Return the document in OpenAPI 3.0, for client generators without support for 3.1; it is more lenient."""
     state = request.app.state
     if "openapi_30" not in state:
@@ -334,7 +334,7 @@ async def _cached_document(app: Litestar) -> bytes:
 
 
 def _document(text: bytes) -> Response[bytes]:
-    response = json_response(text)
+    response = build_response_from_encoded_json(text)
     response.headers |= {"cache-control": "no-cache", "etag": compute_etag(text)}
     return response
 
@@ -352,13 +352,13 @@ _HTML, _CSS, _SCRIPT = (
 
 
 @get("/docs", opt=build_litestar_opt(_DOCS))
-async def docs_page() -> Response[bytes]:
+async def serve_docs_page() -> Response[bytes]:
     """Return a page that renders the API reference in the browser. It loads nothing from other sites."""
     return _HTML
 
 
 @get("/docs/docs.css")
-async def docs_style() -> Response[bytes]:
+async def serve_docs_style_sheet() -> Response[bytes]:
     """Return the style sheet of the documentation page."""
     return _CSS
 

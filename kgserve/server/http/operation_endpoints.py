@@ -32,7 +32,7 @@ from kgserve.server.http.request_decoding import (
     RequestHandlerDependencies,
     decode_json_body,
     decode_path_segment,
-    decode_query,
+    decode_query_parameters,
     get_request_dependencies,
     get_request_store,
     is_missing_default_store,
@@ -57,7 +57,7 @@ ENDPOINT_OPT_KEY = "endpoint"
 _STATUS_CREATED = 201
 
 
-def json_response(body: bytes, status: int = 200) -> Response[bytes]:
+def build_response_from_encoded_json(body: bytes, status: int = 200) -> Response[bytes]:
     """Return a JSON response for a body that is already encoded."""
     return Response(body, status_code=status, media_type=JSON_MEDIA_TYPE)
 
@@ -119,7 +119,7 @@ class OperationEndpoint:
         return (
             Response(rename_json_to_versioned_fields(found), media_type=VERSIONED_JSON_MEDIA_TYPE)
             if versioned
-            else json_response(found)
+            else build_response_from_encoded_json(found)
         )
 
     async def _respond_with_status(
@@ -131,7 +131,9 @@ class OperationEndpoint:
             made = await service.admission.run(case.threads, self._ask, target, asked)
             if isinstance(made, Future):
                 made = await service.callbacks.result(cast("Future[Any]", made))
-        response = json_response(msgspec.json.encode(made), case.status(made) if case.status else 200)
+        response = build_response_from_encoded_json(
+            msgspec.json.encode(made), case.status(made) if case.status else 200
+        )
         if case.location and response.status_code == _STATUS_CREATED:
             named = select_request_store(scope, "")
             where = f"?{STORE_PARAMETER}={quote(named.name)}" if named.named else ""
@@ -199,11 +201,13 @@ class OperationEndpoint:
         has_names = self.case.takes_names and FIELD_NAMES_PARAMETER_BYTES in query
         passed = self._passed | RENAMING_PARAMETERS if has_names else self._passed
         if query and self._refuses_query:
-            decode_query(query, NoQueryParameters, passed=passed)
+            decode_query_parameters(query, NoQueryParameters, passed=passed)
         elif self._query is not None:
             is_given = query or self._needs_query
             body = (
-                decode_query(query, self._query, repeated=self._repeated, passed=passed) if is_given else self._query()
+                decode_query_parameters(query, self._query, repeated=self._repeated, passed=passed)
+                if is_given
+                else self._query()
             )
         if self._request is None or not self._in_path:
             return body

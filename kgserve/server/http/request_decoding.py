@@ -213,7 +213,7 @@ def wants_versioned_field_names(query: bytes) -> bool:
     return bool(given)
 
 
-def decode_query(
+def decode_query_parameters(
     text: bytes,
     into: type[Into],
     lists: frozenset[str] = NO_PARAMETERS,
@@ -226,7 +226,7 @@ def decode_query(
     repeated: list parameters; they may be repeated, and each value may hold several items (`split_lists`).
     passed: parameters to ignore, because other code reads them.
     """
-    names = get_field_aliases(into)
+    names = get_request_field_aliases(into)
     pairs = [(names.get(name, name), value) for name, value in _pairs(text) if name not in passed]
     _once(name for name, _ in pairs if name not in lists | repeated)
     values: dict[str, list[str]] = {}
@@ -290,7 +290,7 @@ async def decode_json_body(
         return await _decode_in_thread_if_large(service, body, into)
 
 
-def iter_body_chunks(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
+def iterate_body_chunks_of_media_type(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
     """Return an iterator over the chunks of a body of one of these media types, without a limit of its length.
 
     Raises UnsupportedMediaType immediately. The iterator raises ClientDisconnected if the client disconnects early.
@@ -330,7 +330,7 @@ def _decode_either(body: bytes, into: type[Into]) -> Into:
         raise
 
 
-def get_field_aliases(into: type[msgspec.Struct]) -> Mapping[str, str]:
+def get_request_field_aliases(into: type[msgspec.Struct]) -> Mapping[str, str]:
     """Return the alternative names that a request type accepts for its fields: alias to field name."""
     return getattr(into, "field_aliases", {})
 
@@ -340,7 +340,7 @@ def _decode_aliases(body: bytes, into: type[Into]) -> Into | None:
 
     Raises InvalidInput for invalid values, and for an alias whose value differs from that of its field.
     """
-    names = get_field_aliases(into)
+    names = get_request_field_aliases(into)
     if not names:
         return None
     given = decode_json(body)

@@ -17,7 +17,7 @@ from kgserve.api.operation import COMMON_ERRORS, ApiBodyExample, ApiOperation, b
 from kgserve.api.operation_table import USE_CASES
 from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserApiKey, BrowserApiKeyRequest
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.server.http import (
     cypher_endpoint,
     import_export_endpoints,
@@ -27,7 +27,7 @@ from kgserve.server.http import (
 )
 from kgserve.server.http.gateway import RouteTable
 from kgserve.server.http.gzip_and_etags import compute_etag
-from kgserve.server.http.operation_endpoints import json_response
+from kgserve.server.http.operation_endpoints import build_response_from_encoded_json
 from kgserve.server.http.request_decoding import (
     RequestHandlerDependencies,
     decode_json_body,
@@ -186,9 +186,9 @@ async def create_browser_api_key(request: Request[Any, Any, Any]) -> Response[by
     )
     caller, text = cast("RequestContext", scope["state"]["request_context"]).browser_key(asked.role)
     made = BrowserApiKey(
-        key=text, role=asked.role, stores=[*caller.stores], expires=format_time(caller.expires_at or 0)
+        key=text, role=asked.role, stores=[*caller.stores], expires=format_rfc3339_timestamp(caller.expires_at or 0)
     )
-    return json_response(msgspec.json.encode(made))
+    return build_response_from_encoded_json(msgspec.json.encode(made))
 
 
 ROUTES = RouteTable(
@@ -204,14 +204,14 @@ ROUTES = RouteTable(
         cypher_endpoint.run_cypher_statement,
         import_export_endpoints.import_nodes_and_edges_into_store,
         import_export_endpoints.export_store,
-        sse_change_feed.stream_store_events,
-        sse_change_feed.stream_multi_store_events,
+        sse_change_feed.stream_store_change_events,
+        sse_change_feed.stream_multi_store_change_events,
         serve_prometheus_metrics,
         create_browser_api_key,
-        openapi.openapi_31,
-        openapi.openapi_30,
-        openapi.docs_page,
-        openapi.docs_style,
+        openapi.serve_openapi_31_document,
+        openapi.serve_openapi_30_document,
+        openapi.serve_docs_page,
+        openapi.serve_docs_style_sheet,
         openapi.serve_docs_script,
         serve_graph_explorer_page,
         serve_graph_explorer_file,

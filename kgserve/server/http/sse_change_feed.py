@@ -32,7 +32,7 @@ from kgserve.server.http.forwarding_middleware import build_caller_identity_head
 from kgserve.server.http.request_decoding import (
     RequestHandlerDependencies,
     decode_path_parameter,
-    decode_query,
+    decode_query_parameters,
     get_request_dependencies,
     wait_for_disconnect,
 )
@@ -40,10 +40,10 @@ from kgserve.storage.model.change_feed_events import (
     EVERY_OTHER_STORE,
     ChangeFeedEventFilter,
     FeedPosition,
-    format_feed_positions,
+    format_change_feed_positions,
+    parse_change_feed_positions,
     parse_event_kinds,
     parse_feed_position,
-    parse_feed_positions,
 )
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.stores.local_placement import StorePlacement
@@ -114,14 +114,14 @@ _EVENTS = ApiOperation(
 
 
 @get("/api/memory/{store:str}/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=build_litestar_opt(_STORE_EVENTS))
-async def stream_store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
+async def stream_store_change_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream one event per changed row, after the commit and in order: its data is the row, its id `sequence-index`.
 
     A write that changes more than 1,000 rows is one `bulk_changed` event with counts. Without a position the stream
     begins now. With `Last-Event-ID` (or `last_event_id`, or `since`) it delivers every later event exactly once. A
     client that reads too slowly gets a `dropped` event with the id from which to resume, and the stream ends.
     """
-    asked = decode_query(request.scope["query_string"], StoreEventsQuery, _EVENT_LISTS)
+    asked = decode_query_parameters(request.scope["query_string"], StoreEventsQuery, _EVENT_LISTS)
     store = check_store_name(decode_path_parameter(request, "store"))
     path, text = _last_id(request, asked)
     positions = {store: parse_feed_position(text, path)} if text else _since(asked)
@@ -131,13 +131,13 @@ async def stream_store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 
 @get("/api/events", media_type=EVENT_STREAM_MEDIA_TYPE, opt=build_litestar_opt(_EVENTS))
-async def stream_multi_store_events(request: Request[Any, Any, Any]) -> ASGIResponse:
+async def stream_multi_store_change_events(request: Request[Any, Any, Any]) -> ASGIResponse:
     """Stream the events of several stores; ids contain the position in every store: `a:12-3,b:4`.
 
     Without `store` the stream covers all stores, those created later included: each begins with `store_created`. A node
     of a cluster then includes the stores of all nodes.
     """
-    asked = decode_query(request.scope["query_string"], MultiStoreEventsQuery, _EVENT_LISTS)
+    asked = decode_query_parameters(request.scope["query_string"], MultiStoreEventsQuery, _EVENT_LISTS)
     names = tuple(dict.fromkeys(check_store_name(name) for name in _split(asked.store))) or None
     path, text = _last_id(request, asked)
     positions, checkpoint = parse_multi_store_event_id(text, path) if text else (_since(asked), "")
@@ -415,7 +415,7 @@ class ClusterMergedEventReader:
     @property
     def place(self) -> str:
         """Id of the last event that was read: the positions in all stores."""
-        return format_feed_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
+        return format_change_feed_positions({**self._places, EVERY_OTHER_STORE: START_POSITION})
 
     @property
     def unread_event_count(self) -> int:
@@ -452,7 +452,7 @@ class ClusterMergedEventReader:
     def _merged(self, block: _EventBlock) -> Iterable[EventDelivery]:
         if block.kind:
             return self._deduplicate(EventDelivery(block.id or None, block.kind, block.data))
-        self._advance(parse_feed_positions(block.id, POSITION_HEADER))
+        self._advance(parse_change_feed_positions(block.id, POSITION_HEADER))
         return ()
 
     def _deduplicate(self, delivery: EventDelivery) -> Iterable[EventDelivery]:
@@ -472,7 +472,7 @@ class ClusterMergedEventReader:
                 self._places[store] = position
                 others = {name: at for name, at in self._places.items() if name != store}
                 yield EventDelivery(
-                    f"{first},{format_feed_positions({**others, EVERY_OTHER_STORE: START_POSITION})}",
+                    f"{first},{format_change_feed_positions({**others, EVERY_OTHER_STORE: START_POSITION})}",
                     delivery.kind,
                     delivery.data,
                 )
@@ -518,7 +518,7 @@ class ClusterMergedEventReader:
         headers = self._asked.headers
         if node.node not in self._awaited:
             positions = self._places.copy() if self._rest is None else {**self._places, EVERY_OTHER_STORE: self._rest}
-            headers = {**headers, POSITION_HEADER: format_feed_positions(positions), RESUMED_STREAM_HEADER: "1"}
+            headers = {**headers, POSITION_HEADER: format_change_feed_positions(positions), RESUMED_STREAM_HEADER: "1"}
         async with self._forwarder.send_request(node, ("GET", self._asked.target), headers, b"") as response:
             if response.status != _OK:
                 self._handle_refusal(response.status, await response.read())
@@ -529,7 +529,7 @@ class ClusterMergedEventReader:
     async def _handle_block(self, node: ServedElsewhere, block: _EventBlock) -> None:
         if node.node in self._awaited and not self._begun.is_set():
             # The first block contains the position at which the stream begins.
-            self._advance(parse_feed_positions(block.id, POSITION_HEADER))
+            self._advance(parse_change_feed_positions(block.id, POSITION_HEADER))
             self._awaited.remove(node.node)
             if not self._awaited:
                 self._begun.set()

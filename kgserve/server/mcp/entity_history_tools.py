@@ -23,7 +23,7 @@ from kgserve.server.mcp.tool_replies import (
     ToolReply,
     build_tool_reply,
     format_count,
-    list_nonzero_counts,
+    list_nonzero_write_counts,
     quote_text,
     take_items_fitting_reply,
     trim_zero_time_fraction,
@@ -102,7 +102,7 @@ def _value(value: Any) -> str:
 
 def build_revert_entity_reply(found: answers.InjectAnswer, entity: str, version: int) -> ToolReply:
     """Return the reply for reverting an entity to a version."""
-    values = {"changed": not found.nodes_unchanged, **list_nonzero_counts(found)}
+    values = {"changed": not found.nodes_unchanged, **list_nonzero_write_counts(found)}
     if found.nodes_unchanged:
         outcome = f"already equals version {version}; nothing changed"
     else:

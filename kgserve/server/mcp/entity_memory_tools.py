@@ -56,7 +56,7 @@ from kgserve.server.mcp.memory_tools import (
     build_recall_reply,
     describe_degraded_search,
     describe_withheld_memories,
-    rename_fields_in_errors,
+    rename_error_fields_to_tool_arguments,
     truncate_reply_lines,
 )
 from kgserve.server.mcp.shared_tool_arguments import UNLISTED_FIELD, StoreToolArguments
@@ -66,7 +66,7 @@ from kgserve.server.mcp.tool_structured_content import (
     MAX_DETAIL_CHARS,
     MAX_EXCERPT_CHARS,
     MAX_RESULT_CHARS,
-    strip_defaults,
+    convert_to_builtins_without_defaults,
     take_items_within_json_size,
     take_lines_within_length,
     truncate_text,
@@ -88,7 +88,7 @@ _Confidence = Annotated[UnitFloat | UnsetType, _by_default(1.0, description="0 t
 _Labels = Annotated[list[LabelText], Meta(max_length=100)]
 
 
-class EntityMemoryToolArguments(StoreToolArguments, kw_only=True):
+class EntityMemoryToolsetBaseArguments(StoreToolArguments, kw_only=True):
     """Base arguments of the entity-memory tools; `index` is accepted but not listed."""
 
     every_default: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class EntityMemoryToolArguments(StoreToolArguments, kw_only=True):
     index: Annotated[str | UnsetType, UNLISTED_FIELD] = UNSET
 
 
-class StoreMemoryArguments(EntityMemoryToolArguments, kw_only=True):
+class StoreMemoryArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Memory to store."""
 
     content: Annotated[str, Meta(min_length=1, description="One thing to remember, as a sentence")]
@@ -112,7 +112,7 @@ class StoreMemoryArguments(EntityMemoryToolArguments, kw_only=True):
     entity_names: Annotated[_Labels, Meta(description="Subjects; created if needed")] = field(default_factory=list)
 
 
-class RecallMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
+class RecallMemoriesArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Query and filters of a recall."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="In plain words")]
@@ -137,7 +137,7 @@ class NewEntityArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     metadata: MetadataObject | UnsetType = UNSET
 
 
-class CreateEntitiesArguments(EntityMemoryToolArguments, kw_only=True):
+class CreateEntitiesArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Entities to create."""
 
     entities: Annotated[list[NewEntityArguments], Meta(min_length=1, max_length=1_000)]
@@ -154,13 +154,13 @@ class NewRelationArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     context: str | UnsetType = UNSET
 
 
-class CreateRelationsArguments(EntityMemoryToolArguments, kw_only=True):
+class CreateRelationsArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Relations to create."""
 
     relations: Annotated[list[NewRelationArguments], Meta(min_length=1, max_length=1_000)]
 
 
-class DeleteMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
+class DeleteMemoriesArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Filters for memories to delete; all must match."""
 
     memory_ids: Annotated[list[NodeIdText], Meta(max_length=1_000)] | UnsetType = UNSET
@@ -169,20 +169,20 @@ class DeleteMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
     memory_types: Annotated[_Labels, Meta(description="Any of these types")] | UnsetType = UNSET
 
 
-class DeleteEntitiesArguments(EntityMemoryToolArguments, kw_only=True):
+class DeleteEntitiesArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Entities to delete."""
 
     entity_names: Annotated[list[LabelText], Meta(min_length=1, max_length=1_000)]
     cascade_memories: Annotated[bool, Meta(description="Also delete the memories about them")] = False
 
 
-class DeleteRelationsArguments(EntityMemoryToolArguments, kw_only=True):
+class DeleteRelationsArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Relations to delete."""
 
     relations: Annotated[list[RelationKey], Meta(min_length=1, max_length=1_000)]
 
 
-class GetEntityGraphArguments(EntityMemoryToolArguments, kw_only=True):
+class GetEntityGraphArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
     entity_name: LabelText
@@ -191,7 +191,7 @@ class GetEntityGraphArguments(EntityMemoryToolArguments, kw_only=True):
     include_memories: bool = True
 
 
-class ConsolidateMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
+class ConsolidateMemoriesArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """Options of a consolidation."""
 
     similarity_threshold: _Threshold = UNSET
@@ -202,7 +202,7 @@ class ConsolidateMemoriesArguments(EntityMemoryToolArguments, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Only list what would be merged")] = False
 
 
-class GetMemoryStatsArguments(EntityMemoryToolArguments, kw_only=True):
+class GetMemoryStatsArguments(EntityMemoryToolsetBaseArguments, kw_only=True):
     """No arguments."""
 
 
@@ -214,7 +214,7 @@ def _sent(given: msgspec.Struct, **others: str) -> dict[str, Any]:
 
 def _recalled(graph: Any, given: RecallMemoriesArguments) -> RecallAnswer:
     names = {"search_mode": "mode", "memory_types": "types", "entity_name": "entity"}
-    with rename_fields_in_errors({field: argument for argument, field in names.items()}):
+    with rename_error_fields_to_tool_arguments({field: argument for argument, field in names.items()}):
         return multi_store_recall.recall_best_memories(graph, RecallRequest(**_sent(given, **names)))
 
 
@@ -232,7 +232,7 @@ def _relations(graph: Any, given: CreateRelationsArguments) -> Any:
 
 def _graph_of(graph: Any, given: GetEntityGraphArguments) -> EntityNeighborhoodAnswer:
     asked = EntityGraphRequest(max_memories=_MEMORIES_PER_NODE, **_sent(given, entity_name="entity_id"))
-    return named.entity_graph(graph, asked)
+    return named.get_entity_neighbourhood(graph, asked)
 
 
 @build_tool_reply.register
@@ -247,7 +247,7 @@ def _stored(found: StoreMemoryAnswer, _given: StoreMemoryArguments, _store: str)
     hint = kept_apart if found.similar else ""
     if not found.near_checked:
         hint = "no vector was available for comparison, so a memory with the same meaning may exist"
-    similar = [strip_defaults(each) for each in found.similar]
+    similar = [convert_to_builtins_without_defaults(each) for each in found.similar]
     values = {**_values(found), "outcome": found.outcome, "similar": similar, "sequence": found.sequence}
     return ToolReply("\n".join(lines), values, hint=hint)
 
@@ -491,7 +491,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "Delete the memories that match all given filters; at least one is required. Entities stay.",
         DeleteMemoriesArguments,
         "deleting memories",
-        lambda graph, given: memory_crud.delete_memories(graph, DeleteMemoriesRequest(**_sent(given))),
+        lambda graph, given: memory_crud.delete_matching_memories(graph, DeleteMemoriesRequest(**_sent(given))),
         "deletes",
     ),
     McpTool(

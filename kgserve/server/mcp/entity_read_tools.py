@@ -42,20 +42,20 @@ from kgserve.server.mcp.tool_replies import (
     format_node_line,
     quote_text,
     take_items_fitting_reply,
-    trim_to_seconds,
+    trim_timestamp_text_to_seconds,
 )
 from kgserve.server.mcp.tool_structured_content import (
     MAX_DETAIL_CHARS,
     MAX_TEASER_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
-    build_fitting_list_items,
+    build_graph_list_items_within_length,
+    build_traversed_node_teaser,
+    convert_to_builtins_without_defaults,
     encode,
     encode_json_text,
     is_missing_linked_node,
     omit_oversized_attributes,
-    outline_traversed_node,
     shorten_tags,
-    strip_defaults,
     take_items_within_json_size,
     take_lines_within_length,
     truncate_text,
@@ -155,7 +155,8 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeWi
     wanted.offset, wanted.limit = given.relations_offset, _RELATIONS_PER_PAGE
     pages = {
         name: decode_answer_struct(
-            node_reads.encode_edge_list(graph, wanted, outgoing=name == "outgoing"), versioned_nodes_api.EdgeList
+            node_reads.read_node_edge_page_as_json(graph, wanted, outgoing=name == "outgoing"),
+            versioned_nodes_api.EdgeList,
         )
         for name in ("outgoing", "incoming")
         if given.direction in (name, "both")
@@ -194,7 +195,7 @@ def _page(graph: StoreHandle, given: ListEntitiesArguments, limit: int) -> answe
 def _list_relations(graph: StoreHandle, given: ListRelationsArguments) -> versioned_nodes_api.EdgeList:
     wanted = convert_arguments_to_request(url_parameters.IncomingEdgesRequest, given)
     wanted.kinds = given.relation_types or []
-    found = node_reads.encode_edge_list(graph, wanted, outgoing=given.direction == "outgoing")
+    found = node_reads.read_node_edge_page_as_json(graph, wanted, outgoing=given.direction == "outgoing")
     return decode_answer_struct(found, versioned_nodes_api.EdgeList)
 
 
@@ -211,14 +212,14 @@ def _traverse_reply(found: answers.TraverseAnswer, given: TraverseArguments, _st
     shown = take_lines_within_length(map(_walked_node_line, found.nodes), MAX_SUBJECT_CHARS - edge_room)
     reached = found.nodes[: len(shown)]
     nodes = (
-        build_fitting_list_items(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
+        build_graph_list_items_within_length(reached, MAX_SUBJECT_CHARS - edge_room, detail=True)
         if given.detail
-        else take_items_within_json_size(map(outline_traversed_node, reached), MAX_SUBJECT_CHARS - edge_room)
+        else take_items_within_json_size(map(build_traversed_node_teaser, reached), MAX_SUBJECT_CHARS - edge_room)
     )
     ids = {(node.get("store"), node["id"]) for node in nodes}
     between = [edge for edge in found.edges if ids.issuperset(_ends(edge))]
     links = take_lines_within_length(map(_walked_edge_line, between), edge_room)
-    edges = build_fitting_list_items(between[: len(links)], edge_room, detail=given.detail)
+    edges = build_graph_list_items_within_length(between[: len(links)], edge_room, detail=given.detail)
     left = (len(found.nodes) - len(nodes), len(found.edges) - len(edges))
     more = ""
     if any(left) or found.truncated:
@@ -277,7 +278,9 @@ def _get_entity_reply(found: answers.NodeWithEdgesAnswer, given: GetEntityArgume
     )
     room = _MIN_EDGES_CHARS + (MAX_WHOLE_CONTENT_CHARS - len(node.content)) // 2
     sides = {"outgoing": found.outgoing, "incoming": found.incoming}
-    shown = {name: build_fitting_list_items(edges, room, detail=given.detail) for name, edges in sides.items()}
+    shown = {
+        name: build_graph_list_items_within_length(edges, room, detail=given.detail) for name, edges in sides.items()
+    }
     cut = found.edges_truncated or any(len(shown[name]) < len(edges) for name, edges in sides.items())
     values: dict[str, Any] = {"node": _node_values(node, detail=given.detail), **shown, "edges_truncated": cut}
     more: list[str] = []
@@ -308,13 +311,21 @@ def describe_merge_redirect(source: str | UnsetType) -> tuple[str, dict[str, Any
 def _node_values(node: answers.Node, *, detail: bool) -> dict[str, Any]:
     if detail:
         return msgspec.to_builtins(node)
-    stamps = {"version": node.version, "updated_at": trim_to_seconds(node.updated_at), "created_by": node.created_by}
-    return {"content": "", **strip_defaults(node), **{name: value for name, value in stamps.items() if value}}
+    stamps = {
+        "version": node.version,
+        "updated_at": trim_timestamp_text_to_seconds(node.updated_at),
+        "created_by": node.created_by,
+    }
+    return {
+        "content": "",
+        **convert_to_builtins_without_defaults(node),
+        **{name: value for name, value in stamps.items() if value},
+    }
 
 
 def _entity_text(node: answers.Node, edges: dict[str, list[answers.Edge]], when: str) -> str:
     author = f" by {quote_text(node.created_by)}" if node.created_by else ""
-    changed = trim_to_seconds(node.updated_at)
+    changed = trim_timestamp_text_to_seconds(node.updated_at)
     head = f"{quote_text(node.id)} ({node.type}){when}, version {node.version}, changed {changed}{author}"
     facts = format_node_fields(replace(node, attributes={})).strip()
     lines = [head, *([facts] if facts else []), *([node.content] if node.content else [])]

@@ -26,7 +26,7 @@ from kgserve.server.mcp.entity_history_tools import (
     RevertEntityArguments,
     build_revert_entity_reply,
 )
-from kgserve.server.mcp.entity_version_tools import build_written_node_values
+from kgserve.server.mcp.entity_version_write_tools import build_written_node_reply_values
 from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
     AttributesField,
@@ -51,7 +51,7 @@ from kgserve.server.mcp.tool_replies import (
     format_edge_arrow,
     format_store_suffix,
     join_lines_fitting_reply,
-    list_nonzero_counts,
+    list_nonzero_write_counts,
     quote_text,
     trim_zero_time_fraction,
 )
@@ -186,7 +186,7 @@ def _delete_entity(
     asked = convert_arguments_to_request(request_bodies.DeleteNodesRequest, given)
     if given.id:
         asked.ids = [given.id, *(given.ids or ())]
-    return node_reads.delete_nodes(graph, asked)
+    return node_reads.delete_matching_nodes(graph, asked)
 
 
 def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[NodeMergeAnswer] | Future[UnmergeAnswer]:
@@ -200,8 +200,12 @@ def _merge(graph: StoreHandle, given: MergeEntitiesArguments) -> Future[NodeMerg
 def _retire(graph: StoreHandle, given: RetireArguments) -> Future[versioned_nodes_api.RetireNodeOrEdgeAnswer]:
     named = resolve_entity_or_relation_to_retire(given)
     if isinstance(named, RetireEntityArguments):
-        return mutations.retire_node(graph, convert_arguments_to_request(url_parameters.RetireNodeRequest, named))
-    return mutations.retire_edge(graph, convert_arguments_to_request(versioned_nodes_api.RetireEdgeRequest, named))
+        return mutations.end_node_valid_time(
+            graph, convert_arguments_to_request(url_parameters.RetireNodeRequest, named)
+        )
+    return mutations.end_edge_valid_time(
+        graph, convert_arguments_to_request(versioned_nodes_api.RetireEdgeRequest, named)
+    )
 
 
 @build_tool_reply.register
@@ -212,7 +216,7 @@ def _inject_reply(found: answers.InjectAnswer, given: msgspec.Struct, store: str
         return build_revert_entity_reply(found, given.id, given.revert_to or 0)
     made = ", ".join(_changed(found, "nodes") + _changed(found, "edges")) or "nothing"
     lines = [f'Stored in "{store}": {made}. Sequence {found.sequence}.', *describe_merged_batch_items(found)]
-    counts = list_nonzero_counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
+    counts = list_nonzero_write_counts(found) | ({"merged_count": found.merged_count} if found.merged_count else {})
     if not found.edges_skipped_count:
         return ToolReply(join_lines_fitting_reply(lines), counts, hint=describe_redirected_edge_ends(found.redirected))
     lines.append(f"Skipped {format_count(found.edges_skipped_count, 'edge')}:")
@@ -294,7 +298,7 @@ def _merged_reply(found: NodeMergeAnswer, _given: MergeEntitiesArguments, _store
         "id": found.id,
         "into": found.into,
         "changed": found.changed,
-        **build_written_node_values(found.node),
+        **build_written_node_reply_values(found.node),
     }
     if not found.changed:
         return ToolReply(f"Merged {named} already; nothing changed.", values)
@@ -314,7 +318,7 @@ def _unmerged_reply(found: UnmergeAnswer, _given: MergeEntitiesArguments, _store
         return ToolReply(f"{quote_text(found.id)} is not merged; nothing changed.", {"id": found.id, "changed": False})
     edges = format_count(found.edges_restored, "edge")
     text = f"Unmerged {quote_text(found.id)} from {quote_text(found.out_of or '')}, with {edges}"
-    values = {"id": found.id, "out_of": found.out_of, "changed": True, **build_written_node_values(found.node)}
+    values = {"id": found.id, "out_of": found.out_of, "changed": True, **build_written_node_reply_values(found.node)}
     values |= {"edges_restored": found.edges_restored, "sequence": found.sequence}
     lost = [f"{format_edge_arrow(edge)}: {edge.reason}" for edge in found.not_restored[:_MAX_SHOWN_SKIPPED]]
     hint = f"not restored: {'; '.join(lost)}" if lost else ""
@@ -404,7 +408,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         "For an entity that is no longer true: sets valid_to instead of deleting. It stays, with its relations.",
         RetireEntityArguments,
         "retiring the entity",
-        lambda graph, given: mutations.retire_node(
+        lambda graph, given: mutations.end_node_valid_time(
             graph, convert_arguments_to_request(url_parameters.RetireNodeRequest, given)
         ),
         "writes",
@@ -415,7 +419,7 @@ WRITE_TOOLS: tuple[McpTool[Any], ...] = (
         "For a relation that is no longer true: sets valid_to instead of deleting.",
         RetireRelationArguments,
         "retiring the relation",
-        lambda graph, given: mutations.retire_edge(
+        lambda graph, given: mutations.end_edge_valid_time(
             graph, convert_arguments_to_request(versioned_nodes_api.RetireEdgeRequest, given)
         ),
         "writes",

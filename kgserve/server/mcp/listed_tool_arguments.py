@@ -62,7 +62,7 @@ def does_tool_accept_unlisted_arguments(tool: McpTool[Any]) -> bool:
     return build_listed_tool_schema(tool) != build_tool_input_schema(tool.arguments)
 
 
-def describe_tool_arguments(tool: McpTool[Any]) -> str:
+def format_tool_documentation_markdown(tool: McpTool[Any]) -> str:
     """Return the documentation of a tool as Markdown: its description and all arguments."""
     schema = build_tool_input_schema(tool.arguments)
     lines = [f"# {tool.name}", "", tool.description, "", "Arguments:", *_iter_argument_lines(schema, "")]

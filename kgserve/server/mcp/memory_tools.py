@@ -57,8 +57,8 @@ from kgserve.server.mcp.tool_structured_content import (
     MAX_EXCERPT_CHARS,
     MAX_RESULT_CHARS,
     MAX_WHOLE_CONTENT_CHARS,
+    convert_to_builtins_without_defaults,
     omit_oversized_attributes,
-    strip_defaults,
     take_items_within_json_size,
     take_lines_within_length,
     truncate_text,
@@ -235,12 +235,12 @@ def _retain(graph: StoreHandle, given: RetainMemoryArguments) -> Any:
 def _recall(graph: StoreHandle, given: RecallArguments) -> RecallToolResult:
     asked = convert_arguments_to_request(RecallRequest, given)
     asked.after_date, asked.before_date = given.after or None, given.before or None
-    with rename_fields_in_errors({"after_date": "after", "before_date": "before"}):
+    with rename_error_fields_to_tool_arguments({"after_date": "after", "before_date": "before"}):
         return RecallToolResult(**msgspec.structs.asdict(recall_best_memories(graph, asked)))
 
 
 @contextmanager
-def rename_fields_in_errors(names: Mapping[str, str]) -> Generator[None]:
+def rename_error_fields_to_tool_arguments(names: Mapping[str, str]) -> Generator[None]:
     """Rename request fields to tool arguments in InvalidInput errors; ``names`` maps fields to arguments."""
     try:
         yield
@@ -269,8 +269,12 @@ def _retained_reply(
         *(f"similar, differs in {each.differs}: [{each.id}] {each.content}" for each in found.similar),
     ]
     values: dict[str, Any] = {
-        "operations": take_items_within_json_size(map(strip_defaults, found.operations), MAX_RESULT_CHARS // 2),
-        "similar": take_items_within_json_size(map(strip_defaults, found.similar), MAX_RESULT_CHARS // 4),
+        "operations": take_items_within_json_size(
+            map(convert_to_builtins_without_defaults, found.operations), MAX_RESULT_CHARS // 2
+        ),
+        "similar": take_items_within_json_size(
+            map(convert_to_builtins_without_defaults, found.similar), MAX_RESULT_CHARS // 4
+        ),
         "sequence": found.sequence,
     }
     hint = ""
@@ -341,7 +345,7 @@ def build_recall_reply(
     hints = hints if found.hits else ["no memory is relevant to this query", *hints]
     values: dict[str, Any] = {"memories": shown[:count]} | ({"withheld": found.withheld} if found.withheld else {})
     if found.deleted_entity:
-        hints = [describe_deleted_entity(found.deleted_entity), *hints]
+        hints = [build_deleted_entity_hint(found.deleted_entity), *hints]
         values["deleted_entity"] = msgspec.to_builtins(found.deleted_entity)
     values |= {"notice": found.notice} if found.notice else {}
     beyond = len(found.hits) - count
@@ -349,7 +353,7 @@ def build_recall_reply(
     return ToolReply("\n".join([*head, *lines[:count]]), values, more, "; ".join(hints))
 
 
-def describe_deleted_entity(entity: StillReferencedDeletedEntity) -> str:
+def build_deleted_entity_hint(entity: StillReferencedDeletedEntity) -> str:
     """Return the hint that the requested entity was deleted."""
     return f"the entity {entity.name!r} was deleted at {entity.deleted_at}; these memories were about it"
 
@@ -397,7 +401,9 @@ def _reflect_reply(found: OrganizeMemoriesAnswer, _given: ReflectArguments, _sto
         "merged": found.merged,
         "linked_count": found.linked_count,
         "linked": take_items_within_json_size(map(msgspec.to_builtins, found.linked), MAX_RESULT_CHARS // 4),
-        "proposals": take_items_within_json_size(map(strip_defaults, found.proposals), MAX_RESULT_CHARS // 3),
+        "proposals": take_items_within_json_size(
+            map(convert_to_builtins_without_defaults, found.proposals), MAX_RESULT_CHARS // 3
+        ),
         "proposals_count": found.proposals_count,
         "stale": found.stale,
         "undone": found.undone,
@@ -419,7 +425,7 @@ def _forget_reply(
     if given.query or found.matches:
         lines = take_lines_within_length(map(_match_line, found.matches), MAX_RESULT_CHARS)
         head = f"{format_count(len(found.matches), 'memory matches', 'memories match')}; nothing is forgotten yet:"
-        shown = take_items_within_json_size(map(strip_defaults, found.matches), MAX_RESULT_CHARS)
+        shown = take_items_within_json_size(map(convert_to_builtins_without_defaults, found.matches), MAX_RESULT_CHARS)
         hint = "forget with ids withdraws them" if found.matches else ""
         return ToolReply("\n".join([head, *lines]), {"matches": shown}, hint=hint)
     would = "would be " if found.dry_run else ""
@@ -433,7 +439,9 @@ def _forget_reply(
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
     hint = "" if undone else "undo=true restores them"
     if found.remains:
-        values["remains"] = take_items_within_json_size(map(strip_defaults, found.remains), MAX_RESULT_CHARS // 4)
+        values["remains"] = take_items_within_json_size(
+            map(convert_to_builtins_without_defaults, found.remains), MAX_RESULT_CHARS // 4
+        )
         hint = "may still contain it: " + ", ".join(each.name for each in found.remains)
     named = {*(given.ids or ()), given.entity_id}
     unnamed = [each for each in found.ids if each.partition("@")[0] not in named]
@@ -466,7 +474,11 @@ def _get_memory_reply(found: MemoryDetails, _given: GetMemoryArguments, _store: 
     )
     values |= {"children": found.children} if found.children else {}
     values |= (
-        {"versions": take_items_within_json_size(map(strip_defaults, versions), MAX_RESULT_CHARS // 3)}
+        {
+            "versions": take_items_within_json_size(
+                map(convert_to_builtins_without_defaults, versions), MAX_RESULT_CHARS // 3
+            )
+        }
         if versions
         else {}
     )
@@ -552,7 +564,7 @@ MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "only lists matches. For what changed: retain.",
         ForgetMemoriesArguments,
         "forgetting",
-        lambda graph, given: forget.forget_memories(
+        lambda graph, given: forget.soft_delete_or_restore_memories(
             graph, convert_arguments_to_request(retain_forget_recall_models.ForgetRequest, given)
         ),
         "deletes",

@@ -28,8 +28,8 @@ from kgserve.errors import InvalidInput, KgserveError, NotFound, OwnerUnreachabl
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.authentication import RequestContext
 from kgserve.server.admission import AdmissionControl
-from kgserve.server.mcp.resource_handlers import ParsedResourceUri, parse_resource_uri
-from kgserve.server.mcp.tool_calls import Context, get_connection_default_store, request_context_of
+from kgserve.server.mcp.resource_handlers import ParsedResourceUri, parse_mcp_resource_uri
+from kgserve.server.mcp.tool_calls import Context, get_connection_default_store, get_mcp_request_access_context
 from kgserve.server.mcp.tool_replies import format_count
 from kgserve.storage.changefeed import ChangeFeed, WakeCallback
 from kgserve.storage.journal.journal_reader import JournalReader
@@ -321,7 +321,7 @@ class NotificationService:
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve one stream of a stateless protocol revision. Raises MCPError over the limit of a key."""
-        subscriber = NotificationSubscriber(request_context_of(context))
+        subscriber = NotificationSubscriber(get_mcp_request_access_context(context))
         _listening.set(subscriber)  # until the end of the request, which is a task of its own
         uris = params.notifications.resource_subscriptions or []
         if len(uris) > MAX_SUBSCRIPTIONS:
@@ -394,7 +394,7 @@ class NotificationService:
         if key is None:
             return None
         if key not in self._sessions:
-            self._sessions[key] = NotificationSubscriber(request_context_of(context), context.session)
+            self._sessions[key] = NotificationSubscriber(get_mcp_request_access_context(context), context.session)
             # The only callback for every end of a session: deleted, idle for too long, disconnected.
             context.session._connection.exit_stack.callback(self._session_ended, key)  # noqa: SLF001
         return self._sessions[key]
@@ -470,7 +470,7 @@ def _parse_uris(uris: Iterable[str]) -> Generator[tuple[str, ParsedResourceUri]]
     """Yield the valid URIs with their addresses. Others are not acknowledged, which reports them to the listener."""
     for uri in uris:
         with contextlib.suppress(NotFound, InvalidInput):
-            yield uri, parse_resource_uri(uri)[0]
+            yield uri, parse_mcp_resource_uri(uri)[0]
 
 
 def _with_uris(
@@ -614,7 +614,7 @@ class ClientLogNotifier:
         store = given.get("index") or given.get("store") or get_connection_default_store(context)
         if not isinstance(store, str):
             return
-        graphs = self._graphs.for_caller(request_context_of(context).caller)
+        graphs = self._graphs.for_caller(get_mcp_request_access_context(context).caller)
         try:
             for notice in await self._threads.read(lambda: list(_index_notices(graphs, store))):
                 if LOG_LEVELS.index(notice.level) >= LOG_LEVELS.index(level):

@@ -18,7 +18,7 @@ from kgserve.server.mcp.tool_calls import (
     Context,
     convert_errors_to_mcp,
     get_connection_default_store,
-    request_context_of,
+    get_mcp_request_access_context,
 )
 from kgserve.server.mcp.toolsets import TOOLS
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
@@ -208,9 +208,9 @@ async def list_prompts(_: Context, __: types.PaginatedRequestParams | None) -> t
     return _PROMPTS_RESULT
 
 
-async def get_prompt_text(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+async def get_mcp_prompt_text(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """Return the text of a prompt. Raises MCPError for an unknown name."""
-    prompt = find_prompt_definition(params.name)
+    prompt = find_mcp_prompt_definition(params.name)
     given = {name: value.strip() for name, value in (params.arguments or {}).items()}
     text = prompt.text.format(
         about=_about(given),
@@ -224,7 +224,7 @@ async def get_prompt_text(_: Context, params: types.GetPromptRequestParams) -> t
     )
 
 
-def find_prompt_definition(name: str) -> _Prompt:
+def find_mcp_prompt_definition(name: str) -> _Prompt:
     """Return a prompt. Raises MCPError, which lists all names, for an unknown name."""
     if name not in PROMPTS:
         raise MCPError(types.INVALID_PARAMS, f"unknown prompt {name[:80]!r}; the prompts are {', '.join(PROMPTS)}")
@@ -328,7 +328,7 @@ class McpArgumentCompleter:
         )
 
     def _like(self, context: Context, name: str, store: str, start: str) -> list[str]:
-        visit = request_context_of(context)
+        visit = get_mcp_request_access_context(context)
         graphs = self._graphs.for_caller(visit.caller).allowing_stale_reads()
         if name == _STORE_TEMPLATE_VARIABLE:
             return complete_prompt_store_names(graphs, start)
@@ -346,7 +346,7 @@ class McpArgumentCompleter:
 def _check_argument(ref: types.ResourceTemplateReference | types.PromptReference, name: str) -> None:
     """Raise MCPError for an unknown prompt, template or argument."""
     if isinstance(ref, types.PromptReference):
-        known = tuple(find_prompt_definition(ref.name).arguments)
+        known = tuple(find_mcp_prompt_definition(ref.name).arguments)
     elif (known := _TEMPLATE_VARIABLES.get(ref.uri, ())) == ():
         templates = ", ".join(_TEMPLATE_VARIABLES)
         raise MCPError(types.INVALID_PARAMS, f"unknown template {ref.uri[:200]!r}; the templates are {templates}")

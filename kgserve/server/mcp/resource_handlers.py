@@ -26,7 +26,7 @@ from kgserve.errors import InvalidInput, NotFound, ServedElsewhere
 from kgserve.graph import node_reads
 from kgserve.graph.answers import Edge, Node, NodeWithEdgesAnswer
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
-from kgserve.graph.llm_context_text import count_tokens
+from kgserve.graph.llm_context_text import estimate_llm_token_count
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle, decode_answer_struct
 from kgserve.graph.url_parameters import MAX_EDGES_OFFSET, GetNodeRequest, NodeEdgesRequest
 from kgserve.memory.memory_models import Memory
@@ -38,14 +38,14 @@ from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart, MemorySortKey
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
-from kgserve.server.mcp.listed_tool_arguments import describe_tool_arguments
+from kgserve.server.mcp.listed_tool_arguments import format_tool_documentation_markdown
 from kgserve.server.mcp.store_tools import build_store_description
 from kgserve.server.mcp.tool_calls import (
     Context,
     convert_errors_to_mcp,
     forward_mcp_method_to_store_owner,
+    get_mcp_request_access_context,
     read_mcp_connection_options,
-    request_context_of,
 )
 from kgserve.server.mcp.tool_structured_content import take_items_within_json_size
 from kgserve.server.mcp.toolsets import TOOLS, resolve_called_tool
@@ -97,7 +97,7 @@ class ResourcePartSelector(NamedTuple):
         return int(self.value)
 
 
-def parse_resource_uri(uri: str) -> tuple[ParsedResourceUri, ResourcePartSelector | None]:
+def parse_mcp_resource_uri(uri: str) -> tuple[ParsedResourceUri, ResourcePartSelector | None]:
     """Parse a resource URI. Raises NotFound for another scheme, InvalidInput for an unknown part."""
     if not uri.startswith(URI_SCHEME):
         raise NotFound(f"{uri[:200]!r} is not a resource of this server; its URIs start with {URI_SCHEME}")
@@ -223,7 +223,7 @@ class ResourceHandlers:
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         """List the resources: the list of stores, then each store by name. The cursor is the last name of a page."""
         after = unquote(params.cursor) if params and params.cursor else ""
-        graphs = self._graphs.for_caller(request_context_of(context).caller)
+        graphs = self._graphs.for_caller(get_mcp_request_access_context(context).caller)
         names = await self._threads.read(graphs.pool.names)
         later = [name for name in names if name > after]
         page = [each for name in later[:STORES_PER_PAGE] for each in (_store(name), _memory(name))]
@@ -249,7 +249,10 @@ class ResourceHandlers:
         )
 
     async def _read_elsewhere(self, context: Context, served: ServedElsewhere, uri: str) -> types.ReadResourceResult:
-        caller, headers = request_context_of(context).caller, context.request.headers if context.request else {}
+        caller, headers = (
+            get_mcp_request_access_context(context).caller,
+            context.request.headers if context.request else {},
+        )
         with convert_errors_to_mcp(uri=uri):
             asked = ("resources/read", {"uri": uri})
             try:
@@ -263,10 +266,10 @@ class ResourceHandlers:
 
     async def place(self, context: Context, uri: str) -> ParsedResourceUri:
         """Return the address of a URI for a subscription. Raises MCPError if its store does not exist."""
-        return await self._run(context, uri, lambda graphs: _require_store(graphs, parse_resource_uri(uri)[0]))
+        return await self._run(context, uri, lambda graphs: _require_store(graphs, parse_mcp_resource_uri(uri)[0]))
 
     async def _run(self, context: Context, uri: str, question: Callable[[CallerStoreHandles], T]) -> T:
-        visit = request_context_of(context)
+        visit = get_mcp_request_access_context(context)
         with convert_errors_to_mcp(uri=uri):
             try:
                 graphs = self._graphs.for_caller(visit.caller)
@@ -287,7 +290,7 @@ def _document_tools(context: Context, uri: str) -> types.ReadResourceResult:
     if name and tool is None:
         code = types.INVALID_PARAMS if context.protocol_version >= "2026" else RESOURCE_NOT_FOUND
         raise MCPError(code, f"unknown tool {name[:80]!r}; {TOOLS_URI} lists the tools", {"uri": uri})
-    text = format_tool_index() if tool is None else describe_tool_arguments(tool)
+    text = format_tool_index() if tool is None else format_tool_documentation_markdown(tool)
     contents = types.TextResourceContents(uri=uri, mime_type=_MARKDOWN_MEDIA_TYPE, text=text)
     return types.ReadResourceResult(contents=[contents])
 
@@ -311,7 +314,7 @@ def _render(graphs: CallerStoreHandles, uri: str) -> tuple[str, str] | ServedEls
 
 
 def _read(graphs: CallerStoreHandles, uri: str) -> msgspec.Struct | str:
-    place, part = parse_resource_uri(uri)
+    place, part = parse_mcp_resource_uri(uri)
     match place, part:
         case ParsedResourceUri(str() as store, None, True), None:
             return build_memory_digest(graphs.graph(store))
@@ -386,7 +389,7 @@ def _edges(graph: StoreHandle, place: ParsedResourceUri, offset: int, *, outgoin
     if offset > MAX_EDGES_OFFSET:
         raise InvalidInput(f"the offset exceeds {MAX_EDGES_OFFSET:,} edges; use query_cypher for further ones")
     request = NodeEdgesRequest(node_id=place.node or "", limit=_MAX_RESOURCE_EDGES, offset=offset)
-    page = decode_answer_struct(node_reads.encode_edge_list(graph, request, outgoing=outgoing), EdgeList)
+    page = decode_answer_struct(node_reads.read_node_edge_page_as_json(graph, request, outgoing=outgoing), EdgeList)
     edges = take_items_within_json_size(page.edges, MAX_RESOURCE_EDGES_BYTES) or page.edges[:1]
     end = offset + len(edges)
     way = "outgoing" if outgoing else "incoming"
@@ -494,12 +497,12 @@ def format_memory_digest(
 ) -> str:
     """Return the sections as text of at most ``most`` tokens; ``now`` is in seconds since 1970."""
     lines = [f'Memory of the store "{store}". recall finds more, get_memory returns one in full.']
-    spent = count_tokens(lines[0]) + 1
+    spent = estimate_llm_token_count(lines[0]) + 1
     for section in sections:
         head = [f"\n{section.title}:"]
         for memory in section.memories:
             line = f"- {format_memory_line(memory, now, _MAX_MEMORY_LINE_CHARS)}"
-            cost = sum(count_tokens(each) + 1 for each in (*head, line))
+            cost = sum(estimate_llm_token_count(each) + 1 for each in (*head, line))
             if spent + cost > most:
                 return "\n".join(lines)
             lines += [*head, line]

@@ -38,7 +38,7 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.mcp.notifications import ClientLogNotifier, NotificationService
-from kgserve.server.mcp.prompts import INSTRUCTIONS, McpArgumentCompleter, get_prompt_text, list_prompts
+from kgserve.server.mcp.prompts import INSTRUCTIONS, McpArgumentCompleter, get_mcp_prompt_text, list_prompts
 from kgserve.server.mcp.resource_handlers import ResourceHandlers
 from kgserve.server.mcp.tool_calls import (
     Context,
@@ -338,7 +338,7 @@ def create_mcp_server(
         on_unsubscribe_resource=unsubscribe,
         on_subscriptions_listen=notifications.listen,
         on_list_prompts=list_prompts,
-        on_get_prompt=get_prompt_text,
+        on_get_prompt=get_mcp_prompt_text,
         on_completion=McpArgumentCompleter(graphs, threads).complete,
     )
     # Removes the SDK's tracing, which slows every request and has no exporter here.

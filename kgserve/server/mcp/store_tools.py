@@ -145,7 +145,7 @@ class StoreOverview(msgspec.Struct, kw_only=True):
 def _list_stores(graph: StoreHandle, given: ListStoresArguments) -> StoreList:
     names = stores.select_store_names(graph.graphs, StoreListParameters(prefix=given.prefix))
     page = names[given.offset : given.offset + given.limit]
-    return StoreList(stores=stores.summarize_stores(graph.graphs, page), count=len(names))
+    return StoreList(stores=stores.build_store_summaries(graph.graphs, page), count=len(names))
 
 
 def _describe(graph: StoreHandle, given: DescribeStoreArguments) -> StoreOverview | StoreList:

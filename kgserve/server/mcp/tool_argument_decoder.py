@@ -22,7 +22,7 @@ from kgserve.platform.codecs import (
     locate_validation_error,
     unwrap_optional_type,
 )
-from kgserve.platform.timestamps import complete_time_to_rfc3339, has_time_zone, is_rfc3339, parse_time
+from kgserve.platform.timestamps import complete_time_to_rfc3339, has_time_zone, is_rfc3339, parse_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import EDGE, NODE, TIMESTAMP_TYPE
 
 _MAX_COMPARED_NAME_CHARS = 64
@@ -344,7 +344,7 @@ class ArgumentCorrector:
         return value
 
     def _moment(self, text: str, path: str) -> Any:
-        if is_valid_time_argument(_name_of(path), text):
+        if is_time_argument_text_valid(_name_of(path), text):
             return text
         if _name_of(path) == "as_of" and text.strip().lower() in {"now", "latest"}:
             self._notes.add(path, "omitted, which means now")
@@ -442,12 +442,12 @@ def _takes_empty_text(kind: inspect.Type) -> bool:
             return isinstance(kind, inspect.AnyType)
 
 
-def is_valid_time_argument(name: str, text: str) -> bool:
+def is_time_argument_text_valid(name: str, text: str) -> bool:
     """Return whether a text is a valid value of the time field ``name``; an empty text is."""
     if not text or (name in _TIME_ARGUMENTS and _TIME_ARGUMENTS[name].fullmatch(text)):
         return True
     try:
-        parse_time(text)
+        parse_rfc3339_timestamp(text)
     except ValueError:
         return False
     return True
@@ -645,7 +645,7 @@ def _has_invalid_field(given: Mapping[str, Any], moments: frozenset[str]) -> boo
     if moments.isdisjoint(given):
         return False
     texts = ((name, given.get(name)) for name in moments)
-    return any(text and not is_rfc3339(text) and not is_valid_time_argument(name, text) for name, text in texts)
+    return any(text and not is_rfc3339(text) and not is_time_argument_text_valid(name, text) for name, text in texts)
 
 
 @cache

@@ -20,7 +20,7 @@ _ID_ARGUMENTS = frozenset(
 _CONTAINERS = frozenset({"nodes", "edges", "entities", "relations", "queries"})
 
 
-def resolve_short_ids(graph: StoreHandle, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def expand_short_ids_in_tool_arguments(graph: StoreHandle, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the arguments of a call with full ids; None if they contain no short id.
 
     Raises InvalidInput for a short id that several nodes have.

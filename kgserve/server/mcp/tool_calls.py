@@ -37,7 +37,7 @@ from kgserve.platform.version import __version__
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.mcp.entity_memory_tools import RecallMemoriesArguments
-from kgserve.server.mcp.entity_version_tools import build_version_conflict_reply
+from kgserve.server.mcp.entity_version_write_tools import build_conflicting_head_tool_reply
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments
 from kgserve.server.mcp.shared_tool_arguments import FieldNamesToolArguments, StoreToolArguments
@@ -47,7 +47,11 @@ from kgserve.server.mcp.tool_argument_decoder import (
     format_mcp_tool_error,
     resolve_tool_call_store,
 )
-from kgserve.server.mcp.tool_call_short_ids import contains_generated_id, resolve_short_ids, shorten_ids_in_answer
+from kgserve.server.mcp.tool_call_short_ids import (
+    contains_generated_id,
+    expand_short_ids_in_tool_arguments,
+    shorten_ids_in_answer,
+)
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
 from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply, format_count
@@ -55,9 +59,9 @@ from kgserve.server.mcp.toolsets import (
     TOOLS,
     build_list_tools_result,
     defines_structured_content,
-    describe_shared_tool_name,
+    describe_tool_name_shared_by_toolsets,
     resolve_called_tool,
-    select_tools,
+    select_mcp_tools_by_toolset_or_name,
 )
 
 T = TypeVar("T")
@@ -68,7 +72,7 @@ AGE_HEADER = "kgserve-call-age"
 _CALL_ID = re.compile(r"[!-~]{16,128}")
 
 
-def idempotency_key_of(
+def get_tool_call_idempotency_key(
     headers: Mapping[str, str], tool: str, arguments: Mapping[str, Any] | None
 ) -> IdempotencyKey | None:
     """Return the idempotency key of a call, or None without a call id; it includes the tool and the arguments."""
@@ -254,9 +258,15 @@ class ToolDispatcher:
             names = ", ".join(TOOLS)
             raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:80]!r}; the tools are {names}")
         call = ToolCall(
-            tool, params.arguments, wishes, request_context_of(context), _asker(context), [], _headers(context)
+            tool,
+            params.arguments,
+            wishes,
+            get_mcp_request_access_context(context),
+            _asker(context),
+            [],
+            _headers(context),
         )
-        made = idempotency_key_of(_headers(context), tool.name, params.arguments) if call.writes else None
+        made = get_tool_call_idempotency_key(_headers(context), tool.name, params.arguments) if call.writes else None
         answering = self._threads.repeats.run_once(
             call.visit.accounting_name, made, partial(self._measure, call), weigh=_encoded_size
         )
@@ -298,12 +308,12 @@ class ToolDispatcher:
             log.exception("internal_error", tool=call.tool.name)
         except errors.ConflictManual as error:
             reply = _rename_fields(
-                build_version_conflict_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER)
+                build_conflicting_head_tool_reply(error), (call.arguments or {}).get(FIELD_NAMES_PARAMETER)
             )
             return _result(reply, call.named_store or "", call.notes) | {"isError": True}
         except errors.KgserveError as error:
             hint = (
-                describe_shared_tool_name(call.tool, call.wishes.tools)
+                describe_tool_name_shared_by_toolsets(call.tool, call.wishes.tools)
                 if isinstance(error, errors.InvalidInput)
                 else ""
             )
@@ -362,7 +372,7 @@ class ToolDispatcher:
         default = call.wishes.store
         store = index or default if tool.without_store else resolve_tool_call_store(index, default, graphs.pool.names)
         graph = graphs.graph(store, is_default=not index)
-        if (full := resolve_short_ids(graph, call.arguments or {})) is not None:
+        if (full := expand_short_ids_in_tool_arguments(graph, call.arguments or {})) is not None:
             given = decode_tool_arguments(full, tool.arguments, [])
         if isinstance(given, IndexQueryArguments) and not _at_a_moment(given):
             return self._search_own_writes(graphs, graph, call, given), given, graph
@@ -426,7 +436,7 @@ def _rename_fields(reply: ToolReply, versioned: object) -> ToolReply:
     return reply._replace(values=rename_to_versioned_fields(reply.values)) if versioned else reply
 
 
-def request_context_of(context: Context) -> RequestContext:
+def get_mcp_request_access_context(context: Context) -> RequestContext:
     """Return the access context of the request. Raises MCPError for a request that did not arrive over HTTP."""
     if context.request is None:
         raise MCPError(types.INVALID_REQUEST, "this server accepts requests over HTTP only")
@@ -436,7 +446,7 @@ def request_context_of(context: Context) -> RequestContext:
 def _asker(context: Context) -> str:
     """Return the identity for admission control; each session counts as a caller of its own."""
     session = _headers(context).get("mcp-session-id", "")
-    return f"{request_context_of(context).accounting_name} {session}"
+    return f"{get_mcp_request_access_context(context).accounting_name} {session}"
 
 
 def _headers(context: Context) -> Mapping[str, str]:
@@ -468,7 +478,7 @@ def read_mcp_connection_options(scope: Mapping[str, Any]) -> McpConnectionOption
 def validate_mcp_connection_options(wishes: McpConnectionOptions) -> None:
     """Check the options of a connection. Raises InvalidInput for unknown tools or answer formats."""
     if wishes.tools:
-        select_tools(wishes.tools)
+        select_mcp_tools_by_toolset_or_name(wishes.tools)
     if wishes.answers not in ("", "auto", "text", "both"):
         raise errors.InvalidInput.at("answers", "must be text, for answers without structured content, both, or auto")
 

@@ -19,7 +19,7 @@ from kgserve.server.mcp.tool_structured_content import (
     MAX_DETAIL_CHARS,
     MAX_REPLY_CHARS,
     MAX_TEASER_CHARS,
-    build_fitting_list_items,
+    build_graph_list_items_within_length,
     drop_edge_timestamp_attributes,
     encode_json_text,
     take_lines_within_length,
@@ -112,7 +112,7 @@ def take_items_fitting_reply(
     things: Sequence[T], line: Callable[[T], str], *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the first things that fit into a reply, as values and as lines of text."""
-    shown = build_fitting_list_items(things, MAX_SUBJECT_CHARS, detail=detail, content=content)
+    shown = build_graph_list_items_within_length(things, MAX_SUBJECT_CHARS, detail=detail, content=content)
     lines = take_lines_within_length(map(line, things[: len(shown)]), MAX_SUBJECT_CHARS)
     return shown[: len(lines)], lines
 
@@ -132,7 +132,7 @@ def trim_zero_time_fraction(text: str) -> str:
     return text.replace(".000000Z", "Z")
 
 
-def trim_to_seconds(text: str) -> str:
+def trim_timestamp_text_to_seconds(text: str) -> str:
     """Return a time cut to seconds."""
     return f"{text[:19]}Z"
 
@@ -221,7 +221,7 @@ def format_valid_time_bounds(thing: answers.Node | answers.ListedNode | answers.
         yield f"valid_to={trim_zero_time_fraction(thing.valid_to)}"
 
 
-def list_nonzero_counts(found: answers.InjectAnswer) -> dict[str, Any]:
+def list_nonzero_write_counts(found: answers.InjectAnswer) -> dict[str, Any]:
     """Return the nonzero counts of a write."""
     counts = msgspec.structs.asdict(found)
     unasked = ("nodes_sent", "edges_sent", "edges_skipped")

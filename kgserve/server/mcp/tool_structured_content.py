@@ -74,7 +74,11 @@ _DEFAULT_WEIGHT = 1.0
 def build_graph_list_item(thing: Any, *, detail: bool, content: int = MAX_TEASER_CHARS) -> dict[str, Any]:
     """Return a node, edge, hit or state as a list item, with at most ``content`` characters of its content."""
     brief = _SHORTENERS[type(thing)](thing, MAX_DETAIL_CHARS if detail else content)
-    return msgspec.to_builtins(brief) if detail and not is_missing_linked_node(thing) else strip_defaults(brief)
+    return (
+        msgspec.to_builtins(brief)
+        if detail and not is_missing_linked_node(thing)
+        else convert_to_builtins_without_defaults(brief)
+    )
 
 
 def is_missing_linked_node(thing: object) -> bool:
@@ -82,7 +86,7 @@ def is_missing_linked_node(thing: object) -> bool:
     return isinstance(thing, answers.ReachedNode) and bool(thing.missing)
 
 
-def build_fitting_list_items(
+def build_graph_list_items_within_length(
     things: Iterable[Any], room: int, *, detail: bool, content: int = MAX_TEASER_CHARS
 ) -> list[dict[str, Any]]:
     """Return the first things, each as `build_graph_list_item`, that fit into ``room`` characters of JSON."""
@@ -91,19 +95,19 @@ def build_fitting_list_items(
     )
 
 
-def outline_traversed_node(node: answers.ReachedNode) -> dict[str, Any]:
+def build_traversed_node_teaser(node: answers.ReachedNode) -> dict[str, Any]:
     """Return a node of a walk with id, type and the beginning of its content."""
     return {
         name: value
-        for name, value in strip_defaults(_brief_node(node, MAX_TEASER_CHARS)).items()
+        for name, value in convert_to_builtins_without_defaults(_brief_node(node, MAX_TEASER_CHARS)).items()
         if name not in _WALK_OMITTED_FIELDS
     }
 
 
-def strip_defaults(thing: Any) -> Any:
+def convert_to_builtins_without_defaults(thing: Any) -> Any:
     """Return `thing` as builtins, without fields shown only in detail and without empty and default values."""
     if isinstance(thing, list):
-        return [strip_defaults(each) for each in thing]
+        return [convert_to_builtins_without_defaults(each) for each in thing]
     if isinstance(thing, answers.FieldChange):
         return msgspec.to_builtins(thing)
     if not isinstance(thing, msgspec.Struct):
@@ -111,7 +115,7 @@ def strip_defaults(thing: Any) -> Any:
     values = msgspec.structs.asdict(thing)
     names = zip(thing.__struct_fields__, thing.__struct_encode_fields__, strict=True)
     unasked = _OMITTED_FIELDS_BY_STRUCT.get(type(thing), ())
-    found = {wire: strip_defaults(values[name]) for name, wire in names if name not in unasked}
+    found = {wire: convert_to_builtins_without_defaults(values[name]) for name, wire in names if name not in unasked}
     if isinstance(thing, answers.Edge):
         found["attributes"] = drop_edge_timestamp_attributes(thing)
         if thing.weight == _DEFAULT_WEIGHT:

@@ -17,11 +17,11 @@ from kgserve.server.mcp.cypher_tools import CYPHER_TOOLS
 from kgserve.server.mcp.entity_history_tools import HISTORY_TOOLS
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.entity_read_tools import ENTITY_TOOLS
-from kgserve.server.mcp.entity_version_tools import VERSION_TOOLS
+from kgserve.server.mcp.entity_version_write_tools import VERSION_TOOLS
 from kgserve.server.mcp.entity_write_tools import WRITE_TOOLS
 from kgserve.server.mcp.listed_tool_arguments import build_listed_tool_schema
-from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
+from kgserve.server.mcp.official_memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.search_tools import SEARCH_TOOLS
 from kgserve.server.mcp.store_tools import STORE_TOOLS
 from kgserve.server.mcp.tool_definition import McpTool
@@ -82,7 +82,7 @@ _INTERFACE_TOOLS = (*ENTITY_MEMORY_TOOLS, *MEMORY_SERVER_TOOLS)
 _TOOLSETS_WITH_ENTITY_MEMORY = frozenset({TOOLSET_ENTITY_MEMORY, TOOLSET_ALL})
 
 
-def select_tools(asked: str) -> Sequence[McpTool[Any]]:
+def select_mcp_tools_by_toolset_or_name(asked: str) -> Sequence[McpTool[Any]]:
     """Return the tools of comma-separated toolsets and tool names, in the order of `TOOLS`.
 
     Raises InvalidInput for unknown names, and for two toolsets that share names.
@@ -109,7 +109,7 @@ def resolve_called_tool(name: str, asked: str) -> McpTool[Any] | None:
     return TOOLS.get(name)
 
 
-def describe_shared_tool_name(tool: McpTool[Any], asked: str) -> str:
+def describe_tool_name_shared_by_toolsets(tool: McpTool[Any], asked: str) -> str:
     """Return a line about a tool whose name two toolsets share; empty if the connection selected one of the two."""
     if tool.name not in SHARED_TOOL_NAMES or {TOOLSET_MEMORY_SERVER, *_TOOLSETS_WITH_ENTITY_MEMORY} & {*_split(asked)}:
         return ""
@@ -132,7 +132,7 @@ def _split(text: str) -> list[str]:
 @lru_cache(64)
 def build_list_tools_result(tools: str) -> types.ListToolsResult:
     """Return the answer to tools/list for comma-separated toolsets and tool names. Raises InvalidInput."""
-    return types.ListToolsResult(tools=[_describe_tool(tool) for tool in select_tools(tools)])
+    return types.ListToolsResult(tools=[_describe_tool(tool) for tool in select_mcp_tools_by_toolset_or_name(tools)])
 
 
 def _describe_tool(tool: McpTool[Any]) -> types.Tool:

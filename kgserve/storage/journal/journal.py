@@ -111,7 +111,7 @@ class EncodedJournalFrame(NamedTuple):
     spared: int
 
 
-def encode_frame_compressed_if_smaller(changes: list[ChangeSet]) -> EncodedJournalFrame:
+def encode_and_compress_journal_frame(changes: list[ChangeSet]) -> EncodedJournalFrame:
     """Return a frame that is compressed if it has enough rows and compresses well."""
     payload = _encode(changes)
     if sum(change.size for change in changes) < MIN_COMPRESSED_FRAME_ROWS or not _is_worth_packing(payload):
@@ -185,7 +185,7 @@ def find_frame_offset_by_sequence(file: BinaryIO, offset: int, end: int, sequenc
     return end
 
 
-def find_next_frame(file: BinaryIO, offset: int, end: int) -> int | None:
+def find_next_whole_journal_frame(file: BinaryIO, offset: int, end: int) -> int | None:
     """Return the offset of the first whole frame that starts after ``offset``, or None."""
     while (offset := _find_magic(file, offset + 1, end)) >= 0:
         try:
@@ -261,7 +261,7 @@ def read_journal_segment_frames(segment: JournalSegment, expected: int | None) -
         yield from read_journal_frames(file, 0, segment.size, expected)
 
 
-def find_last_whole_frame(
+def find_last_whole_journal_frame(
     segment: JournalSegment, expected: int | None
 ) -> tuple[JournalFrame | None, JournalFrameError | None]:
     """Return the last frame of a segment before its first fault, and the fault; each None if it does not exist."""
@@ -276,7 +276,7 @@ def find_last_whole_frame(
 
 def _whole_sequences(segment: JournalSegment) -> tuple[int, int, JournalFrameError | None]:
     """Return the last sequence before the first fault, the offset where it ends, and the fault."""
-    frame, fault = find_last_whole_frame(segment, segment.first)
+    frame, fault = find_last_whole_journal_frame(segment, segment.first)
     return (segment.first - 1, 0, fault) if frame is None else (frame.last, frame.end, fault)
 
 
@@ -365,7 +365,7 @@ class Journal:
         if self.before_packing is None:
             self.append_frame(encode_journal_frame(changes), first, last)
             return
-        data, spared = encode_frame_compressed_if_smaller(changes)
+        data, spared = encode_and_compress_journal_frame(changes)
         if spared:
             self.before_packing()
         self.append_frame(data, first, last)
@@ -480,7 +480,8 @@ def _is_damage(segment: JournalSegment, error: JournalFrameError) -> bool:
     """Return True unless the fault is a frame that a crash cut short at the end."""
     with segment.path.open("rb") as file:
         return (
-            isinstance(error, JournalFrameOutOfOrder) or find_next_frame(file, error.offset, segment.size) is not None
+            isinstance(error, JournalFrameOutOfOrder)
+            or find_next_whole_journal_frame(file, error.offset, segment.size) is not None
         )
 
 

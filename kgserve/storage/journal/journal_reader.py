@@ -174,7 +174,7 @@ _ended = msgpack_decoder(list[CommitNodeDeletions]).decode
 _links = msgpack_decoder(list[CommitLinkChanges]).decode
 
 
-def read_latest_access_records(frames: Iterable[JournalFrame], after: int, last: int) -> AccessChanges:
+def read_last_node_accesses_from_journal(frames: Iterable[JournalFrame], after: int, last: int) -> AccessChanges:
     """Return the last access per node in the commits after ``after`` up to ``last``; None for deleted nodes."""
     changed: AccessChanges = {}
     for part in _read_parts(frames, after, last, _accesses, b"accessed", b"nodes_deleted"):
@@ -185,10 +185,10 @@ def read_latest_access_records(frames: Iterable[JournalFrame], after: int, last:
 
 def collect_deleted_node_last_versions(frames: Iterable[JournalFrame], after: int, last: int) -> dict[str, int]:
     """Return last versions by id of the nodes deleted by the commits after ``after`` up to ``last``."""
-    return extract_deleted_node_last_versions(read_node_deletion_commits(frames, after, last))
+    return extract_versions_from_deletion_commits(read_node_deletion_commits(frames, after, last))
 
 
-def extract_deleted_node_last_versions(changes: Iterable[CommitNodeDeletions | ChangeSet]) -> dict[str, int]:
+def extract_versions_from_deletion_commits(changes: Iterable[CommitNodeDeletions | ChangeSet]) -> dict[str, int]:
     """Return the last versions by id of the nodes that commits delete; 0 if the version is not needed.
 
     Commits written before last versions were recorded contribute nothing.
@@ -204,7 +204,7 @@ def read_node_deletion_commits(frames: Iterable[JournalFrame], after: int, last:
     return _read_parts(frames, after, last, _ended, b"last_versions")
 
 
-def read_link_changes(frames: Iterable[JournalFrame], after: int, last: int) -> Iterator[CommitLinkChanges]:
+def read_cross_store_link_changes(frames: Iterable[JournalFrame], after: int, last: int) -> Iterator[CommitLinkChanges]:
     """Return the commits after ``after``, up to ``last``, that change cross-store links."""
     return (part for part in _read_parts(frames, after, last, _links, b"links_") if part.links)
 

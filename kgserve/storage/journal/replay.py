@@ -15,8 +15,8 @@ from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.journal_reader import (
     collect_deleted_node_last_versions,
-    read_latest_access_records,
-    read_link_changes,
+    read_cross_store_link_changes,
+    read_last_node_accesses_from_journal,
 )
 from kgserve.storage.journal.row_materialization import RowMaterializationResult, materialize_rows_to_parquet
 from kgserve.storage.model.change_set import MemoryAccessRecord
@@ -33,7 +33,7 @@ def read_node_accesses_as_of(layout: StoreLayout, journal: Journal, last: int) -
     """
     base = _find_accesses_base(layout, journal, last)
     after = snapshot.parse_snapshot_sequence(base) if base else journal.oldest - 1
-    changed = read_latest_access_records(journal.frames(after), after, last)
+    changed = read_last_node_accesses_from_journal(journal.frames(after), after, last)
     for batch in snapshot.read_snapshot_access_records(base) if base else ():
         if kept := [access for access in batch if access.id not in changed]:
             yield kept
@@ -52,7 +52,7 @@ def _find_accesses_base(layout: StoreLayout, journal: Journal, last: int) -> Pat
         return None
 
 
-def read_store_links_as_of(layout: StoreLayout, journal: Journal, last: int) -> Iterator[list[CrossStoreLinkRow]]:
+def read_cross_store_links_as_of(layout: StoreLayout, journal: Journal, last: int) -> Iterator[list[CrossStoreLinkRow]]:
     """Yield batches of the links of a store as of a commit, each once.
 
     Holds only the links changed since the snapshot in memory. Raises JournalDamaged.
@@ -60,10 +60,10 @@ def read_store_links_as_of(layout: StoreLayout, journal: Journal, last: int) -> 
     base = _find_base_with(snapshot.LINKS_FILE, layout, journal, last)
     after = snapshot.parse_snapshot_sequence(base) if base else journal.oldest - 1
     changed: dict[CrossStoreLinkKey, CrossStoreLinkRow | None] = {}
-    for change in read_link_changes(journal.frames(after), after, last):
+    for change in read_cross_store_link_changes(journal.frames(after), after, last):
         changed.update(dict.fromkeys(change.links_deleted))
         changed.update((row.key, row) for row in change.links_put())
-    for batch in snapshot.read_snapshot_links(base) if base else ():
+    for batch in snapshot.read_snapshot_cross_store_links(base) if base else ():
         if kept := [row for row in batch if row.key not in changed]:
             yield kept
     coming = (row for row in changed.values() if row is not None)
@@ -71,7 +71,7 @@ def read_store_links_as_of(layout: StoreLayout, journal: Journal, last: int) -> 
         yield batch
 
 
-def read_deleted_node_versions(
+def replay_deleted_node_last_versions(
     layout: StoreLayout, journal: Journal, last: int, forgotten: Container[str] = ()
 ) -> Iterator[list[tuple[str, int]]]:
     """Yield batches of the last versions of nodes deleted up to a commit, except ``forgotten`` ones.
@@ -136,14 +136,16 @@ def materialize_journal(
 def list_replay_base_snapshots(layout: StoreLayout, journal: Journal) -> Iterable[Path | None]:
     """Return the bases for folding: each snapshot, newest first, then None if the journal begins at 1."""
     usable = [
-        s for s in snapshot.list_snapshots(layout.journal) if snapshot.parse_snapshot_sequence(s) + 1 >= journal.oldest
+        s
+        for s in snapshot.list_journal_snapshots(layout.journal)
+        if snapshot.parse_snapshot_sequence(s) + 1 >= journal.oldest
     ]
     return [*usable, None] if journal.oldest == 1 else usable
 
 
 def measure_unsnapshotted_bytes(layout: StoreLayout, journal: Journal) -> tuple[int, int]:
     """Return the approximate unpacked journal bytes after the newest snapshot, and that snapshot's bytes."""
-    snapshots = snapshot.list_snapshots(layout.journal)
+    snapshots = snapshot.list_journal_snapshots(layout.journal)
     if not snapshots:
         return journal.bytes + journal.compression_savings_after(0), 0
     after = snapshot.parse_snapshot_sequence(snapshots[0])

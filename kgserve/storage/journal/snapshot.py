@@ -37,8 +37,8 @@ from kgserve.storage.model.node_edge_rows import (
     node_rows_from_columns,
 )
 from kgserve.storage.model.store_rows_digest import (
-    format_digest,
-    parse_digest,
+    format_store_rows_digest,
+    parse_store_rows_digest,
     rows_digest,
     update_digest_for_link_changes,
 )
@@ -96,10 +96,10 @@ class SnapshotManifest(msgspec.Struct, frozen=True):
     @property
     def state(self) -> StoreState:
         """State of the store in the snapshot."""
-        return StoreState(self.sequence, self.time, parse_digest(self.digest), self.nodes, self.edges)
+        return StoreState(self.sequence, self.time, parse_store_rows_digest(self.digest), self.nodes, self.edges)
 
 
-def list_snapshots(folder: Path) -> list[Path]:
+def list_journal_snapshots(folder: Path) -> list[Path]:
     """Return the installed snapshots of a journal's folder, newest first."""
     found = (
         p for p in folder.iterdir() if p.name.startswith(SNAPSHOT_PREFIX) and p.name[len(SNAPSHOT_PREFIX) :].isdecimal()
@@ -109,7 +109,7 @@ def list_snapshots(folder: Path) -> list[Path]:
 
 def newest_snapshot_sequence(folder: Path) -> int:
     """Return the sequence of the newest snapshot in a journal's folder; 0 if it has none."""
-    return max(map(parse_snapshot_sequence, list_snapshots(folder)), default=0)
+    return max(map(parse_snapshot_sequence, list_journal_snapshots(folder)), default=0)
 
 
 def parse_snapshot_sequence(snapshot: Path) -> int:
@@ -145,7 +145,7 @@ def read_snapshot_access_records(snapshot: Path) -> Iterator[list[MemoryAccessRe
             ]
 
 
-def read_snapshot_links(snapshot: Path) -> Iterator[list[CrossStoreLinkRow]]:
+def read_snapshot_cross_store_links(snapshot: Path) -> Iterator[list[CrossStoreLinkRow]]:
     """Yield batches of a snapshot's cross-store links; nothing if it has none. Raises JournalDamaged."""
     if (file := find_optional_snapshot_file(snapshot, LINKS_FILE)) is not None:
         yield from _read_links_file(file)
@@ -188,7 +188,7 @@ def write_snapshot_access_records(accesses: Iterable[list[MemoryAccessRecord]], 
     _write_part(folder / ACCESSES_FILE, schema, (map(astuple, some) for some in accesses))
 
 
-def write_snapshot_links(links: Iterable[list[CrossStoreLinkRow]], folder: Path) -> None:
+def write_snapshot_cross_store_links(links: Iterable[list[CrossStoreLinkRow]], folder: Path) -> None:
     """Write batches of cross-store links into a snapshot folder: the target store, then the edge's columns."""
     schema = pa.schema(
         [
@@ -254,7 +254,7 @@ def _rows_per_batch(metadata: pq.FileMetaData) -> int:
     return max(1, at_a_time)
 
 
-def digest_and_count_row_files(folder: Path) -> tuple[int, int, int]:
+def digest_and_count_snapshot_rows(folder: Path) -> tuple[int, int, int]:
     """Return the digest of a snapshot's rows, and the numbers of its nodes and edges."""
     digest = 0
     counts: list[int] = []
@@ -293,7 +293,13 @@ def publish_journal_snapshot(folder: Path, journal_folder: Path, state: StoreSta
         fsync_file(folder / name)
     files = {name: _file_entry(folder / name) for name in names}
     manifest = SnapshotManifest(
-        SNAPSHOT_FORMAT, state.sequence, state.time, format_digest(state.digest), state.nodes, state.edges, files
+        SNAPSHOT_FORMAT,
+        state.sequence,
+        state.time,
+        format_store_rows_digest(state.digest),
+        state.nodes,
+        state.edges,
+        files,
     )
     write_file_atomically(folder / SNAPSHOT_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
     target = journal_folder / f"{SNAPSHOT_PREFIX}{state.sequence}"
@@ -334,7 +340,7 @@ def _check_file(path: Path, entry: SnapshotFileEntry) -> None:
 
 def find_newest_whole_snapshot(journal_folder: Path, until: int | None = None) -> SnapshotManifest | None:
     """Return the manifest of the newest whole snapshot, optionally up to a sequence; None if none is whole."""
-    for snapshot in list_snapshots(journal_folder):
+    for snapshot in list_journal_snapshots(journal_folder):
         if until is None or parse_snapshot_sequence(snapshot) <= until:
             with suppress(JournalDamaged):
                 return verify_snapshot(snapshot)
@@ -343,7 +349,7 @@ def find_newest_whole_snapshot(journal_folder: Path, until: int | None = None) -
 
 def remove_old_snapshots(journal_folder: Path, keep: int) -> int:
     """Remove all but the newest ``keep`` snapshots; return the oldest remaining sequence, 0 if none remains."""
-    snapshots = list_snapshots(journal_folder)
+    snapshots = list_journal_snapshots(journal_folder)
     for snapshot in snapshots[keep:]:
         _remove_snapshot(snapshot)
     for left in journal_folder.glob(f"{SNAPSHOT_PREFIX}*{_REMOVED_SUFFIX}"):

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.change_set import ChangeSet, MemoryCategory, NodeBeforeImage
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
@@ -40,7 +40,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
     edge_id,
-    link_id,
+    format_cross_store_link_id,
 )
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.write_batch import KIND_CONSOLIDATION
@@ -166,7 +166,7 @@ def _current_values(row: NodeRow, changed: tuple[str, ...]) -> dict[str, Any]:
 def _format_value(name: str, value: Any) -> Any:
     if name == "attributes":
         return msgspec.Raw(value.encode())
-    return format_time(value) if name in _TIME_EXTRAS and value is not None else value
+    return format_rfc3339_timestamp(value) if name in _TIME_EXTRAS and value is not None else value
 
 
 def _read_run_report(row: NodeRow) -> _RunReport:
@@ -287,7 +287,7 @@ class StoreEvent(msgspec.Struct, frozen=True, gc=False):
 
     def json(self) -> bytes:
         """Return the event's data as one line of JSON."""
-        return _encode({"store": self.store, "time": format_time(self.time), **_fields(self)})
+        return _encode({"store": self.store, "time": format_rfc3339_timestamp(self.time), **_fields(self)})
 
 
 class ChangeFeedEventFilter(msgspec.Struct, frozen=True):
@@ -352,7 +352,7 @@ _COUNTED_CHANGES = (
 )
 
 
-def parse_feed_positions(text: str, path: str) -> dict[str, FeedPosition]:
+def parse_change_feed_positions(text: str, path: str) -> dict[str, FeedPosition]:
     """Parse change feed positions by store, as ``a:12-3,b:4``; ``*`` is every other store. Raises InvalidInput."""
     return dict(_parse_one(part.strip(), path) for part in text.split(",") if part.strip())
 
@@ -365,7 +365,7 @@ def parse_feed_position(text: str, path: str) -> FeedPosition:
         raise InvalidInput.at(path, str(error)) from None
 
 
-def format_feed_positions(positions: Mapping[str, FeedPosition]) -> str:
+def format_change_feed_positions(positions: Mapping[str, FeedPosition]) -> str:
     """Format change feed positions by store, as ``a:12-3,b:4``."""
     return ",".join(f"{store}:{position}" for store, position in positions.items())
 
@@ -426,20 +426,24 @@ def _fields(event: StoreEvent) -> dict[str, Any]:
                 "content": row.content,
                 "attributes": msgspec.Raw(row.attributes.encode()),
                 "version": row.version,
-                "created_at": format_time(row.created_at),
-                "updated_at": format_time(row.updated_at),
+                "created_at": format_rfc3339_timestamp(row.created_at),
+                "updated_at": format_rfc3339_timestamp(row.updated_at),
                 **_extras(row.extras, event.time),
             }
         case EdgeRow() as row:
             fields = _edge_fields(row, event.time)
         case CrossStoreLinkRow() as row:
-            fields = {**_edge_fields(row.edge, event.time), "id": link_id(row.key), LINK_STORE_FIELD: row.store}
+            fields = {
+                **_edge_fields(row.edge, event.time),
+                "id": format_cross_store_link_id(row.key),
+                LINK_STORE_FIELD: row.store,
+            }
         case MemoryEventData(fields):
             pass
         case str() as node_id:
             fields = {"id": node_id}
         case CrossStoreLinkKey() as key:
-            fields = {"id": link_id(key), **_key(key.edge), LINK_STORE_FIELD: key.store}
+            fields = {"id": format_cross_store_link_id(key), **_key(key.edge), LINK_STORE_FIELD: key.store}
         case tuple() as key:
             fields = {"id": edge_id(key), **_key(key)}
         case further:
@@ -460,5 +464,7 @@ def _extras(extras: NodeExtras | EdgeExtras | None, now: int) -> dict[str, Any]:
     if extras is None:
         return {}
     held = {name: value for name, value in msgspec.structs.asdict(extras).items() if value not in (None, "", ())}
-    shown = {name: format_time(value) if name in _TIME_FIELD_NAMES else value for name, value in held.items()}
+    shown = {
+        name: format_rfc3339_timestamp(value) if name in _TIME_FIELD_NAMES else value for name, value in held.items()
+    }
     return {**shown, "stale": held["freshness_at"] <= now} if "freshness_at" in held else shown

@@ -18,7 +18,7 @@ def is_node_never_valid(extras: NodeExtras | None) -> bool:
     return extras is not None and extras.valid_from is not None and extras.valid_from == extras.valid_to
 
 
-def follow_redirect_chain(steps: Mapping[str, str], node_id: str) -> str:
+def follow_merge_redirect_chain(steps: Mapping[str, str], node_id: str) -> str:
     """Return the node at the end of the redirects from a node; the node itself if they form a cycle."""
     at = node_id
     for _ in range(len(steps) + 1):

@@ -69,7 +69,7 @@ class ResultPage(NamedTuple, Generic[PageItem]):
     next: PagePosition | None
 
 
-def take_result_page(
+def take_page_of_matching_items(
     found: Iterable[tuple[str, PageItem, object]], place: PagePosition, limit: int
 ) -> ResultPage[PageItem]:
     """Return a page of the next ``limit`` matches. ``found`` yields id, item and match flag from after ``place``."""

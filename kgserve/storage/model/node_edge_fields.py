@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from typing_extensions import override
 
-from kgserve.platform.timestamps import format_time, parse_stored_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_stored_time
 
 MAX_ID_BYTES = 512
 MAX_CONTENT_BYTES = 1 << 20
@@ -537,13 +537,13 @@ class NodeExtrasAnswer(SparseReprStruct, kw_only=True):
         if extras.tags:
             self.tags = list(extras.tags)
         if extras.freshness_at is not None:
-            self.freshness_at = format_time(extras.freshness_at)
+            self.freshness_at = format_rfc3339_timestamp(extras.freshness_at)
         if extras.created_by:
             self.created_by = extras.created_by
         if extras.valid_from is not None:
-            self.valid_from = format_time(extras.valid_from)
+            self.valid_from = format_rfc3339_timestamp(extras.valid_from)
         if extras.valid_to is not None:
-            self.valid_to = format_time(extras.valid_to)
+            self.valid_to = format_rfc3339_timestamp(extras.valid_to)
         if extras.conflicts:
             self.conflicts = list(extras.conflicts)
         if (memory := _memory_of_node(extras)) != _NO_MEMORY:
@@ -552,7 +552,7 @@ class NodeExtrasAnswer(SparseReprStruct, kw_only=True):
     def _show_memory(self, values: tuple[Any, ...]) -> None:
         for field, value in zip(NODE.memory, values, strict=True):
             if value is not None and value != "":
-                setattr(self, field.name, format_time(value) if field.type is TIMESTAMP_TYPE else value)
+                setattr(self, field.name, format_rfc3339_timestamp(value) if field.type is TIMESTAMP_TYPE else value)
 
     @property
     def extras(self) -> NodeExtras:
@@ -588,9 +588,9 @@ class EdgeExtrasAnswer(SparseReprStruct, kw_only=True):
         if extras.created_by:
             self.created_by = extras.created_by
         if extras.valid_from is not None:
-            self.valid_from = format_time(extras.valid_from)
+            self.valid_from = format_rfc3339_timestamp(extras.valid_from)
         if extras.valid_to is not None:
-            self.valid_to = format_time(extras.valid_to)
+            self.valid_to = format_rfc3339_timestamp(extras.valid_to)
         if extras.confidence is not None:
             self.confidence = extras.confidence
         if extras.context:

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import (
     AUTHOR_FIELD,
     EDGE,
@@ -126,7 +126,7 @@ class EdgeAttributeParts(msgspec.Struct, frozen=True, gc=False):
     own: str
 
 
-_time_of = lru_cache(maxsize=4096)(parse_time)
+_time_of = lru_cache(maxsize=4096)(parse_rfc3339_timestamp)
 _CREATED_AT_JSON = '{"created_at":"'
 _UPDATED_AT_JSON = '","updated_at":"'
 
@@ -138,7 +138,7 @@ def encode_edge_attributes(created_at: str, updated_at: str, own: str) -> str:
 
 
 def extract_edge_created_at_text(attributes: str) -> str:
-    """Return the ``created_at`` in an edge's attributes, faster than `split_edge_attributes`."""
+    """Return the ``created_at`` in an edge's attributes, faster than `split_edge_times_from_attributes`."""
     return attributes[len(_CREATED_AT_JSON) : attributes.index('"', len(_CREATED_AT_JSON))]
 
 
@@ -147,7 +147,7 @@ def edge_created_at(row: EdgeRow) -> int:
     return _time_of(extract_edge_created_at_text(row.attributes))
 
 
-def split_edge_attributes(attributes: str) -> EdgeAttributeParts:
+def split_edge_times_from_attributes(attributes: str) -> EdgeAttributeParts:
     """Split an edge's stored attributes into the times of creation and update, and the edge's own attributes."""
     created_end = attributes.index('"', len(_CREATED_AT_JSON))
     updated_start = created_end + len(_UPDATED_AT_JSON)
@@ -197,14 +197,14 @@ def parse_edge_id(text: str) -> EdgeKey:
     return source, target, relation_type
 
 
-def link_id(key: CrossStoreLinkKey) -> str:
+def format_cross_store_link_id(key: CrossStoreLinkKey) -> str:
     """Return the id of a cross-store link, as text: ``source~relation_type~target~store``."""
     return f"{edge_id(key.edge)}~{_quoted(key.store)}"
 
 
 def edge_or_link_id(key: EdgeKey | CrossStoreLinkKey) -> str:
     """Return the id of an edge or of a cross-store link, as text."""
-    return link_id(key) if isinstance(key, CrossStoreLinkKey) else edge_id(key)
+    return format_cross_store_link_id(key) if isinstance(key, CrossStoreLinkKey) else edge_id(key)
 
 
 def parse_edge_or_link_id(text: str) -> EdgeKey | CrossStoreLinkKey:

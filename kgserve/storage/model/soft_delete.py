@@ -20,7 +20,7 @@ from kgserve.storage.model.node_edge_fields import (
     EdgeExtrasUpsert,
     NodeExtrasUpsert,
 )
-from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_times_from_attributes
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
 
 REASON_MERGED = "merged"
@@ -128,7 +128,7 @@ def is_edge_withdrawn_with_memory(edge: EdgeRow) -> bool:
 
 def build_edge_soft_delete_upsert(edge: EdgeRow) -> EdgeUpsert:
     """Return an upsert that soft-deletes a relation: it is never valid."""
-    old, stamps = edge.extras or NO_EDGE_EXTRAS, split_edge_attributes(edge.attributes)
+    old, stamps = edge.extras or NO_EDGE_EXTRAS, split_edge_times_from_attributes(edge.attributes)
     at = parse_stored_time(stamps.created_at) if old.valid_from is None else old.valid_from
     own = _encode(
         {**_decode_attributes(stamps.own), FORGOTTEN_BOUNDS_ATTRIBUTE: [old.valid_from, old.valid_to]}
@@ -139,7 +139,7 @@ def build_edge_soft_delete_upsert(edge: EdgeRow) -> EdgeUpsert:
 
 def build_edge_restore_upsert(edge: EdgeRow) -> EdgeUpsert | None:
     """Return an upsert that restores a soft-deleted relation; None for a relation that was not soft-deleted."""
-    stamps = split_edge_attributes(edge.attributes)
+    stamps = split_edge_times_from_attributes(edge.attributes)
     own = _decode_attributes(stamps.own)
     bounds = own.pop(FORGOTTEN_BOUNDS_ATTRIBUTE, None)
     if not isinstance(bounds, list) or len(bounds) != 2:  # noqa: PLR2004 - start and end
@@ -155,7 +155,7 @@ def _time(value: object) -> int | None:
 
 
 def _own_attributes(edge: EdgeRow) -> str:
-    return split_edge_attributes(edge.attributes).own
+    return split_edge_times_from_attributes(edge.attributes).own
 
 
 def _decode_attributes(attributes: str) -> dict[str, Any]:

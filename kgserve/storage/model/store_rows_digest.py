@@ -38,12 +38,14 @@ class SerializedStoreState(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, state: StoreState, **beside: Any) -> Self:
         """Create the serializable form of a state, with values for the subclass's other fields."""
-        return cls(state.sequence, state.time, format_digest(state.digest), state.nodes, state.edges, **beside)
+        return cls(
+            state.sequence, state.time, format_store_rows_digest(state.digest), state.nodes, state.edges, **beside
+        )
 
     @property
     def state(self) -> StoreState:
         """Decoded state. Raises ValueError for an invalid digest."""
-        return StoreState(self.sequence, self.time, parse_digest(self.digest), self.nodes, self.edges)
+        return StoreState(self.sequence, self.time, parse_store_rows_digest(self.digest), self.nodes, self.edges)
 
 
 def row_hash(row: NodeRow | EdgeRow) -> int:
@@ -113,11 +115,11 @@ def digest_and_count_rows(nodes: Iterable[NodeRow], edges: Iterable[EdgeRow]) ->
     return digest % _MODULUS, counts[0], counts[1]
 
 
-def format_digest(digest: int) -> str:
+def format_store_rows_digest(digest: int) -> str:
     """Return a digest as 32 hexadecimal digits."""
     return f"{digest:032x}"
 
 
-def parse_digest(text: str) -> int:
-    """Parse the digest of a store's rows from the hexadecimal digits of `format_digest`."""
+def parse_store_rows_digest(text: str) -> int:
+    """Parse the digest of a store's rows from the hexadecimal digits of `format_store_rows_digest`."""
     return int(text, 16)

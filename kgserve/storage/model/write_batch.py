@@ -28,7 +28,7 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeKey,
     EdgeRow,
     NodeRow,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 
 
@@ -172,12 +172,12 @@ def compute_node_extras_after_upsert(put: NodeExtrasUpsert | None, old: NodeExtr
 
 def copy_edge_row_as_upsert(row: EdgeRow, key: EdgeKey) -> EdgeUpsert:
     """Return an upsert that gives the edge ``key`` the values of ``row``, including times and author."""
-    stamps = split_edge_attributes(row.attributes)
+    stamps = split_edge_times_from_attributes(row.attributes)
     extras = None if row.extras is None else EdgeExtrasUpsert(*msgspec.structs.astuple(row.extras))
     return EdgeUpsert(0, key, row.weight, stamps.own, stamps.created_at, stamps.updated_at, row.version, extras)
 
 
-def copy_link_row_as_upsert(row: CrossStoreLinkRow, key: CrossStoreLinkKey) -> CrossStoreLinkUpsert:
+def copy_cross_store_link_row_as_upsert(row: CrossStoreLinkRow, key: CrossStoreLinkKey) -> CrossStoreLinkUpsert:
     """Return an upsert that gives the link ``key`` the values of ``row``, including times and author."""
     return CrossStoreLinkUpsert(key.store, copy_edge_row_as_upsert(row.edge, key.edge))
 
@@ -212,12 +212,12 @@ def get_conflicting_node_head_versions(row: NodeRow) -> tuple[int, ...]:
     return row.extras.conflicts if row.extras is not None else ()
 
 
-def has_same_node_extras(one: NodeExtras | None, other: NodeExtras | None) -> bool:
+def has_same_optional_node_fields(one: NodeExtras | None, other: NodeExtras | None) -> bool:
     """Return True if the optional fields (extras) of two nodes are equal, except for author and conflicts."""
     return one is other or _comparable_extras(one) == _comparable_extras(other)
 
 
-def has_same_edge_extras(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
+def has_same_optional_edge_fields(one: EdgeExtras | None, other: EdgeExtras | None) -> bool:
     """Return True if the optional fields (extras) of two edges are equal, except for the author."""
     return one is other or _comparable_edge_extras(one) == _comparable_edge_extras(other)
 
@@ -301,12 +301,14 @@ def is_noop_node_upsert(put: NodeUpsert, old: NodeRow, rules: WriteRules) -> boo
     resolved = (
         put.resolves
         and get_conflicting_node_head_versions(old) != ()
-        and not is_conflicting_node_upsert(put, old, rules)
+        and not is_upsert_conflicting_with_stored_node(put, old, rules)
     )
-    return not resolved and has_same_node_extras(compute_node_extras_after_upsert(put.extras, old.extras), old.extras)
+    return not resolved and has_same_optional_node_fields(
+        compute_node_extras_after_upsert(put.extras, old.extras), old.extras
+    )
 
 
-def is_conflicting_node_upsert(put: NodeUpsert, old: NodeRow, rules: WriteRules) -> bool:
+def is_upsert_conflicting_with_stored_node(put: NodeUpsert, old: NodeRow, rules: WriteRules) -> bool:
     """Return True if a node upsert is in conflict with the current version and becomes a conflicting head.
 
     That is so if its base is superseded, or if it was in conflict in the store that it was copied from.
@@ -339,7 +341,7 @@ def check_conflicting_head_limit(puts: Iterable[NodeUpsert], nodes: Mapping[str,
         if (
             old is not None
             and len(get_conflicting_node_head_versions(old)) + 1 >= MAX_CONFLICTING_HEADS
-            and is_conflicting_node_upsert(put, old, rules)
+            and is_upsert_conflicting_with_stored_node(put, old, rules)
         ):
             raise Conflict(
                 f"node {put.id!r} has {MAX_CONFLICTING_HEADS} heads in conflict; "

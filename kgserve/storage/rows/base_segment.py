@@ -25,8 +25,8 @@ from kgserve.storage.rows.base_segment_file_format import (
     MIN_INT64,
     ChecksummedBlocks,
     NumberArray,
-    map_file,
     memory_map_base_segment_texts,
+    memory_map_file,
     parse_base_segment_footer,
 )
 from kgserve.storage.rows.row_json_encoder import DATED, FRESH, ORDINAL, decode_column_set_from_flags
@@ -48,7 +48,7 @@ class MappedRowBaseSegment:
     def __init__(self, path: Path) -> None:
         """Map a file into memory. Raises RowsDamaged and FileNotFoundError."""
         self.path = path
-        self._map = map_file(path)
+        self._map = memory_map_file(path)
         self._directory, sums = parse_base_segment_footer(self._map, path.name)
         self._blocks = ChecksummedBlocks(self._map, sums, self._directory.sections["sums"].offset, path.name)
         self.state = self._directory.state

@@ -153,11 +153,11 @@ class ChecksummedBlocks:
 
 def read_base_segment_footer(path: Path) -> BaseSegmentFooter:
     """Read only the footer of a base segment's file. Raises RowsDamaged and FileNotFoundError."""
-    with map_file(path) as data:
+    with memory_map_file(path) as data:
         return parse_base_segment_footer(data, path.name)[0]
 
 
-def map_file(path: Path, size: int = 0) -> mmap.mmap:
+def memory_map_file(path: Path, size: int = 0) -> mmap.mmap:
     """Map a file into memory, optionally its first ``size`` bytes. Raises RowsDamaged if it is shorter.
 
     Raises FileNotFoundError if it does not exist.
@@ -176,7 +176,7 @@ def memory_map_base_segment_texts(path: Path, directory: BaseSegmentFooter) -> M
     if not directory.texts_size:
         return b""
     try:
-        return map_file(path.with_name(directory.texts), directory.texts_size)
+        return memory_map_file(path.with_name(directory.texts), directory.texts_size)
     except FileNotFoundError:
         raise RowsDamaged(f"{directory.texts} is missing") from None
 

@@ -48,7 +48,7 @@ class GraphOverviewStartNodes(NamedTuple):
     whole: bool
 
 
-def build_numbered_edge(source: int, target: int, row: EdgeRow) -> EdgeByNodeNumbers:
+def build_edge_by_node_numbers(source: int, target: int, row: EdgeRow) -> EdgeByNodeNumbers:
     """Return the row of an edge between two nodes as a `EdgeByNodeNumbers`."""
     extras = row.extras
     bounds = (None, None) if extras is None else (extras.valid_from, extras.valid_to)
@@ -139,7 +139,7 @@ def _most_connected_changed(rows: RowsSnapshot, count: int) -> NumberArray:
     return numbers[np.argsort(-most, kind="stable")[:count]]
 
 
-def choose_overview_start(
+def choose_graph_overview_start_nodes(
     rows: RowsSnapshot, count: int, max_nodes: int, types: Collection[str] | None
 ) -> GraphOverviewStartNodes:
     """Return the start nodes of an overview: the `count` best connected, or all if at most `max_nodes` exist."""
@@ -191,5 +191,5 @@ def find_edges_between(
         for s, t, code, weight, first, last in zip(*(column.tolist() for column in columns), strict=True)
     ]
     for number, version in found.changed:
-        edges.append(build_numbered_edge(*rows.delta.edge_endpoints(number), cast("EdgeRow", version.row)))
+        edges.append(build_edge_by_node_numbers(*rows.delta.edge_endpoints(number), cast("EdgeRow", version.row)))
     return edges, cut

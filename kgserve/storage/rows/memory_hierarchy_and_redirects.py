@@ -6,15 +6,19 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, find_newest_parent_edge, is_effective_parent_edge
-from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_redirect_chain, is_node_never_valid
+from kgserve.storage.model.memory_parents import (
+    CHILD_OF_RELATION,
+    find_newest_memory_parent_edge,
+    is_effective_memory_parent_edge,
+)
+from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_merge_redirect_chain, is_node_never_valid
 from kgserve.storage.model.node_edge_rows import EdgeRow
 from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 from kgserve.storage.rows.edge_pages import filter_edges_by_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 
-def find_parent_edges(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, list[EdgeRow]]:
+def find_memory_parent_edges(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, list[EdgeRow]]:
     """Return the edges from memories to their parents, by memory; those to withdrawn memories are included."""
     return _group_by_source(find_outgoing_edges_of_types(rows, ids, (CHILD_OF_RELATION,)))
 
@@ -29,12 +33,12 @@ def find_outgoing_edges_of_types(rows: RowsSnapshot, ids: Iterable[str], kinds: 
     )
 
 
-def find_memory_parents(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, str]:
+def find_parents_of_memories(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, str]:
     """Return the parents of those memories that have one."""
-    return choose_memory_parents(rows, find_outgoing_edges_of_types(rows, ids, (CHILD_OF_RELATION,)))
+    return find_memory_parents_among_candidates(rows, find_outgoing_edges_of_types(rows, ids, (CHILD_OF_RELATION,)))
 
 
-def choose_memory_parents(rows: RowsSnapshot, edges: Iterable[EdgeRow]) -> dict[str, str]:
+def find_memory_parents_among_candidates(rows: RowsSnapshot, edges: Iterable[EdgeRow]) -> dict[str, str]:
     """Return which of several candidates is the parent of each memory, given their relations."""
     found = _group_by_source(edges)
     there = rows.nodes({edge.target for edges in found.values() for edge in edges})
@@ -43,14 +47,16 @@ def choose_memory_parents(rows: RowsSnapshot, edges: Iterable[EdgeRow]) -> dict[
         for child, edges in found.items()
     }
     return {
-        child: edge.target for child, edges in counting.items() if (edge := find_newest_parent_edge(edges)) is not None
+        child: edge.target
+        for child, edges in counting.items()
+        if (edge := find_newest_memory_parent_edge(edges)) is not None
     }
 
 
 def _group_by_source(edges: Iterable[EdgeRow]) -> dict[str, list[EdgeRow]]:
     found: dict[str, list[EdgeRow]] = {}
     for edge in edges:
-        if is_effective_parent_edge(edge):
+        if is_effective_memory_parent_edge(edge):
             found.setdefault(edge.source, []).append(edge)
     return found
 
@@ -68,7 +74,7 @@ def find_merge_redirect_chains(rows: RowsSnapshot, ids: Iterable[str]) -> dict[s
 
 def resolve_merge_redirect(rows: RowsSnapshot, node_id: str) -> str:
     """Return the node's id after following merge redirects."""
-    return follow_redirect_chain(find_merge_redirect_chains(rows, (node_id,)), node_id)
+    return follow_merge_redirect_chain(find_merge_redirect_chains(rows, (node_id,)), node_id)
 
 
 def find_nodes_merged_directly_into(rows: RowsSnapshot, node_id: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, compute_edge_ids, encode_edge_attributes
 from kgserve.storage.rows.base_segment_file_format import NumberArray
 from kgserve.storage.rows.row_columns_to_merge import EdgeColumnsForSegmentMerge, NodeColumnsToMerge
@@ -90,7 +90,7 @@ def encode_new_edges_as_messagepack(edges: NewEdgeColumns, stamp: CommitStamp) -
 def build_new_node_columns(nodes: NewNodeColumns, order: Sequence[int], stamp: CommitStamp) -> NodeColumnsToMerge:
     """Return new nodes as columns to merge into a base segment; ``order`` sorts them by id."""
     ids, types, contents, attributes = ([column[at] for at in order] for column in nodes)
-    time = format_time(stamp.time)
+    time = format_rfc3339_timestamp(stamp.time)
     tail = (
         f',"version":{_FIRST_VERSION},"sequence":{stamp.sequence},"created_at":"{time}","updated_at":"{time}"'
     ).encode()
@@ -155,7 +155,7 @@ def build_new_edge_columns(
 
 
 def _edge_attributes(stamp: CommitStamp) -> str:
-    time = format_time(stamp.time)
+    time = format_rfc3339_timestamp(stamp.time)
     return encode_edge_attributes(time, time, EMPTY_ATTRIBUTES_JSON)
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from kgserve.platform.codecs import json_decoder
-from kgserve.platform.timestamps import format_time, parse_stored_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_stored_time
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
 from kgserve.storage.model.node_edge_fields import (
@@ -23,7 +23,14 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtras,
     NodeExtrasAnswer,
 )
-from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, NodeRow, RowTuple, edge_id, link_id
+from kgserve.storage.model.node_edge_rows import (
+    CrossStoreLinkRow,
+    EdgeRow,
+    NodeRow,
+    RowTuple,
+    edge_id,
+    format_cross_store_link_id,
+)
 
 EXTRAS, DATED, FRESH, ORDINAL, MEMORY = 1, 2, 4, 8, 16
 """Flags of a row: has extras, validity bounds, a freshness time, an ordinal, fields of a memory or a name."""
@@ -80,7 +87,7 @@ class ExportedNode(NodeExtrasAnswer, tag="node", tag_field="kind"):
     def tell(self, access: MemoryAccessRecord) -> None:
         """Set the fields of an access record."""
         self.access_count, self.access_confidence = access.count, access.confidence
-        self.last_accessed_at = format_time(access.last)
+        self.last_accessed_at = format_rfc3339_timestamp(access.last)
 
 
 class ExportedConflictVersion(ExportedNode, tag="head", tag_field="kind"):
@@ -116,7 +123,7 @@ _decode_type = json_decoder(_EncodedNodeType).decode
 _export_node = json_decoder(ExportedNode).decode
 _export_edge = json_decoder(ExportedEdge).decode
 # Rows written together share their times.
-_text_of = lru_cache(maxsize=4096)(format_time)
+_text_of = lru_cache(maxsize=4096)(format_rfc3339_timestamp)
 
 
 def compute_node_extras_flags(extras: NodeExtras | None) -> int:
@@ -174,7 +181,7 @@ def encode_edge_as_json(row: EdgeRow) -> bytes:
 
 def encode_cross_store_link(row: CrossStoreLinkRow, origin: str | None = None) -> bytes:
     """Return the JSON object of a cross-store link: its edge, the target store, and optionally its own store."""
-    fields = _edge_fields(row.edge, link_id(row.key))
+    fields = _edge_fields(row.edge, format_cross_store_link_id(row.key))
     fields.to_graph = row.store
     if origin is not None:
         fields.store = origin
@@ -224,7 +231,7 @@ def build_edge_export_line(row: EdgeRow) -> ExportedEdge:
     return line
 
 
-def build_link_export_line(row: CrossStoreLinkRow) -> ExportedEdge:
+def encode_cross_store_link_export_line(row: CrossStoreLinkRow) -> ExportedEdge:
     """Return the export line of a cross-store link."""
     line = build_edge_export_line(row.edge)
     line.to_graph = row.store

@@ -37,8 +37,8 @@ from kgserve.platform.durable_files import (
 )
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.sqlite_files import copy_sqlite_database
-from kgserve.platform.timestamps import format_time
-from kgserve.projections.history.recovery import find_history_row_fault
+from kgserve.platform.timestamps import format_rfc3339_timestamp
+from kgserve.projections.history.recovery import find_damage_in_history_rows
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
     JournalFrame,
@@ -49,7 +49,7 @@ from kgserve.storage.journal.journal import (
 )
 from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.store_rows_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
 from kgserve.storage.store_index import FolderFingerprint, read_closed_store_fingerprint
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
@@ -137,7 +137,7 @@ def open_journal_segments_from(layout: StoreLayout, sequence: int) -> Generator[
         yield opened
 
 
-def find_journal_frames_to_copy(
+def find_journal_frames_to_back_up(
     opened: list[tuple[JournalSegment, BinaryIO]], offset: int, due: int, mark: int
 ) -> list[JournalFramesToCopy]:
     """Return the journal frames to copy from these segments, from ``offset`` in the first up to ``mark``.
@@ -181,7 +181,7 @@ def _frames(file: BinaryIO, offset: int, due: int, mark: int) -> Iterator[Journa
         ) from error
 
 
-def copy_journal_frames(found: list[JournalFramesToCopy], folder: Path) -> list[BackedUpJournalFrames]:
+def copy_journal_frames_to_backup(found: list[JournalFramesToCopy], folder: Path) -> list[BackedUpJournalFrames]:
     """Copy journal frames into a run's folder, one file per chunk. The folder is created only if there are any."""
     if not found:
         return []
@@ -449,8 +449,8 @@ class _BackupJob:
             store=self._layout.name,
             sequence=mark.sequence,
             first=base.first,
-            since=format_time(base.since),
-            taken_at=format_time(mark.taken),
+            since=format_rfc3339_timestamp(base.since),
+            taken_at=format_rfc3339_timestamp(mark.taken),
             digest=mark.digest,
             nodes=mark.nodes,
             edges=mark.edges,
@@ -494,7 +494,7 @@ class _BackupJob:
             sequence=state.sequence,
             time=state.time,
             taken=self._taken_at(state.time),
-            digest=format_digest(state.digest),
+            digest=format_store_rows_digest(state.digest),
             nodes=state.nodes,
             edges=state.edges,
             settings=described,
@@ -527,8 +527,8 @@ class _BackupJob:
             with open_journal_segments_from(self._layout, newest.segment if newest else base.needed) as opened:
                 self._require_same(opened[0], base)
                 offset, due = (newest.end, newest.last + 1) if newest else (0, opened[0][0].first)
-                found = find_journal_frames_to_copy(opened, offset, due, mark)
-                pieces = copy_journal_frames(found, self._backup.run_folder(number))
+                found = find_journal_frames_to_back_up(opened, offset, due, mark)
+                pieces = copy_journal_frames_to_backup(found, self._backup.run_folder(number))
         except JournalStartMissing:
             raise _BaseNotContinuable(_JOURNAL_TRUNCATED_REASON) from None
         marked = self._marked(found[-1].state if found else base.last.state, described)
@@ -649,8 +649,8 @@ def _journal(
         needed = 1 + min(rows_from, history.sequence if history else rows_from)
         try:
             with open_journal_segments_from(layout, needed) as opened:
-                found = find_journal_frames_to_copy(opened, 0, opened[0][0].first, mark)
-                run = BackupRunFiles(int(folder.name.rpartition("-")[2]), copy_journal_frames(found, folder))
+                found = find_journal_frames_to_back_up(opened, 0, opened[0][0].first, mark)
+                run = BackupRunFiles(int(folder.name.rpartition("-")[2]), copy_journal_frames_to_backup(found, folder))
                 return rows_from, run, _state(taken, found)
         except JournalStartMissing:
             continue
@@ -701,7 +701,7 @@ def _copy_history(layout: StoreLayout, folder: Path) -> tuple[BackedUpHistory, i
     cursor = read_history_extent(path)
     if cursor is None:
         raise BackupSourceFileRemoved
-    if (fault := find_history_row_fault(path)) is not None:
+    if (fault := find_damage_in_history_rows(path)) is not None:
         raise BackupDamaged(
             f"{layout.history.name} of store {layout.name!r} is damaged ({fault}) and was not copied; run `kgserve "
             "doctor --salvage`, or restart the server, to keep its intact part"

@@ -19,8 +19,8 @@ from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.durable_files import fsync_file, fsync_folder, translate_storage_errors, write_all_bytes
 from kgserve.platform.file_permissions import create_private_folder
-from kgserve.platform.timestamps import format_time, parse_time
-from kgserve.projections.history.recovery import find_history_row_fault
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
+from kgserve.projections.history.recovery import find_damage_in_history_rows
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
@@ -170,8 +170,8 @@ def _base(base: BackupChain, *, ok: bool) -> BackupChainVerification:
         ok=ok,
         first=base.first,
         last=base.last.sequence,
-        since=format_time(base.since),
-        until=format_time(base.last.taken),
+        since=format_rfc3339_timestamp(base.since),
+        until=format_rfc3339_timestamp(base.last.taken),
         runs=len(base.runs),
         bytes=sum(file.bytes for file in base.files),
     )
@@ -187,7 +187,7 @@ def _faults(folder: Path, base: BackupChain) -> Iterator[str]:
     # The checksum also matches data that was damaged before it was copied.
     if base.history is not None and find_backed_up_file_fault(folder, base.history.file) is None:
         path = folder / base.history.file.path
-        if (fault := find_history_row_fault(path)) is not None:
+        if (fault := find_damage_in_history_rows(path)) is not None:
             yield f"{path}: {fault}"
     due: int | None = None
     for piece in base.pieces:
@@ -275,7 +275,7 @@ def find_restore_point(backup: StoreBackup, manifest: BackupManifest, until: str
     if until.isascii() and until.isdecimal() and len(until) <= MAX_SEQUENCE_DIGITS:
         return _at_sequence(manifest, int(until))
     try:
-        time = parse_time(until)
+        time = parse_rfc3339_timestamp(until)
     except ValueError as error:
         raise InvalidInput(f"`until` must be a sequence or an RFC 3339 time, not {until!r}: {error}") from None
     return _at_time(backup, manifest, time, until)
@@ -284,8 +284,8 @@ def find_restore_point(backup: StoreBackup, manifest: BackupManifest, until: str
 def describe_restorable_range(manifest: BackupManifest) -> str:
     """Describe the sequences and times to which a backup can be restored."""
     ranges = [
-        f"sequences {base.first} to {base.last.sequence} (times {format_time(base.since)} to "
-        f"{format_time(base.last.taken)})"
+        f"sequences {base.first} to {base.last.sequence} (times {format_rfc3339_timestamp(base.since)} to "
+        f"{format_rfc3339_timestamp(base.last.taken)})"
         for base in manifest.bases
     ]
     return "; ".join(ranges)
@@ -325,7 +325,7 @@ def _last_by(found: Iterable[CommitHeader], time: int, text: str) -> int:
     if following is not None and following.time - min(least, time_ns() // 1000) > MAX_CLOCK_DRIFT_MICROSECONDS:
         raise InvalidInput(
             f"`until`: the state at {text} is ambiguous: commit {following.sequence} was stamped "
-            f"{format_time(following.time)} by a clock that was ahead. Use a sequence instead: {last} is the last one "
+            f"{format_rfc3339_timestamp(following.time)} by a clock that was ahead. Use a sequence instead: {last} is the last one "
             f"certainly committed by then, and {following.sequence} the next"
         )
     return last

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kgserve.platform.server_discovery import find_lock_holder
+from kgserve.platform.server_discovery import find_data_folder_lock_holder
 from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, environment
 
 Era = Literal["handshake", "stateless"]
@@ -137,13 +137,13 @@ def ending(data: Path) -> Generator[None]:
     finally:
         end(data, signal.SIGTERM)
         deadline = time.monotonic() + SERVER_TIMEOUT_SECONDS
-        while find_lock_holder(data) is not None and time.monotonic() < deadline:
+        while find_data_folder_lock_holder(data) is not None and time.monotonic() < deadline:
             time.sleep(0.02)
         end(data, signal.SIGKILL)
 
 
 def end(data: Path, number: signal.Signals) -> None:
     """Send a signal to the server that a bridge has started, and to its children."""
-    if process := find_lock_holder(data):
+    if process := find_data_folder_lock_holder(data):
         with suppress(ProcessLookupError):
             os.killpg(process, number)

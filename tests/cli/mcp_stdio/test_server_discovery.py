@@ -23,7 +23,7 @@ from kgserve.platform.server_discovery import (
     ServerLaunchFailed,
     assume_server_at_address,
     ensure_server_running,
-    find_lock_holder,
+    find_data_folder_lock_holder,
     find_running_server_of_data_folder,
     is_server_ready,
     replace_older_server,
@@ -49,10 +49,10 @@ def test_discovery_defaults_equal_the_settings(monkeypatch: pytest.MonkeyPatch, 
     settings = Settings()
     given = (server_discovery.DEFAULT_DATA_FOLDER, server_discovery.DEFAULT_HOST, server_discovery.DEFAULT_PORT)
     assert given == (str(settings.data_dir), settings.host, str(settings.port))
-    assert server_discovery.resolve_call_timeout() == settings.call_timeout
+    assert server_discovery.resolve_mcp_tool_call_timeout() == settings.call_timeout
     for text, seconds in (("7", 7.0), ("0", 60.0), ("inf", 60.0), ("soon", 60.0)):
         monkeypatch.setenv("KGSERVE_CALL_TIMEOUT", text)
-        assert server_discovery.resolve_call_timeout() == seconds
+        assert server_discovery.resolve_mcp_tool_call_timeout() == seconds
     places = {field.name for field in msgspec.structs.fields(Settings) if Path in get_args(get_args(field.type)[0])}
     assert {f"KGSERVE_{name.upper()}" for name in places} == set(server_discovery.PATH_VARIABLES)
     monkeypatch.chdir(tmp_path)
@@ -145,7 +145,7 @@ def test_a_server_that_another_process_starts_is_waited_for(tmp_path: Path) -> N
     other = threading.Thread(target=start)
     other.start()
     try:
-        until(lambda: find_lock_holder(data) is not None)
+        until(lambda: find_data_folder_lock_holder(data) is not None)
         assert find_running_server_of_data_folder(data) is None, "it holds the folder but does not listen yet"
         assert is_server_ready(ensure_server_running(data))
         assert not (data / "server.log").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.platform.server_discovery import find_lock_holder
+from kgserve.platform.server_discovery import find_data_folder_lock_holder
 from tests.cli.running import ServerProcessHandle
 from tests.cli.shell.typist import CTRL_C, CTRL_D, ENDLESS, ENTER, TAB, UP, Terminal
 from tests.stores.writing import until
@@ -163,7 +163,7 @@ def test_long_values_are_shortened(terminal: Terminal) -> None:
 
 def end_server(data: Path, how: signal.Signals) -> None:
     """Send a signal to the process that serves a data folder, if any."""
-    if pid := find_lock_holder(data):
+    if pid := find_data_folder_lock_holder(data):
         os.kill(pid, how)
 
 
@@ -177,7 +177,7 @@ def test_a_server_is_started_on_demand_and_restarted_after_a_kill(tmp_path: Path
             terminal.type("CREATE (:Entity {id: 'a', type: 'letter'});", ENTER)
             terminal.see(r"created 1 node; sequence 1$")
             end_server(data, signal.SIGKILL)
-            until(lambda: find_lock_holder(data) is None)
+            until(lambda: find_data_folder_lock_holder(data) is None)
             terminal.type("MATCH (n:Entity) RETURN 'still there: ' + n.id AS text;", ENTER)
             terminal.see(r"^ *still there: a$")
     finally:

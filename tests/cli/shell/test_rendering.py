@@ -10,7 +10,7 @@ from kgserve.cli.shell.shell_output import (
     find_statement_error_position,
     fit_column_widths,
     format_error_caret_lines,
-    list_error_messages,
+    list_distinct_messages_of_error,
     print_rows_as_table,
 )
 from kgserve.errors import FieldError, InvalidInput
@@ -95,7 +95,7 @@ def test_no_rows() -> None:
 
 def test_a_caret_marks_the_position() -> None:
     error = InvalidInput("the query is wrong", (FieldError("query", "what is this at line 2, column 4"),))
-    assert list_error_messages(error) == ["the query is wrong", "what is this at line 2, column 4"]
+    assert list_distinct_messages_of_error(error) == ["the query is wrong", "what is this at line 2, column 4"]
     assert find_statement_error_position(error) == (2, 4)
     assert format_error_caret_lines("RETURN\n\tabXcd", 2, 4) == ["   abXcd", "     ^"]
     assert format_error_caret_lines("RETURN 1", 7, 1) == []

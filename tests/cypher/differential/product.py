@@ -13,8 +13,8 @@ import msgspec
 from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import Internal, KgserveError, Unavailable
 from kgserve.graph.answers import CypherAnswer
-from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer
-from kgserve.graph.cypher.interpreted_statements import open_interpreted_result, prepare_interpreted_statement
+from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_rows_up_to_size_limit
+from kgserve.graph.cypher.interpreted_statements import open_interpreted_result, parse_and_check_interpreted_statement
 from kgserve.graph.cypher.statement_execution import StatementRouter, run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import CallerStoreHandles
@@ -86,12 +86,12 @@ class StatementStore:
         """Return the interpreter's answer to a reading statement."""
         graph = self._graphs.graph(STORE)
         try:
-            statement = prepare_interpreted_statement(text, parameters)
+            statement = parse_and_check_interpreted_statement(text, parameters)
         except KgserveError as error:
             return Outcome(error=f"{type(error).__name__}: {error}", is_static=True)
         try:
             with open_interpreted_result(graph, statement, SECONDS, MAX_ROWS, StatementCancellation()) as cursor:
-                answer = collect_cypher_answer(cursor)
+                answer = collect_cypher_rows_up_to_size_limit(cursor)
         except KgserveError as error:
             return Outcome(error=f"{type(error).__name__}: {error}")
         return _read_answer(answer)

@@ -9,7 +9,11 @@ import msgspec
 import pytest
 
 from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
-from kgserve.cypher.interpreter.json_results import infer_result_column_type, to_json_cell, to_json_value
+from kgserve.cypher.interpreter.json_results import (
+    convert_cypher_column_value_to_json,
+    convert_cypher_value_to_json,
+    infer_result_column_type,
+)
 from kgserve.errors import InvalidInput
 from tests.cypher.interpreter.evaluate import evaluate
 from tests.cypher.interpreter.memory_graph import MemoryGraph
@@ -21,25 +25,33 @@ PATH = PathValue((NODE, OTHER), (RELATIONSHIP,))
 
 
 def test_graph_elements_show_all_columns() -> None:
-    node, relationship = to_json_value(NODE), to_json_value(RELATIONSHIP)
+    node, relationship = convert_cypher_value_to_json(NODE), convert_cypher_value_to_json(RELATIONSHIP)
     assert node == GRAPH.node_columns("a")
     assert node["_label"] == "Entity"
     assert relationship == GRAPH.relationship_columns(("a", "b", "KNOWS"))
-    assert to_json_value(PATH) == {"nodes": [node, to_json_value(OTHER)], "relations": [relationship]}
+    assert convert_cypher_value_to_json(PATH) == {
+        "nodes": [node, convert_cypher_value_to_json(OTHER)],
+        "relations": [relationship],
+    }
 
 
 def test_temporal_values_are_strings() -> None:
     value = evaluate("[{a: [date('2015-W30')]}, duration('P1D'), 1, 1.5, true, null, 'x']")
     shown = [{"a": ["2015-07-20"]}, "P1D", 1, 1.5, True, None, "x"]
-    assert msgspec.json.decode(msgspec.json.encode(to_json_value(value))) == shown
+    assert msgspec.json.decode(msgspec.json.encode(convert_cypher_value_to_json(value))) == shown
 
 
 def test_numbers_that_json_lacks_are_strings_in_columns_of_floats_only() -> None:
     numbers = (math.nan, math.inf, -math.inf, 1.5)
-    assert [to_json_cell(each, "DOUBLE") for each in numbers] == ["NaN", "Infinity", "-Infinity", 1.5]
+    assert [convert_cypher_column_value_to_json(each, "DOUBLE") for each in numbers] == [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        1.5,
+    ]
     for value, type_ in ((math.nan, "ANY"), ([math.inf], "LIST"), ({"a": [math.nan]}, "MAP")):
         with pytest.raises(InvalidInput, match="use Bolt"):
-            to_json_cell(value, type_)
+            convert_cypher_column_value_to_json(value, type_)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kgserve.cypher.interpreter.scalar_function_table import FUNCTIONS
 from kgserve.cypher.interpreter.value_comparison import (
     are_values_equal,
     build_order_by_sort_key,
-    compare_values,
+    evaluate_cypher_ordering_comparison,
     value_equivalence_key,
 )
 from kgserve.errors import InvalidInput, TooLarge
@@ -103,7 +103,7 @@ def run(text: str, tree: QueryExpression, row: dict[str, Any]) -> str:
     except (InvalidInput, TooLarge):
         return "an error"
     assert are_values_equal(value, value) in {True, None} or "nan" in repr(value)
-    assert compare_values(value, value, "<") is not True
+    assert evaluate_cypher_ordering_comparison(value, value, "<") is not True
     assert build_order_by_sort_key(value) == build_order_by_sort_key(value)
     assert len({value_equivalence_key(value), value_equivalence_key(value)}) == 1
     return repr(value)

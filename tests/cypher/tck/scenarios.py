@@ -16,7 +16,7 @@ from kgserve.errors import KgserveError
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.storage.model.node_edge_rows import split_edge_attributes
+from kgserve.storage.model.node_edge_rows import split_edge_times_from_attributes
 from tests.cypher.tck.expected_values import is_same_bag, is_same_value, parse_answer_value, parse_value
 
 _WRITE = re.compile(r"\b(CREATE|MERGE|SET|DELETE|REMOVE)\b", re.IGNORECASE)
@@ -123,7 +123,7 @@ class ScenarioRunner:
 
 
 def _own_attributes(attributes: str) -> str:
-    return split_edge_attributes(attributes).own
+    return split_edge_times_from_attributes(attributes).own
 
 
 def _list_properties(attributes: str) -> list[tuple[str, str]]:

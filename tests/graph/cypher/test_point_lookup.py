@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.errors import InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher import point_lookup
-from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_answer, open_engine_result
+from kgserve.graph.cypher.engine_read_statements import (
+    StatementCancellation,
+    collect_cypher_rows_up_to_size_limit,
+    open_engine_read_statement_result,
+)
 from kgserve.graph.cypher.iso_temporal_answers import wrap_cursor_with_temporal_texts
 from kgserve.graph.cypher.point_lookup import find_point_lookup, has_string_lookup_id
 from kgserve.graph.cypher.result_streams import stream_statement_result, try_answer_known_point_lookup
@@ -86,9 +90,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 
 def ask_engine(pool: StorePool, text: str, parameters: dict[str, Any]) -> CypherAnswer | str:
     try:
-        guarded = guard_cypher_statement(text, parameters, writable=False)
-        with open_engine_result(graph_of(pool, NAME), guarded, 10.0, None, StatementCancellation()) as cursor:
-            return collect_cypher_answer(wrap_cursor_with_temporal_texts(cursor))
+        guarded = validate_cypher_statement_for_engine(text, parameters, writable=False)
+        with open_engine_read_statement_result(
+            graph_of(pool, NAME), guarded, 10.0, None, StatementCancellation()
+        ) as cursor:
+            return collect_cypher_rows_up_to_size_limit(wrap_cursor_with_temporal_texts(cursor))
     except InvalidInput as error:
         return error.message
 

@@ -74,12 +74,12 @@ def test_external_top_score_lowers_normalized_keyword_score() -> None:
 
 
 def test_irregular_word_forms_have_lower_weight() -> None:
-    found = words.add_word_forms(words.compute_query_word_weights("When did the children go away"))
+    found = words.add_irregular_word_forms(words.compute_query_word_weights("When did the children go away"))
     assert {"went", "gone", "child"} < found.keys()
     assert found["went"] == found["child"] == words.FORM_WEIGHT
     assert found["go"] == found["children"] == 1.0
     assert not {"do", "does", "done"} & found.keys()
-    assert words.add_word_forms({"go": 1.0, "went": 1.0})["went"] == 1.0
+    assert words.add_irregular_word_forms({"go": 1.0, "went": 1.0})["went"] == 1.0
 
 
 @pytest.mark.parametrize(("alpha", "first"), [(1.0, "word"), (0.0, "sense")])

@@ -19,7 +19,7 @@ from kgserve.graph.transfer.import_export import (
     SMALL_IMPORT_BLOCK_LINES,
     ForeignFormatImport,
     StreamingImport,
-    open_export,
+    open_store_export_stream,
 )
 from kgserve.storage.model.change_feed_events import MAX_SINGLE_EVENT_ROWS
 from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
@@ -51,7 +51,7 @@ def imported(pool: StorePool, *parts: bytes, store: str = "s") -> ImportAnswer:
 
 
 def exported(pool: StorePool, store: str = "s") -> list[bytes]:
-    with open_export(graph_of(pool, store)) as stream:
+    with open_store_export_stream(graph_of(pool, store)) as stream:
         return sorted(b"".join(stream).splitlines())
 
 
@@ -210,7 +210,7 @@ def test_import_of_export_is_equal_and_idempotent(pool: StorePool) -> None:
 
 def test_export_leaves_no_files(pool: StorePool) -> None:
     imported(pool, lines(NODE % b"a"))
-    stream = open_export(graph_of(pool, "s"))
+    stream = open_store_export_stream(graph_of(pool, "s"))
     imported(pool, lines(NODE % b"later"))
     assert b"later" not in b"".join(stream)
     stream.close()

@@ -17,7 +17,7 @@ from kgserve.memory.consolidation.plan import (
     decode_absorbed_record,
     decode_primary_record,
     encode_consolidation_undo_record,
-    get_memory_consolidation_criteria,
+    get_consolidation_compatibility_key,
     move_absorbed_edges_to_primary,
     plan_memory_cluster_merge,
 )
@@ -128,12 +128,12 @@ def test_pinned_memory_is_not_absorbed() -> None:
 
 
 def test_kinds_that_can_be_consolidated() -> None:
-    usual = get_memory_consolidation_criteria(row("a"))
-    assert usual == get_memory_consolidation_criteria(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
+    usual = get_consolidation_compatibility_key(row("a"))
+    assert usual == get_consolidation_compatibility_key(row("b", "other", 5, importance=0.5, source="s", tags=("t",)))
     others = [row("c", layer=1), row("d", name="n"), row("e", valid_from=1), row("f", valid_to=1)]
-    assert usual not in [get_memory_consolidation_criteria(each) for each in others]
+    assert usual not in [get_consolidation_compatibility_key(each) for each in others]
     assert [
-        get_memory_consolidation_criteria(each)
+        get_consolidation_compatibility_key(each)
         for each in (row("g", layer=3), row("h", belongs_to="x"), row("i", conflicts=(1,)))
     ] == [None] * 3
 

@@ -19,7 +19,7 @@ from kgserve.platform.access.authentication import (
     add_api_key,
     create_api_key,
     read_api_keys,
-    require_key_if_exposed,
+    require_api_key_if_exposed,
     revoke_api_key,
 )
 from kgserve.platform.settings import Settings
@@ -93,17 +93,17 @@ def test_the_authorization_scheme_ignores_case(header: bytes, tmp_path: Path) ->
 
 
 def test_an_exposed_server_without_keys_does_not_start(tmp_path: Path) -> None:
-    require_key_if_exposed(Settings(data_dir=tmp_path), tmp_path)
-    require_key_if_exposed(Settings(data_dir=tmp_path, host=ELSEWHERE, insecure_no_auth=True), tmp_path)
+    require_api_key_if_exposed(Settings(data_dir=tmp_path), tmp_path)
+    require_api_key_if_exposed(Settings(data_dir=tmp_path, host=ELSEWHERE, insecure_no_auth=True), tmp_path)
     elsewhere = Settings(data_dir=tmp_path, host=ELSEWHERE)
     given(tmp_path, "read", expires_at=now() - 1)
     with pytest.raises(InvalidInput, match="kgserve keys create"):
-        require_key_if_exposed(elsewhere, tmp_path)
+        require_api_key_if_exposed(elsewhere, tmp_path)
     given(tmp_path, "read")
-    require_key_if_exposed(elsewhere, tmp_path)
+    require_api_key_if_exposed(elsewhere, tmp_path)
     (tmp_path / KEY_FILE).write_text("{")
     with pytest.raises(InvalidInput):
-        require_key_if_exposed(elsewhere, tmp_path)
+        require_api_key_if_exposed(elsewhere, tmp_path)
 
 
 PROXIED = [{"trusted_proxies": "127.0.0.1"}, {"allowed_hosts": "localhost, graph.example"}]
@@ -114,13 +114,13 @@ def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict
     """It listens on this machine only, but the proxy forwards other machines' requests."""
     proxied = Settings(data_dir=tmp_path, **options)
     with pytest.raises(InvalidInput, match=r"other machines .*kgserve keys create"):
-        require_key_if_exposed(proxied, tmp_path)
+        require_api_key_if_exposed(proxied, tmp_path)
     assert refuses(Authenticator(proxied, ApiKeyFileCache(tmp_path)))
     insecure = Settings(data_dir=tmp_path, insecure_no_auth=True, **options)
-    require_key_if_exposed(insecure, tmp_path)
+    require_api_key_if_exposed(insecure, tmp_path)
     assert enter(Authenticator(insecure, ApiKeyFileCache(tmp_path))) is LOCAL_CALLER
     text = given(tmp_path, "read")
-    require_key_if_exposed(proxied, tmp_path)
+    require_api_key_if_exposed(proxied, tmp_path)
     at = Authenticator(proxied, ApiKeyFileCache(tmp_path))
     assert enter(at, text).role == "read"
     (tmp_path / KEY_FILE).unlink()
@@ -129,7 +129,7 @@ def test_a_server_behind_a_proxy_counts_as_exposed(tmp_path: Path, options: dict
 
 def test_loopback_host_names_do_not_expose_a_server(tmp_path: Path) -> None:
     named = Settings(data_dir=tmp_path, allowed_hosts="localhost, kgserve.localhost, 127.0.0.2,", trusted_proxies=" ,")
-    require_key_if_exposed(named, tmp_path)
+    require_api_key_if_exposed(named, tmp_path)
     assert enter(Authenticator(named, ApiKeyFileCache(tmp_path))) is LOCAL_CALLER
 
 

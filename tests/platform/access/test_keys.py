@@ -17,7 +17,7 @@ from kgserve.platform.access.authentication import (
     add_api_key,
     create_api_key,
     parse_api_key,
-    parse_duration,
+    parse_api_key_lifetime,
     read_api_keys,
     validate_store_patterns,
 )
@@ -95,13 +95,13 @@ def test_invalid_key_names_are_rejected(name: str) -> None:
 
 
 def test_durations_are_parsed() -> None:
-    assert [parse_duration(text) for text in ("24h", "1d", "1W", " 1y ")] == [DAY, DAY, 7 * DAY, 365 * DAY]
+    assert [parse_api_key_lifetime(text) for text in ("24h", "1d", "1W", " 1y ")] == [DAY, DAY, 7 * DAY, 365 * DAY]
 
 
 @pytest.mark.parametrize("text", ["", "0d", "-1d", "1", "d", "1.5d", "30 d", "101y", "99999d", "1d\n1d"])
 def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
-        parse_duration(text)
+        parse_api_key_lifetime(text)
 
 
 def test_key_states() -> None:

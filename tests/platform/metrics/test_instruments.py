@@ -9,7 +9,7 @@ from kgserve.platform.metrics.exposition import (
     MetricsScrape,
     count_process_threads,
     create_counter_family,
-    encode_metrics,
+    encode_metrics_scrape_response,
     estimate_histogram_quantile,
     gauge_family,
     histogram_family,
@@ -47,7 +47,7 @@ def test_exposed_metrics_can_be_parsed() -> None:
         gauge_family("kgserve_level", "Level", (), {(): 1.5}),
         histogram_family("kgserve_seconds", "Seconds", ("route",), seconds.measured()),
     ]
-    body, media_type = encode_metrics(families, "", process=False)
+    body, media_type = encode_metrics_scrape_response(families, "", process=False)
     scrape = MetricsScrape.read(body.decode())
     assert media_type.startswith("text/plain")
     assert scrape.by("name", "kgserve_things_total") == {'say "so"\n\\': 3}
@@ -60,14 +60,14 @@ def test_exposed_metrics_can_be_parsed() -> None:
 
 def test_openmetrics_format_is_negotiated() -> None:
     families = [create_counter_family("kgserve_things", "Things", (), {(): 3})]
-    body, media_type = encode_metrics(families, OPENMETRICS, process=False)
+    body, media_type = encode_metrics_scrape_response(families, OPENMETRICS, process=False)
     assert media_type.startswith("application/openmetrics-text")
     assert body.endswith(b"kgserve_things_total 3.0\n# EOF\n")
 
 
 def test_process_metrics_are_included_on_request() -> None:
-    shown, _ = encode_metrics([], "", process=True)
-    hidden, _ = encode_metrics([], "", process=False)
+    shown, _ = encode_metrics_scrape_response([], "", process=True)
+    hidden, _ = encode_metrics_scrape_response([], "", process=False)
     assert (MetricsScrape.read(shown.decode()).value("process_resident_memory_bytes") or 0) > 1 << 20
     assert hidden.strip() == b""
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import guard_cypher_statement
+from kgserve.cypher.guard import validate_cypher_statement_for_engine
 from kgserve.errors import StorageFull
 from kgserve.platform.metrics.app_metrics_and_request_context import (
     OriginatingRequest,
     SlowOperationLog,
     Telemetry,
     add_request_part_seconds,
+    attribute_time_to_request_part,
     get_originating_request,
-    measure_request_part,
     reset_originating_request,
     set_originating_request,
 )
@@ -40,7 +40,7 @@ def test_parts_are_attributed_to_the_current_request() -> None:
     try:
         add_request_part_seconds("engine", 0.5)
         add_request_part_seconds("engine", 0.25)
-        with measure_request_part("embedding"):
+        with attribute_time_to_request_part("embedding"):
             assert get_originating_request() is origin
     finally:
         reset_originating_request(token)
@@ -110,7 +110,9 @@ def test_a_slow_tool_call_is_logged_with_its_parts() -> None:
 
 def test_the_slow_log_shows_only_the_clauses_of_a_statement() -> None:
     text = "MATCH (secret:Entity) WHERE secret.content = 'MATCH me' /* LIMIT */ RETURN secret.id AS `limit`, $value"
-    assert guard_cypher_statement(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
+    assert (
+        validate_cypher_statement_for_engine(text, {"value": "hidden"}, writable=False).shape == "MATCH WHERE RETURN AS"
+    )
 
 
 def test_metric_labels_for_routes_methods_and_statuses_are_bounded() -> None:

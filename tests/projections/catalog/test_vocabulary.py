@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kgserve.graph.node_reads import summarize_node
+from kgserve.graph.node_reads import get_node_summary_or_short_content
 from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.catalog.node_catalog import NodeCatalog, prefix_upper_bound
@@ -122,7 +122,7 @@ def most(counts: Counter[str]) -> list[tuple[str, int]]:
 
 
 def check_counts(catalog: NodeCatalog, present: dict[str, NodeRow]) -> None:
-    found = catalog.vocabulary(lambda node_id: summarize_node(present[node_id]))
+    found = catalog.vocabulary(lambda node_id: get_node_summary_or_short_content(present[node_id]))
     tags = Counter(tag for each in present.values() if each.extras for tag in set(each.extras.tags))
     prefixes: Counter[str] = Counter()
     for tag, count in tags.items():
@@ -223,8 +223,12 @@ def test_counts_and_lists_are_capped(tmp_path: Path) -> None:
 
 
 def test_a_large_example_value_is_omitted() -> None:
-    assert summarize_node(NodeRow("a", "t", "x" * 100_000, "{}", 1, 1, 0, 0)) == summarize_node(None) == ""
-    assert summarize_node(row("b")) == "content"
+    assert (
+        get_node_summary_or_short_content(NodeRow("a", "t", "x" * 100_000, "{}", 1, 1, 0, 0))
+        == get_node_summary_or_short_content(None)
+        == ""
+    )
+    assert get_node_summary_or_short_content(row("b")) == "content"
 
 
 @pytest.mark.parametrize(

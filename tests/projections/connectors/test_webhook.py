@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.admin.composition_root import create_connector_worker
+from kgserve.admin.composition_root import create_configured_connectors_worker
 from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings
 from tests.cli.running import kgserve as command
@@ -244,11 +244,11 @@ def test_random_writes_and_failures_converge(tmp_path: Path) -> None:
 )
 def test_invalid_webhook_settings_are_rejected(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        create_connector_worker(Settings(**options))
+        create_configured_connectors_worker(Settings(**options))
 
 
 def test_no_webhook_by_default() -> None:
-    assert create_connector_worker(Settings()) is None
+    assert create_configured_connectors_worker(Settings()) is None
 
 
 def test_the_secret_has_no_command_line_option() -> None:

@@ -16,7 +16,7 @@ from kgserve.admin.doctor import StoreRepairOptions, repair_and_check_stores
 from kgserve.admin.stores import get_store_stats
 from kgserve.errors import BackupDamaged, Gone
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadableSqlitePage
 from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 from kgserve.projections.history.page_checksums import PageChecksumFile
@@ -368,7 +368,11 @@ def every_answer(of: StoreWithHistory) -> dict[Any, Any]:
         return [state.row.id for state in follower.look(lambda history: history.nodes_at(at, None, None, ALL))]
 
     found = {at: asked(lambda at=at: of.ids(at)) for at in times}
-    found |= {format_time(time): asked(lambda time=time: as_of(format_time(time))) for time in times.values() if time}
+    found |= {
+        format_rfc3339_timestamp(time): asked(lambda time=time: as_of(format_rfc3339_timestamp(time)))
+        for time in times.values()
+        if time
+    }
     return found | {each: asked(lambda each=each: of.versions(each)) for each in ("o0", "o1", "o2", "o3", "n", "m")}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kgserve.errors import Gone
 from kgserve.projections.history_follower import HistoryWorker
-from kgserve.storage.journal.snapshot import list_snapshots, parse_snapshot_sequence
+from kgserve.storage.journal.snapshot import list_journal_snapshots, parse_snapshot_sequence
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.stores.pool import StorePool
 from tests.captured_log import capture_log
@@ -94,7 +94,7 @@ def test_commits_beyond_the_journal_become_a_gap(tmp_path: Path) -> None:
         last = store.state.sequence
     with kept(tmp_path, **SMALL_JOURNAL) as of:
         of.caught_up()
-        first = min(map(parse_snapshot_sequence, list_snapshots(of.store.layout.journal)))
+        first = min(map(parse_snapshot_sequence, list_journal_snapshots(of.store.layout.journal)))
         assert (of.ids(last), of.keys(last)) == (["a", "b"], [("a", "b", "R")])
         assert content_as_of(of, "b", str(last)) == "last"
         assert of.ids(first) == ["a", "b"], "the journal leads on from there"

@@ -13,7 +13,7 @@ from kgserve.graph.answers import NodeHistoryState
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import get_node_history, get_node_version, list_changes, revert_node
 from kgserve.graph.request_bodies import PointInTimeRestoreRequest, TraverseRequest
-from kgserve.graph.transfer.import_export import open_export, restore_past_state_to_new_store
+from kgserve.graph.transfer.import_export import open_store_export_stream, restore_past_state_to_new_store
 from kgserve.graph.url_parameters import (
     NodeHistoryRequest,
     NodeListParameters,
@@ -35,7 +35,7 @@ def history_of(
 
 
 def lines(of: StoreWithHistory, store: str, as_of: str) -> list[bytes]:
-    with open_export(graph_of(of.pool, store), past=PastMoment(of.historian, as_of)) as stream:
+    with open_store_export_stream(graph_of(of.pool, store), past=PastMoment(of.historian, as_of)) as stream:
         return sorted(line for block in stream for line in block.splitlines())
 
 
@@ -206,7 +206,7 @@ def test_without_a_history_only_the_current_state_is_readable(tmp_path: Path) ->
         write(of.store, node("a", "1"))
         for ask in (
             lambda: node_of(graph_of(of.pool, NAME, historian=None), "a", as_of="1"),
-            lambda: open_export(graph_of(of.pool, NAME), past=PastMoment(None, "1")),
+            lambda: open_store_export_stream(graph_of(of.pool, NAME), past=PastMoment(None, "1")),
             lambda: get_node_history(
                 graph_of(of.pool, NAME, historian=None), NodeHistoryRequest(node_id="a", limit=10, before=None)
             ),

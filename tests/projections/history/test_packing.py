@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history import row_format
 from kgserve.projections.history.history_sql import HISTORY_SCHEMA
 from kgserve.projections.history.row_state_history import HistoryFile
@@ -18,7 +18,7 @@ from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow, EdgeRow, Nod
 from kgserve.storage.model.store_rows_digest import checksum_63bit
 
 TIME = 1_700_000_000_123_456
-STAMPS = format_time(TIME), format_time(TIME + 5)
+STAMPS = format_rfc3339_timestamp(TIME), format_rfc3339_timestamp(TIME + 5)
 
 
 def a_node(content: str = "text", extras: NodeExtras | None = None) -> NodeRow:
@@ -52,7 +52,12 @@ def test_edges_and_links_round_trip(row: EdgeRow) -> None:
     assert repr(found) == repr(row)
     assert row_format.unpack_history_edge(*row_format.pack_history_edge(row), *row.key, row.version) == row
     link = CrossStoreLinkRow("other", row)
-    assert row_format.unpack_link(*row_format.pack_link(link), *row.key, row.version, "other") == link
+    assert (
+        row_format.unpack_history_cross_store_link(
+            *row_format.pack_history_cross_store_link(link), *row.key, row.version, "other"
+        )
+        == link
+    )
 
 
 def test_packed_rows_are_smaller() -> None:

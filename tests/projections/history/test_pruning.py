@@ -15,8 +15,8 @@ from kgserve.admin.store_admin_models import PruneHistoryAnswer, PruneHistoryReq
 from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.as_of_graph import PastMoment
 from kgserve.graph.history_queries import prune_history
-from kgserve.graph.transfer.import_export import open_export
-from kgserve.platform.timestamps import DAY_MICROSECONDS, format_time
+from kgserve.graph.transfer.import_export import open_store_export_stream
+from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp
 from kgserve.projections.history import row_state_history as histories
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryWorker
@@ -122,7 +122,7 @@ def test_pruning_on_request(tmp_path: Path) -> None:
         assert (some.oldest, some.sequence) == (7, last)
         assert some.pruned == sum(1 for version in range(1, VERSIONS) if 2 * version + 1 <= 7)
         assert prune(of, "7").pruned == prune(of, "3").pruned == prune(of, "1d").pruned == 0
-        rest = prune(of, format_time(of.store.state.time + DAY_MICROSECONDS))
+        rest = prune(of, format_rfc3339_timestamp(of.store.state.time + DAY_MICROSECONDS))
         assert (rest.oldest, rest.pruned) == (last, VERSIONS - 1 - some.pruned)
         assert content(of, str(last)) == content(of, str(last + 5)) == f"text {VERSIONS - 1}"
         write(of.store, node("a", "more"))
@@ -151,7 +151,7 @@ def test_an_export_fails_when_its_commit_is_pruned_meanwhile(tmp_path: Path) -> 
     with kept(tmp_path) as of:
         write(of.store, batch(*(f"n{number:05}" for number in range(6_000))))
         fill(of)
-        with open_export(graph_of(of.pool, NAME), past=PastMoment(of.historian, "1")) as stream:
+        with open_store_export_stream(graph_of(of.pool, NAME), past=PastMoment(of.historian, "1")) as stream:
             blocks = iter(stream)
             next(blocks)
             prune(of, "5")
@@ -230,7 +230,7 @@ def test_toggling_history_repeatedly_leaves_no_files(tmp_path: Path) -> None:
 
 def rows(count: int, at: int, large: str = "") -> ChangeSet:
     nodes = [NodeRow(f"n{number}", "t", f"{at} {large}", "{}", at, at, 1, 1) for number in range(count)]
-    attributes = encode_edge_attributes(format_time(1), format_time(1), "{}")
+    attributes = encode_edge_attributes(format_rfc3339_timestamp(1), format_rfc3339_timestamp(1), "{}")
     edges = [EdgeRow(f"n{number}", "n0", "R", 1.0 * at, attributes, at, at) for number in range(count)]
     made: dict[str, Any] = {"nodes_created": nodes, "edges_created": edges}
     changed: dict[str, Any] = {"nodes_updated": nodes, "edges_updated": edges}

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.model.change_set import ChangeSet, CrossStoreLinksCountAndDigest
 from kgserve.storage.model.node_edge_rows import (
@@ -27,7 +27,9 @@ def row(node_id: str, version: int, at: int, content: str = "") -> NodeRow:
 
 
 def edge(source: str, target: str, version: int, at: int, *, updated: int = 0) -> EdgeRow:
-    attributes = encode_edge_attributes(format_time(FIRST_TIME), format_time(FIRST_TIME + updated), "{}")
+    attributes = encode_edge_attributes(
+        format_rfc3339_timestamp(FIRST_TIME), format_rfc3339_timestamp(FIRST_TIME + updated), "{}"
+    )
     return EdgeRow(source, target, "R", 1.0, attributes, version, at)
 
 

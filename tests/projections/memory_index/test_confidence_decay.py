@@ -12,11 +12,11 @@ from kgserve.projections.memory_index.confidence_decay import (
     ConfidenceAtTime,
     MemoryHalfLives,
     boost_decayed_confidence,
+    boost_undecayed_confidence,
+    compute_decay_key_of_min_confidence,
     compute_decay_sort_key,
-    compute_min_decay_sort_key,
     decayed_confidence,
     get_later_confidence,
-    restore_and_boost_confidence,
 )
 
 MONTH = 30 * DAY_MICROSECONDS
@@ -35,8 +35,8 @@ def test_confidence_halves_in_each_half_life(days: int, expected: float) -> None
 
 def test_no_decay_without_a_half_life() -> None:
     assert decayed_confidence(ConfidenceAtTime(0.7, 0), NOW, None) == 0.7
-    assert compute_decay_sort_key(ConfidenceAtTime(0.7, 0), None) >= compute_min_decay_sort_key(0.7, NOW, None)
-    assert compute_decay_sort_key(ConfidenceAtTime(0.7, 0), None) < compute_min_decay_sort_key(0.71, NOW, None)
+    assert compute_decay_sort_key(ConfidenceAtTime(0.7, 0), None) >= compute_decay_key_of_min_confidence(0.7, NOW, None)
+    assert compute_decay_sort_key(ConfidenceAtTime(0.7, 0), None) < compute_decay_key_of_min_confidence(0.71, NOW, None)
 
 
 def test_an_access_adds_to_the_remainder_and_restarts_decay() -> None:
@@ -48,13 +48,13 @@ def test_an_access_adds_to_the_remainder_and_restarts_decay() -> None:
 
 
 def test_reinforcement_restores_the_stored_confidence_and_adds() -> None:
-    assert restore_and_boost_confidence(
-        ConfidenceAtTime(0.5, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1
-    ) == ConfidenceAtTime(0.6, NOW)
-    assert restore_and_boost_confidence(
+    assert boost_undecayed_confidence(ConfidenceAtTime(0.5, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1) == ConfidenceAtTime(
+        0.6, NOW
+    )
+    assert boost_undecayed_confidence(
         ConfidenceAtTime(0.95, NOW - 60 * DAY_MICROSECONDS), NOW, 0.1
     ) == ConfidenceAtTime(1.0, NOW)
-    assert restore_and_boost_confidence(ConfidenceAtTime(0.4, NOW + DAY_MICROSECONDS), NOW, 0.1) == ConfidenceAtTime(
+    assert boost_undecayed_confidence(ConfidenceAtTime(0.4, NOW + DAY_MICROSECONDS), NOW, 0.1) == ConfidenceAtTime(
         0.5, NOW + DAY_MICROSECONDS
     )
 
@@ -64,7 +64,7 @@ def test_monthly_accesses_keep_full_confidence() -> None:
     for month in range(1, 25):
         at = NOW + month * MONTH
         assert decayed_confidence(worth, at, MONTH) == pytest.approx(0.5)
-        worth = restore_and_boost_confidence(worth, at, 0.1)
+        worth = boost_undecayed_confidence(worth, at, 0.1)
         assert worth == ConfidenceAtTime(1.0, at)
 
 
@@ -95,8 +95,10 @@ def test_zero_confidence_passes_only_a_zero_minimum() -> None:
         == compute_decay_sort_key(ConfidenceAtTime(0.0, NOW), None)
         == MIN_DECAY_KEY
     )
-    assert compute_decay_sort_key(ConfidenceAtTime(0.0, NOW), MONTH) >= compute_min_decay_sort_key(0.0, NOW, MONTH)
-    assert compute_decay_sort_key(ConfidenceAtTime(0.0, NOW), MONTH) < compute_min_decay_sort_key(
+    assert compute_decay_sort_key(ConfidenceAtTime(0.0, NOW), MONTH) >= compute_decay_key_of_min_confidence(
+        0.0, NOW, MONTH
+    )
+    assert compute_decay_sort_key(ConfidenceAtTime(0.0, NOW), MONTH) < compute_decay_key_of_min_confidence(
         1e-300, NOW, 10_000 * DAY_MICROSECONDS
     )
 
@@ -111,8 +113,12 @@ def test_confidence_is_capped_at_one() -> None:
 
 
 def test_full_confidence_equals_one_set_at_that_moment() -> None:
-    assert compute_decay_sort_key(ConfidenceAtTime(1.0, NOW), MONTH) >= compute_min_decay_sort_key(1.0, NOW, MONTH)
-    assert compute_decay_sort_key(ConfidenceAtTime(1.0, NOW - 1), MONTH) < compute_min_decay_sort_key(1.0, NOW, MONTH)
+    assert compute_decay_sort_key(ConfidenceAtTime(1.0, NOW), MONTH) >= compute_decay_key_of_min_confidence(
+        1.0, NOW, MONTH
+    )
+    assert compute_decay_sort_key(ConfidenceAtTime(1.0, NOW - 1), MONTH) < compute_decay_key_of_min_confidence(
+        1.0, NOW, MONTH
+    )
 
 
 @given(CONFIDENCES, MOMENTS, HALF_LIVES, CONFIDENCES, MOMENTS)
@@ -124,6 +130,6 @@ def test_key_order_equals_order_of_decayed_confidence(
     left = decayed_confidence(worth, now, half_life)
     # At the boundary, either result may occur: a microsecond is below the rounding error of both sides.
     assume(not math.isclose(left, minimum, rel_tol=1e-3, abs_tol=1e-300) or minimum == 0)
-    assert (compute_decay_sort_key(worth, half_life) >= compute_min_decay_sort_key(minimum, now, half_life)) == (
-        left >= minimum or minimum == 0
-    )
+    assert (
+        compute_decay_sort_key(worth, half_life) >= compute_decay_key_of_min_confidence(minimum, now, half_life)
+    ) == (left >= minimum or minimum == 0)

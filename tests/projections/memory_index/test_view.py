@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.embedding.cache import round_to_half_precision
 from kgserve.graph.search.search_index_interface import SearchIndex
-from kgserve.projections.indexed_text import EntitySearchFilter, extract_facets
+from kgserve.projections.indexed_text import EntitySearchFilter, extract_node_filterable_fields
 from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.text_indexes import TextIndexesAsOf
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
@@ -62,7 +62,7 @@ def test_memory_filters_on_current_and_past_indexes(tmp_path: Path) -> None:
             assert wanted <= {"m1", "m2", "m3"}
             assert found(of, of.indexes, "hen", only) == (wanted, wanted)
             assert found(of, past, "fox", only) == (wanted, wanted)
-        assert extract_facets(rows["plain"]) is None
+        assert extract_node_filterable_fields(rows["plain"]) is None
 
 
 @pytest.mark.parametrize("fields", [{"name": "Vixen"}, {"name": "Vixen", "confidence": 1.0}])

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from kgserve.server.bolt.backend import BoltBackend
+from kgserve.server.bolt.backend_interface import BoltBackend
 from kgserve.server.bolt.connection import BoltLimits
 from kgserve.server.bolt.server import BoltServer
 

@@ -26,8 +26,11 @@ import kgserve.errors
 from kgserve.cypher.interpreter.empty_graph import EmptyGraph
 from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, Unauthenticated
-from kgserve.graph.cypher.interpreted_statements import describe_plan, prepare_interpreted_statement
-from kgserve.server.bolt.backend import (
+from kgserve.graph.cypher.interpreted_statements import (
+    describe_interpreted_statement_plan,
+    parse_and_check_interpreted_statement,
+)
+from kgserve.server.bolt.backend_interface import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
     BeginTransactionRequest,
@@ -97,9 +100,9 @@ class ScriptedBackend(BoltBackend):
 
     @override
     def explain(self, request: StatementRequest) -> StatementExplanation:
-        statement = prepare_interpreted_statement(request.statement, request.parameters, request.plan)
+        statement = parse_and_check_interpreted_statement(request.statement, request.parameters, request.plan)
         limits = ExecutionLimits(request.interruption.check)
-        plan = build_bolt_plan_tree(describe_plan(statement, EmptyGraph(), limits))
+        plan = build_bolt_plan_tree(describe_interpreted_statement_plan(statement, EmptyGraph(), limits))
         return StatementExplanation(
             columns=statement.info.columns, type=classify_statement_access(statement.info), plan=plan
         )

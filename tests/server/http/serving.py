@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from kgserve.admin.composition_root import create_connector_worker, create_fact_extraction_worker
+from kgserve.admin.composition_root import create_configured_connectors_worker, create_fact_extraction_worker
 from kgserve.embedding.embedder import load_embedder
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.memory.erasure import StoreErasureManager
@@ -68,7 +68,7 @@ def serving(data: Path, **options: Any) -> Generator[RunningServer]:
         started = threading.Event()
         pool = StorePool(settings)  # The application's lifespan closes it.
         extractor = create_fact_extraction_worker(settings, indexer)
-        syncers = create_connector_worker(settings)
+        syncers = create_configured_connectors_worker(settings)
         others = [each for each in (extractor, syncers) if each]
         pool.companions += [indexer, historian, *others, StoreErasureManager(indexer, historian)]
         app = create_app(CallerStoreHandles(pool, indexer, historian, extractor=extractor, syncers=syncers))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from kgserve.platform.access.authentication import KEY_FILE, Role, revoke_api_key
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from tests.platform.access.keys import audited, bearer, client, given, now
 from tests.server.http.serving import PATIENCE, RunningServer, accepted, exchange, refusal, serving
 
@@ -77,7 +77,7 @@ def test_key_describes_itself(keyed: RunningServer) -> None:
     for name, role, stores, expires in told_of:
         with client(keyed.url, given(keyed.data, role, stores, name=name, expires_at=expires)) as http:
             told = accepted(http.get("/api/whoami"))
-        text = None if expires is None else format_time(expires)
+        text = None if expires is None else format_rfc3339_timestamp(expires)
         rest = {"open": False, "backups": False}
         assert told == {"name": name, "role": role, "stores": stores, "expires": text} | rest
     with client(keyed.url) as http:

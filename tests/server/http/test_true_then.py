@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from tests.server.http.serving import accepted, refusal
 from tests.stores.writing import until
 
@@ -193,7 +193,7 @@ def test_concurrent_supersessions_form_one_chain(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(supersede, range(8)))
     chain = versions(of, "m")
-    starts = [parse_time(each["valid_from"]) for each in chain]
+    starts = [parse_rfc3339_timestamp(each["valid_from"]) for each in chain]
     assert starts == sorted({*starts})
     assert len({each["id"] for each in chain}) == len(chain)
     assert [each["valid_to"] for each in chain] == [*(each["valid_from"] for each in chain[1:]), None]

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from tests.server.http.serving import accepted, refusal
 
 Json = dict[str, Any]
@@ -91,7 +91,7 @@ def test_retire_ends_validity_now(http: httpx.Client, api: str) -> None:
     inject(http, api, {"id": "a", "type": "t", "content": "c", "created_by": "ada"})
     before = time.time_ns() // 1000
     answer = accepted(http.post(f"{api}/nodes/a/retire"))
-    assert before <= parse_time(answer["valid_to"]) <= time.time_ns() // 1000
+    assert before <= parse_rfc3339_timestamp(answer["valid_to"]) <= time.time_ns() // 1000
     assert answer == {"ok": True, "valid_to": answer["valid_to"], "changed": True, "version": 2, "sequence": 2}
     found = node(http, api, "a")["node"]
     assert (found["content"], found["valid_to"], found["version"]) == ("c", answer["valid_to"], 2)
@@ -130,7 +130,7 @@ def test_retire_moves_a_future_end_to_now(http: httpx.Client, api: str) -> None:
     inject(http, api, {"id": "a", "type": "t", "valid_to": FAR_OFF})
     answer = retire(http, api, "a")
     assert answer["changed"]
-    assert parse_time(answer["valid_to"]) <= time.time_ns() // 1000
+    assert parse_rfc3339_timestamp(answer["valid_to"]) <= time.time_ns() // 1000
 
 
 @pytest.mark.parametrize("begun", [THEN, FAR_OFF])
@@ -237,12 +237,12 @@ def test_exports_ignore_validity_by_default(http: httpx.Client, shared: str) -> 
 
 def test_as_of_alone_uses_its_own_valid_time(http: httpx.Client, dated: str) -> None:
     turn = time.time_ns() // 1000 + 1_000_000
-    ends = {"id": "ends", "type": "t", "content": "mill", "valid_to": format_time(turn)}
-    begins = ends | {"id": "begins", "valid_to": "", "valid_from": format_time(turn)}
+    ends = {"id": "ends", "type": "t", "content": "mill", "valid_to": format_rfc3339_timestamp(turn)}
+    begins = ends | {"id": "begins", "valid_to": "", "valid_from": format_rfc3339_timestamp(turn)}
     edges = [EDGE | {"to": name} for name in ("begins", "ends")]
     then = inject(http, dated, ends, begins, edges=edges)
     at = node(http, dated, "ends")["node"]["updated_at"]
-    assert parse_time(at) < turn, "the machine was too slow for this test"
+    assert parse_rfc3339_timestamp(at) < turn, "the machine was too slow for this test"
     last = inject(http, dated, {"id": "later", "type": "t"})
     time.sleep(max(0, turn / 1e6 - time.time()))
     for find in (listed, walked, searched, told):

@@ -10,7 +10,12 @@ from mcp import Client
 
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
 from kgserve.server.mcp.tool_structured_content import MAX_REPLY_CHARS
-from kgserve.server.mcp.toolsets import SHARED_TOOL_NAMES, TOOLS, resolve_called_tool, select_tools
+from kgserve.server.mcp.toolsets import (
+    SHARED_TOOL_NAMES,
+    TOOLS,
+    resolve_called_tool,
+    select_mcp_tools_by_toolset_or_name,
+)
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import BOTH, Mode, Stateless, talk, text_of
 
@@ -102,7 +107,7 @@ def test_tool_names_shared_by_two_toolsets(bare: httpx.Client) -> None:
     for asked in ("", "default", "memory", "graph", "memory-server"):
         assert resolve_called_tool("create_entities", asked) is TOOLS["create_entities"]
         assert resolve_called_tool("create_entities", asked) not in ours.values()
-    assert [tool for tool in select_tools(SET) if tool.name in SHARED_TOOL_NAMES] == [
+    assert [tool for tool in select_mcp_tools_by_toolset_or_name(SET) if tool.name in SHARED_TOOL_NAMES] == [
         ours[name] for name in ours if name in SHARED_TOOL_NAMES
     ]
     refused = bare.post(f"/mcp?tools={SET},memory-server", json={}, headers={"accept": BOTH})

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kgserve.memory.organize_memories import empty_reflection
+from kgserve.memory.organize_memories import build_empty_organize_memories_answer
 from kgserve.memory.reflect_models import ParentConceptCandidate, ReflectionProposal
 from kgserve.server.mcp.memory_tools import ReflectArguments
 from kgserve.server.mcp.tool_replies import build_tool_reply
@@ -163,7 +163,12 @@ def test_reflection_numbers_its_proposals(agent: Agent) -> None:
         ReflectionProposal(number=2, kind="concept", ids=["c", "d", "e"], name="trams", state="refused"),
         ReflectionProposal(number=3, kind="link", ids=["f"], candidates=[ParentConceptCandidate(id="g", score=0.5)]),
     ]
-    found = replace(empty_reflection("run", dry_run=False), proposals=proposals, proposals_count=3, near_checked=True)
+    found = replace(
+        build_empty_organize_memories_answer("run", dry_run=False),
+        proposals=proposals,
+        proposals_count=3,
+        near_checked=True,
+    )
     reply = build_tool_reply(found, ReflectArguments(), "")
     assert reply.text.splitlines()[1:] == [
         "1. [b], [a] contradict each other in numbers",

@@ -19,7 +19,7 @@ from kgserve.server.idempotent_calls import (
     MAX_REMEMBERED_CALLS_PER_CALLER,
     IdempotentCallCache,
 )
-from kgserve.server.mcp.tool_calls import idempotency_key_of
+from kgserve.server.mcp.tool_calls import get_tool_call_idempotency_key
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, serving
 
 PREFIX = "io.modelcontextprotocol"
@@ -93,8 +93,11 @@ def test_repeated_drop_spares_a_recreated_store(server: ServerProcessHandle, sto
 
 @pytest.mark.parametrize("given", ["", "short", "x" * 200, "with a blank in it"])
 def test_invalid_call_ids_are_ignored(given: str) -> None:
-    assert idempotency_key_of({"kgserve-call": given}, "put_node", {}) is None
-    assert idempotency_key_of({"kgserve-call": "x" * 16, "kgserve-call-age": "soon"}, "put_node", {}) is not None
+    assert get_tool_call_idempotency_key({"kgserve-call": given}, "put_node", {}) is None
+    assert (
+        get_tool_call_idempotency_key({"kgserve-call": "x" * 16, "kgserve-call-age": "soon"}, "put_node", {})
+        is not None
+    )
 
 
 def test_idempotency_eviction_is_per_caller() -> None:

@@ -9,7 +9,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import ResourceListChangedNotification, TextContent, TextResourceContents
 
-from kgserve.graph.llm_context_text import count_tokens
+from kgserve.graph.llm_context_text import estimate_llm_token_count
 from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle
 from tests.server.mcp.talking import Mode, call, talk
 
@@ -252,7 +252,7 @@ def test_memory_digest_resource(server: ServerProcessHandle, mode: Mode, store: 
     assert places == sorted(places)
     assert "Was never true" not in text
     assert text.count("heron") == 1
-    assert 1_000 < count_tokens(text) <= 1_500
+    assert 1_000 < estimate_llm_token_count(text) <= 1_500
 
 
 def test_memory_digest_of_an_empty_store(server: ServerProcessHandle, mode: Mode, store: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kgserve.errors import InvalidInput, NoStore
 from kgserve.server.mcp.cypher_tools import QueryCypherArguments
 from kgserve.server.mcp.entity_read_tools import GetEntityArguments, ListEntitiesArguments, TraverseArguments
-from kgserve.server.mcp.entity_version_tools import PutNodeArguments
+from kgserve.server.mcp.entity_version_write_tools import PutNodeArguments
 from kgserve.server.mcp.entity_write_tools import InjectKnowledgeGraphArguments
 from kgserve.server.mcp.memory_tools import RecallArguments
 from kgserve.server.mcp.search_tools import GetContextArguments, SearchBatchArguments, SearchKnowledgeArguments

@@ -7,8 +7,8 @@ import pytest
 from mcp import Client
 
 from kgserve.server.mcp.entity_memory_tools import ENTITY_MEMORY_TOOLS
-from kgserve.server.mcp.memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.memory_tools import MEMORY_TOOLS
+from kgserve.server.mcp.official_memory_server_tools import MEMORY_SERVER_TOOLS
 from kgserve.server.mcp.toolsets import GRAPH_TOOLS
 from tests.cli.running import ServerProcessHandle
 from tests.server.mcp.talking import BOTH, Mode, Session, Stateless, call, refusal, talk, text_of

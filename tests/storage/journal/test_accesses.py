@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kgserve.errors import JournalDamaged
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import JournalFrame, encode_journal_frame
-from kgserve.storage.journal.journal_reader import read_latest_access_records
+from kgserve.storage.journal.journal_reader import read_last_node_accesses_from_journal
 from kgserve.storage.journal.row_materialization import materialize_rows_to_parquet
 from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, NetChange
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -66,7 +66,7 @@ def test_changed_accesses_equal_net_change_of_change_sets(
 ) -> None:
     changes = _changes(steps)
     frames = [_frame(changes[at : at + per_frame]) for at in range(0, len(changes), per_frame)]
-    changed = read_latest_access_records(iter(frames), after, last)
+    changed = read_last_node_accesses_from_journal(iter(frames), after, last)
     before = NetChange(change for change in changes if change.sequence <= after).accessed
     left = {key: access for key, access in (before | changed).items() if access is not None}
     assert left == NetChange(change for change in changes if change.sequence <= max(after, last)).accessed
@@ -100,7 +100,7 @@ def test_frames_returns_frames_after_a_sequence(tmp_path: Path) -> None:
         history.add(accessed("a", count=count))
     journal = journal_of(tmp_path, history.changes, per_frame=3)
     assert [frame.first for frame in journal.frames(3)] == [4, 7]
-    assert read_latest_access_records(journal.frames(0), 0, 5) == {"a": MemoryAccessRecord("a", 4, 4, 0.5)}
+    assert read_last_node_accesses_from_journal(journal.frames(0), 0, 5) == {"a": MemoryAccessRecord("a", 4, 4, 0.5)}
     journal.close()
 
 

@@ -96,7 +96,7 @@ def test_old_snapshot_is_readable_and_matches_digest(tmp_path: Path) -> None:
     history = mixed()
     folder = old_snapshot(tmp_path, history)
     assert snapshot.verify_snapshot(folder).state == history.state
-    assert snapshot.digest_and_count_row_files(folder) == (DIGEST, history.state.nodes, history.state.edges)
+    assert snapshot.digest_and_count_snapshot_rows(folder) == (DIGEST, history.state.nodes, history.state.edges)
     assert rows_of(folder) == rows_planned(history)
     assert {row.extras for row in (*snapshot.read_snapshot_nodes(folder), *snapshot.read_snapshot_edges(folder))} == {
         None
@@ -113,7 +113,7 @@ def test_extras_are_merged_into_old_snapshot(tmp_path: Path) -> None:
     assert not folded.is_digest_replaced
     newer = snapshot.publish_journal_snapshot(rows, tmp_path, folded.state)
     assert rows_of(newer) == rows_planned(history)
-    assert snapshot.digest_and_count_row_files(newer) == (
+    assert snapshot.digest_and_count_snapshot_rows(newer) == (
         history.state.digest,
         history.state.nodes,
         history.state.edges,

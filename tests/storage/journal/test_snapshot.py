@@ -48,7 +48,7 @@ def test_folding_from_snapshot_gives_same_rows(tmp_path: Path, middle: int) -> N
         set(history.workspace.nodes.values()),
         {row for row in history.workspace.edges.values() if row is not None},
     )
-    assert snapshot.digest_and_count_row_files(again) == (
+    assert snapshot.digest_and_count_snapshot_rows(again) == (
         history.state.digest,
         history.state.nodes,
         history.state.edges,
@@ -82,7 +82,11 @@ def test_rows_with_wrong_digest_are_rebased(tmp_path: Path) -> None:
     base = folded(tmp_path, history, 2)
     wrong = materialize_rows_to_parquet(base, history.changes[3:], tmp_path)
     assert wrong.is_digest_replaced
-    assert snapshot.digest_and_count_row_files(tmp_path) == (wrong.state.digest, wrong.state.nodes, wrong.state.edges)
+    assert snapshot.digest_and_count_snapshot_rows(tmp_path) == (
+        wrong.state.digest,
+        wrong.state.nodes,
+        wrong.state.edges,
+    )
 
 
 @pytest.mark.parametrize("name", [snapshot.NODES_FILE, snapshot.EDGES_FILE])
@@ -116,9 +120,9 @@ def test_snapshots_are_listed_newest_first_and_old_ones_are_removed(tmp_path: Pa
     for upto in (2, 6, 4):
         folded(tmp_path, history, upto)
     (tmp_path / "snapshot.7.new").mkdir()
-    assert [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4, 2]
+    assert [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_journal_snapshots(tmp_path)] == [6, 4, 2]
     assert snapshot.remove_old_snapshots(tmp_path, 2) == 4
-    assert [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_snapshots(tmp_path)] == [6, 4]
+    assert [snapshot.parse_snapshot_sequence(path) for path in snapshot.list_journal_snapshots(tmp_path)] == [6, 4]
 
 
 def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.change_feed_events import (
     MAX_SINGLE_EVENT_ROWS,
     ChangeFeedEventFilter,
     FeedPosition,
     StoreEvent,
     expand_change_set_into_events,
-    format_feed_positions,
+    format_change_feed_positions,
+    parse_change_feed_positions,
     parse_event_kinds,
-    parse_feed_positions,
 )
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_fields import EdgeExtras, NodeExtras
@@ -114,7 +114,7 @@ def test_event_data_includes_only_extras_that_are_set() -> None:
         "freshness_at": TEXT,
         "stale": True,
         "created_by": "me",
-        "valid_to": format_time(TIME + 1),
+        "valid_to": format_rfc3339_timestamp(TIME + 1),
         "conflicts": [3],
     }
     assert (linked["ordinal"], linked["valid_from"]) == (0, TEXT)
@@ -157,15 +157,15 @@ def test_invalid_position_is_rejected(text: str) -> None:
 
 
 def test_parse_positions_of_several_stores() -> None:
-    positions = parse_feed_positions("a:12-3, b:4,*:0", "x")
+    positions = parse_change_feed_positions("a:12-3, b:4,*:0", "x")
     assert positions == {"a": FeedPosition(12, 4), "b": FeedPosition(5), "*": FeedPosition(1)}
-    assert format_feed_positions(positions) == "a:12-3,b:4,*:0"
+    assert format_change_feed_positions(positions) == "a:12-3,b:4,*:0"
 
 
 @pytest.mark.parametrize("text", ["12-3", "a:", ":1", "a:x", "../x:1", "a:1,b"])
 def test_invalid_positions_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInput):
-        parse_feed_positions(text, "x")
+        parse_change_feed_positions(text, "x")
 
 
 def test_selection_by_kind_and_type() -> None:

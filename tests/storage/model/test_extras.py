@@ -19,7 +19,7 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtrasUpsert,
 )
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, encode_edge_attributes, is_valid_at
-from kgserve.storage.model.store_rows_digest import format_digest, row_hash, rows_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest, row_hash, rows_digest
 from kgserve.storage.model.write_batch import (
     DEFAULT_WRITE_RULES,
     EdgeUpsert,
@@ -127,18 +127,24 @@ def begun(rules: WriteRules) -> BatchPlanner:
 
 @pytest.mark.parametrize(("row", "digest"), DIGESTS)
 def test_hash_of_rows_without_extras_is_unchanged(row: NodeRow | EdgeRow, digest: str) -> None:
-    assert format_digest(row_hash(row)) == digest
+    assert format_store_rows_digest(row_hash(row)) == digest
     whole = msgspec.structs.astuple(row)
-    assert format_digest(rows_digest([whole])) == format_digest(rows_digest([whole[:-1]])) == digest
+    assert (
+        format_store_rows_digest(rows_digest([whole])) == format_store_rows_digest(rows_digest([whole[:-1]])) == digest
+    )
 
 
 @pytest.mark.parametrize(("row", "digest"), NARROW_DIGESTS)
 def test_hash_of_rows_without_memory_fields_is_unchanged(row: NodeRow | EdgeRow, digest: str) -> None:
-    assert format_digest(row_hash(row)) == format_digest(rows_digest([msgspec.structs.astuple(row)])) == digest
+    assert (
+        format_store_rows_digest(row_hash(row))
+        == format_store_rows_digest(rows_digest([msgspec.structs.astuple(row)]))
+        == digest
+    )
 
 
 def test_digest_of_several_rows_is_unchanged() -> None:
-    assert format_digest(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
+    assert format_store_rows_digest(rows_digest(msgspec.structs.astuple(row) for row, _ in DIGESTS)) == ALL_OF_THEM
 
 
 @pytest.mark.parametrize(("plain", "full"), [(PLAIN, FULL), (EDGE, FULL_EDGE)])

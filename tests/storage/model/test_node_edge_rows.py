@@ -12,13 +12,13 @@ from kgserve.storage.model.node_edge_rows import (
     EdgeRow,
     NodeRow,
     encode_edge_attributes,
-    split_edge_attributes,
+    split_edge_times_from_attributes,
 )
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_rows_digest import (
     digest_and_count_rows,
-    format_digest,
-    parse_digest,
+    format_store_rows_digest,
+    parse_store_rows_digest,
     row_hash,
     rows_digest,
     update_digest_for_row_changes,
@@ -45,7 +45,7 @@ def test_edge_attributes_roundtrip(own: dict[str, Any]) -> None:
     text = msgspec.json.encode(own, order="deterministic").decode()
     times = "2025-07-15T12:00:00Z", "2026-01-01T00:00:00.000001+01:00"
     stored = encode_edge_attributes(*times, text)
-    assert split_edge_attributes(stored) == EdgeAttributeParts(*times, text)
+    assert split_edge_times_from_attributes(stored) == EdgeAttributeParts(*times, text)
     assert msgspec.json.decode(stored) == {"created_at": times[0], "updated_at": times[1], **own}
 
 
@@ -66,8 +66,8 @@ def test_digest_is_order_independent_and_incremental(rows: list[NodeRow | EdgeRo
     assert update_digest_for_row_changes(whole, (), half) == rows_digest(
         [msgspec.structs.astuple(row) for row in shuffled[len(half) :]]
     )
-    assert parse_digest(format_digest(whole)) == whole
-    assert len(format_digest(whole)) == 32
+    assert parse_store_rows_digest(format_store_rows_digest(whole)) == whole
+    assert len(format_store_rows_digest(whole)) == 32
 
 
 @given(NODES, st.integers(0, 7))

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from kgserve.errors import Conflict, InvalidInput
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord, StoreState
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
-from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_attributes
+from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_times_from_attributes
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.storage.model.store_rows_digest import rows_digest
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
@@ -127,7 +127,7 @@ def test_last_put_of_a_node_wins_by_field(nodes: Planner) -> None:
 def test_create_edge(nodes: Planner) -> None:
     assert nodes.edge().edges_created == 1
     assert nodes.ab.weight == 1.0
-    now = format_time(2_000_000)
+    now = format_rfc3339_timestamp(2_000_000)
     assert msgspec.json.decode(nodes.ab.attributes) == {"created_at": now, "updated_at": now}
     assert (nodes.ab.version, nodes.ab.sequence) == (1, 2)
 
@@ -135,16 +135,19 @@ def test_create_edge(nodes: Planner) -> None:
 def test_edge_keeps_omitted_fields_and_created_at(edge: Planner) -> None:
     assert edge.edge(weight=0.75).edges_updated == 1
     assert edge.edge(own='{"other":2}').edges_updated == 1
-    stamps = split_edge_attributes(edge.ab.attributes)
+    stamps = split_edge_times_from_attributes(edge.ab.attributes)
     assert (edge.ab.weight, edge.ab.version, stamps.own) == (0.75, 3, '{"other":2}')
-    assert (stamps.created_at, stamps.updated_at) == (format_time(2_000_000), format_time(4_000_000))
+    assert (stamps.created_at, stamps.updated_at) == (
+        format_rfc3339_timestamp(2_000_000),
+        format_rfc3339_timestamp(4_000_000),
+    )
 
 
 def test_touch_updates_edge_time_without_new_version(edge: Planner) -> None:
     report = edge.edge()
     assert (report.edges_unchanged, report.edges_updated, report.sequence) == (1, 0, 3)
     assert (edge.ab.version, edge.ab.sequence) == (1, 2)
-    assert split_edge_attributes(edge.ab.attributes).updated_at == format_time(3_000_000)
+    assert split_edge_times_from_attributes(edge.ab.attributes).updated_at == format_rfc3339_timestamp(3_000_000)
     assert edge.change is not None
     assert [row.key for row in edge.change.edges_touched] == [AB]
     assert edge.change.edges_updated == []
@@ -157,15 +160,15 @@ def test_edge_without_touch_is_unchanged(edge: Planner) -> None:
         assert edge.change is None
     assert edge.ab == before
     assert edge.edge(touch=False, weight=0.6).edges_updated == 1
-    assert split_edge_attributes(edge.ab.attributes).updated_at == format_time(edge.now)
+    assert split_edge_times_from_attributes(edge.ab.attributes).updated_at == format_rfc3339_timestamp(edge.now)
 
 
 def test_caller_times_take_precedence(nodes: Planner) -> None:
     past = "2020-01-01T00:00:00+01:00"
     nodes.edge(created_at=past, own="{}")
-    assert split_edge_attributes(nodes.ab.attributes).created_at == past
+    assert split_edge_times_from_attributes(nodes.ab.attributes).created_at == past
     nodes.edge(weight=2.0)
-    assert split_edge_attributes(nodes.ab.attributes).created_at == past
+    assert split_edge_times_from_attributes(nodes.ab.attributes).created_at == past
 
 
 def test_edge_without_endpoints_is_skipped_and_reported(nodes: Planner) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.change_set import ChangeSet, StoreState
 from kgserve.storage.model.node_edge_fields import EdgeExtras
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, encode_edge_attributes
@@ -30,7 +30,7 @@ LAST = 1 << 62
 
 def made(choice: random.Random, source: str, target: str) -> EdgeRow:
     extras = EdgeExtras(choice.choice((None, None, 1, -2)), "", None, choice.choice((None, 5, 50)))
-    stamp = format_time(choice.choice((0, 1_000_000)))
+    stamp = format_rfc3339_timestamp(choice.choice((0, 1_000_000)))
     kind = choice.choice("rstu")
     return EdgeRow(
         source, target, kind, 1.0, encode_edge_attributes(stamp, stamp, "{}"), 1, 1, choice.choice((None, extras))

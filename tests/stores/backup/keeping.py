@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from kgserve.admin import backup as ops
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
-from kgserve.storage.model.store_rows_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 from kgserve.storage.model.store_settings import HistoryRetention, StoreSettings
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions
@@ -42,7 +42,7 @@ class KeepingDriver(PastDriver):
         if self.store.description.history != "none":
             assert self.historian.of(self.store).wait(self.graph.sequence, CATCH_UP_TIMEOUT_SECONDS)
         made = ops.back_up_single_store(self.pool, self.backups, NAME, BackupOptions(live=True, full=full, keep=keep))
-        assert (made.sequence, made.digest) == (self.graph.sequence, format_digest(self.graph.digest))
+        assert (made.sequence, made.digest) == (self.graph.sequence, format_store_rows_digest(self.graph.digest))
         fresh = set(range(made.first, made.sequence + 1))
         self.covered = fresh if keep == 1 else self.covered | fresh
         self.settings[made.sequence] = self.store.description.settings
@@ -70,7 +70,7 @@ class KeepingDriver(PastDriver):
         # By time, where timestamps distinguish the commits.
         told_apart = 0 < sequence < len(self.times) - 1 and self.times[sequence] < self.times[sequence + 1]
         if told_apart and source.random() < 0.4:
-            until = format_time(self.times[sequence])
+            until = format_rfc3339_timestamp(self.times[sequence])
         data = self.root / "restored"
         historian = HistoryWorker()
         with StorePool(settings(data, journal_segment_mb=1)) as pool:

@@ -12,7 +12,7 @@ import pytest
 
 from kgserve.admin import backup as ops
 from kgserve.errors import BackupDamaged, Conflict, InvalidInput, JournalDamaged, NotFound, Unavailable
-from kgserve.platform.timestamps import format_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.storage.journal.journal import journal_segment_path, list_journal_segments
 from kgserve.storage.store_folder_layout import STORE_FORMAT, StoreLayout
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
@@ -238,9 +238,9 @@ def test_a_commit_made_while_files_are_copied_is_not_covered(pool: StorePool, fo
             BackupFolder(folder), [StoreToBackUp(store.layout, mark_then_write)], BackupOptions(live=True)
         ).stores[0]
         assert done.sequence == 1
-        assert done.taken_at < format_time(store.state.time)
+        assert done.taken_at < format_rfc3339_timestamp(store.state.time)
         with pytest.raises(InvalidInput, match="is not covered"):
-            restored(pool, folder, format_time(store.state.time), "after")
+            restored(pool, folder, format_rfc3339_timestamp(store.state.time), "after")
 
 
 def test_a_base_without_journal_continues_only_with_its_own_store(pool: StorePool, tmp_path: Path) -> None:
@@ -335,15 +335,15 @@ def test_a_time_made_ambiguous_by_a_clock_ahead_is_not_restored(pool: StorePool,
         between = true_time()
         store.clock._read = true_time
         ahead = back_up(pool, folder)
-        assert parse_time(ahead.taken_at) < true_time() + MAX_CLOCK_DRIFT_MICROSECONDS
+        assert parse_rfc3339_timestamp(ahead.taken_at) < true_time() + MAX_CLOCK_DRIFT_MICROSECONDS
         with pytest.raises(
             InvalidInput, match=r"commit 2 was stamped .* by a clock that was ahead.*: 1 is the last one"
         ):
-            restored(pool, folder, format_time(between))
+            restored(pool, folder, format_rfc3339_timestamp(between))
         put(pool, "c")
         right = back_up(pool, folder)
         with pytest.raises(InvalidInput, match="commit 2 was stamped"):
-            restored(pool, folder, format_time(between))
+            restored(pool, folder, format_rfc3339_timestamp(between))
         assert restored(pool, folder, right.taken_at, "all").state.sequence == 3
         assert restored(pool, folder, "2", "two").state.sequence == 2
 

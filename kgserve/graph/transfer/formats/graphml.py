@@ -65,7 +65,7 @@ def escape_xml(text: str) -> str:
     )
 
 
-def unescape_xml(text: str) -> str:
+def unescape_xml_forbidden_characters(text: str) -> str:
     """Undo the escaping of characters that XML cannot represent."""
     return _ESCAPED_CHARACTER.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
 
@@ -276,18 +276,20 @@ _OWN_EXTRA_FIELDS = frozenset({"created_by", "valid_from", "valid_to", "summary"
 
 def convert_kgserve_graphml_element(element: GraphMLElement) -> dict[str, Any]:
     """Convert an element written by `write_graphml`."""
-    fields = _ends(element, unescape_xml)
+    fields = _ends(element, unescape_xml_forbidden_characters)
     attributes: dict[str, Any] = {}
     known = GRAPHML_EDGE_FIELDS if element.edge else GRAPHML_NODE_FIELDS
     for key, text in element.data:
         if key.name not in known:
-            attributes[unescape_xml(key.name)] = parse_graphml_typed_value(key, unescape_xml(text))
+            attributes[unescape_xml_forbidden_characters(key.name)] = parse_graphml_typed_value(
+                key, unescape_xml_forbidden_characters(text)
+            )
         elif key.name == "attributes":
-            attributes |= parse_json_cell("attributes", unescape_xml(text), dict)
+            attributes |= parse_json_cell("attributes", unescape_xml_forbidden_characters(text), dict)
         elif key.name == "tags":
-            fields["tags"] = parse_json_cell("tags", unescape_xml(text), list)
+            fields["tags"] = parse_json_cell("tags", unescape_xml_forbidden_characters(text), list)
         else:
-            fields[key.name] = parse_graphml_typed_value(key, unescape_xml(text))
+            fields[key.name] = parse_graphml_typed_value(key, unescape_xml_forbidden_characters(text))
     fields["attributes"] = attributes
     if element.edge and (store := fields.get(LINK_STORE_FIELD)):
         fields["to"] = fields["to"].removeprefix(f"{store}/")

@@ -25,7 +25,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     encode_node_ndjson_line,
     parse_json_cell,
 )
-from kgserve.platform.timestamps import parse_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import MAX_SUMMARY_BYTES
 
 SQLITE_SIGNATURE = b"SQLite format 3\0"
@@ -178,7 +178,7 @@ def _text(column: str, value: object) -> str:
 def _moment(text: str) -> str | None:
     """Return a time that the exchange format accepts, else None; other times are kept as an attribute only."""
     try:
-        parse_time(text)
+        parse_rfc3339_timestamp(text)
     except ValueError:
         return None
     return text

@@ -14,8 +14,8 @@ from kgserve.graph.compat.mcp_memory_server_api import (
     DEFAULT_ENTITY_TYPE,
     EntityNameRelation,
     EntityWithObservations,
-    decode_observations,
-    encode_observations,
+    decode_entity_observations,
+    encode_entity_observations,
     is_placeholder_node,
 )
 from kgserve.graph.request_bodies import EdgeNdjsonLine, NodeNdjsonLine
@@ -72,7 +72,7 @@ def decode_mcp_memory_server_line(text: bytes) -> EntityWithObservations | Entit
 
 def mcp_entity_to_ndjson_line(entity: EntityWithObservations) -> NodeNdjsonLine:
     """Convert an entity to a line of the exchange format."""
-    content = encode_observations(entity.observations)
+    content = encode_entity_observations(entity.observations)
     return NodeNdjsonLine(id=entity.name, type=entity.entity_type or DEFAULT_ENTITY_TYPE, content=content)
 
 
@@ -101,7 +101,7 @@ def _is_placeholder_record(record: ExportedNodeLine) -> bool:
 
 
 def _to_entity_line(record: ExportedNodeLine) -> _EntityLine:
-    observations = decode_observations(record.content)
+    observations = decode_entity_observations(record.content)
     return _EntityLine(name=record.id, entity_type=record.type, observations=observations)
 
 

@@ -24,7 +24,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
 )
 from kgserve.graph.transfer.formats.nodes_and_edges_csv import TableFileOpener
 from kgserve.platform.lazy_pyarrow import pa, parse_arrow_type, pc, pq
-from kgserve.platform.timestamps import format_time, is_representable_time, parse_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp, is_representable_time, parse_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import NODE, TIMESTAMP_TYPE, RowField
 
 ROW_GROUP_BYTES = 32 << 20
@@ -88,7 +88,7 @@ def _column(field: RowField, values: tuple[Any, ...]) -> Sequence[Any]:
 
 
 def _parse_moment(text: str | None) -> int | None:
-    return None if text is None else parse_time(text)
+    return None if text is None else parse_rfc3339_timestamp(text)
 
 
 class ParquetTable:
@@ -202,4 +202,4 @@ def _values(column: pa.Array) -> list[Any]:
 def _format_moment(moment: int | None) -> str | _OutOfRange | None:
     if moment is None:
         return None
-    return format_time(moment) if is_representable_time(moment) else _OutOfRange()
+    return format_rfc3339_timestamp(moment) if is_representable_time(moment) else _OutOfRange()

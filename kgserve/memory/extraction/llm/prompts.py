@@ -128,7 +128,7 @@ def build_proposal_advice_question(
     return LlmJsonPrompt(_ADVICE_PROMPT, material, "advice", _ADVICE_SCHEMA)
 
 
-def parse_advice(text: str) -> list[LlmProposalAdvice]:
+def parse_llm_proposal_advice(text: str) -> list[LlmProposalAdvice]:
     """Return the advice in an answer. Raises NoUsableLlmAnswer if it is malformed."""
     lists, _ = extract_llm_answer_lists(text, ("advice",))
     return decode_valid_llm_items(lists["advice"], LlmProposalAdvice, MAX_ADVICE_PROPOSALS)[0]

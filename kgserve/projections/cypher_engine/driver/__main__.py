@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kgserve.platform.malloc_control import limit_malloc_arenas, release_free_memory
-from kgserve.platform.startup_imports import configure_startup_imports
+from kgserve.platform.startup_imports import avoid_rich_and_numpy_threads_at_import
 from kgserve.projections.cypher_engine.driver import engine_selection
 from kgserve.projections.cypher_engine.engine.protocol import FORK_REQUEST
 
@@ -41,14 +41,16 @@ def serve_fork_requests(engine: str, number: str, seconds: str, log_format: str,
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     limit_malloc_arenas(MALLOC_ARENAS)
     _lower_priority()
-    configure_startup_imports()
+    avoid_rich_and_numpy_threads_at_import()
     import_module("kgserve.platform.structured_log").configure_logging(
         cast("LogFormat", log_format), cast("LogLevel", log_level)
     )
     engine_selection.selected_engine = cast("EngineName", engine)
     serving = import_module("kgserve.projections.cypher_engine.driver.engine_process_server")
     import_module("pyarrow")
-    import_module("kgserve.projections.cypher_engine.driver.engine_database_files").warm_engine_caches_before_fork()
+    import_module(
+        "kgserve.projections.cypher_engine.driver.engine_file_opening_and_build"
+    ).warm_engine_caches_before_fork()
     _freeze_heap()
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)

@@ -42,7 +42,7 @@ from kgserve.storage.model.node_edge_rows import (
     get_column_set_for_extras,
     node_column_values,
 )
-from kgserve.storage.model.store_rows_digest import format_digest
+from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 
 # A scan keeps its rows in the page cache until commit: 364,000 edges overflow 256 MiB.
 SCAN_BATCH_ROWS = 50_000
@@ -253,7 +253,7 @@ def _by_width(
 
 def record_engine_commit_state(session: PreparedStatementSession, state: StoreState) -> None:
     """Record the state in the StoreCommit table, within the caller's transaction."""
-    values = {"sequence": state.sequence, "time": state.time, "digest": format_digest(state.digest)}
+    values = {"sequence": state.sequence, "time": state.time, "digest": format_store_rows_digest(state.digest)}
     _expect(1, session.rows(CREATE_STORE_COMMIT, {**values, "nodes": state.nodes, "edges": state.edges})[0][0])
 
 

@@ -20,7 +20,7 @@ from kgserve.cypher.analysis_context import ASSUMES_FEW_RELATIONS, ASSUMES_NO_SE
 from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.cypher_engine.driver.error_translation import STATEMENT_ERRORS, translate_statement_error
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.projections.cypher_engine.driver.row_to_engine_conversion import naive_utc_to_microseconds
@@ -369,7 +369,7 @@ def _number(value: Decimal) -> int | str:
 def _text(value: Any) -> str:
     match value:
         case datetime():
-            return format_time(naive_utc_to_microseconds(value.replace(tzinfo=None)))
+            return format_rfc3339_timestamp(naive_utc_to_microseconds(value.replace(tzinfo=None)))
         case date():
             return value.isoformat()
         case timedelta():

@@ -18,7 +18,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from kgserve.errors import EngineFailed, InvalidInput, KgserveError, StorageFull, Unavailable
-from kgserve.projections.cypher_engine.driver import bulk_copy, cypher_statement_execution, engine_database_files
+from kgserve.projections.cypher_engine.driver import (
+    bulk_copy,
+    cypher_statement_execution,
+    engine_file_opening_and_build,
+)
 from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_change_to_engine
 from kgserve.projections.cypher_engine.driver.cypher_statement_execution import EngineStatementResult
 from kgserve.projections.cypher_engine.driver.dry_run_row_diff import DryRunRowComparison
@@ -73,7 +77,7 @@ class ServedEngineFile:
     def build(self, asked: BuildEngineFileRequest) -> None:
         """Build a new file from a folder of rows, and leave it closed."""
         path, state = Path(asked.path), asked.state.state
-        engine_database_files.build_engine_file_from_folder(
+        engine_file_opening_and_build.build_cypher_engine_file_from_row_files(
             path, Path(asked.rows), state, asked.options, width=NodeEdgeColumnSet(asked.width)
         )
 
@@ -82,7 +86,7 @@ class ServedEngineFile:
         path, state = Path(asked.path), asked.state.state
         writer = self._serve(
             asked.options,
-            engine_database_files.build_engine_file_from_rows(
+            engine_file_opening_and_build.build_engine_file_from_rows(
                 path, asked.rows.net, state, asked.options, width=NodeEdgeColumnSet(asked.width)
             ),
         )
@@ -91,16 +95,16 @@ class ServedEngineFile:
     def open(self, asked: OpenEngineFileRequest) -> OpenFileReply:
         """Open an existing file."""
         writer = self._serve(
-            asked.options, engine_database_files.open_engine_file_with_writer(Path(asked.path), asked.options)
+            asked.options, engine_file_opening_and_build.open_engine_file_with_writer(Path(asked.path), asked.options)
         )
         return OpenFileReply(
             StoreStateMessage.of(bulk_copy.read_engine_commit_state(writer)),
             writer.width,
-            engine_database_files.is_schema_current(writer),
+            engine_file_opening_and_build.is_engine_file_schema_current(writer),
         )
 
     def _serve(
-        self, options: EngineFileOptions, opened: engine_database_files.OpenDatabase
+        self, options: EngineFileOptions, opened: engine_file_opening_and_build.OpenDatabase
     ) -> PreparedStatementSession:
         """Put a file in service, and limit the memory of this process."""
         self.options = options

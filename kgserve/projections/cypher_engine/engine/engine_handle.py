@@ -21,7 +21,7 @@ from kgserve.projections.cypher_engine.engine.process import (
     KILL_GRACE_SECONDS,
     EngineProcessDied,
     EngineRequestChannel,
-    get_fork_server,
+    get_engine_fork_server,
 )
 from kgserve.projections.cypher_engine.engine.protocol import (
     ApplyNetChangeRequest,
@@ -209,7 +209,7 @@ class EngineHandle:
 
         Raises EngineFailed if it cannot be opened.
         """
-        process = get_fork_server(options.engine).process(options.readers, options.store)
+        process = get_engine_fork_server(options.engine).process(options.readers, options.store)
         try:
             asked = making or OpenEngineFileRequest(str(path), options.file)
             opened = process.channels[0].ask(asked, OpenFileReply, broken_off=options.closing if making else None)
@@ -374,7 +374,7 @@ def build_engine_file(
             BuildSmallEngineFileRequest(str(path), rows, StoreStateMessage.of(state), options.file, width),
         )
     # Memory used for building is released with the process.
-    process = get_fork_server(options.engine).process(0, options.store)
+    process = get_engine_fork_server(options.engine).process(0, options.store)
     try:
         # No memory limit: the rows are our own and their needs are known.
         file = msgspec.structs.replace(options.file, memory_bytes=0)

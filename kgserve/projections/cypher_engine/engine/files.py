@@ -23,7 +23,7 @@ def file_size(path: Path) -> int:
 
 
 @cache
-def engine_name_and_version(engine: EngineName) -> str:
+def format_cypher_engine_name_and_version(engine: EngineName) -> str:
     """Return an engine's name and version, such as ``kuzu 0.11.3``, without importing it.
 
     Raises InvalidInput, with installation instructions, if it is not installed.

@@ -37,7 +37,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
     PingEngineProcessRequest,
     ScratchCopyUnreliable,
     encode_message,
-    receive_reply,
+    receive_engine_process_reply,
 )
 
 log = structlog.get_logger()
@@ -244,7 +244,7 @@ class EngineRequestChannel:
         """Return the reply to the last request as `ask` does; ``seconds`` count from when it was sent."""
         with self._in_step():
             self._wait(seconds, broken_off)
-            reply = receive_reply(self.connection)
+            reply = receive_engine_process_reply(self.connection)
         if isinstance(reply, EngineErrorReply):
             raise _error(reply)
         return msgpack_decoder(kind).decode(reply.value)
@@ -417,7 +417,7 @@ for _each in _fork_servers.values():
     atexit.register(_each.close)
 
 
-def get_fork_server(engine: EngineName) -> EngineForkServer:
+def get_engine_fork_server(engine: EngineName) -> EngineForkServer:
     """Return the fork server of an engine. Two stores may use different engines, so each engine has its own."""
     return _fork_servers[engine]
 

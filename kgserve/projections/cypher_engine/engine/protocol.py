@@ -305,6 +305,6 @@ def receive_engine_request(connection: Connection) -> EngineRequest:
     return msgpack_decoder(EngineRequest).decode(connection.recv_bytes())
 
 
-def receive_reply(connection: Connection) -> EngineSuccessReply | EngineErrorReply:
+def receive_engine_process_reply(connection: Connection) -> EngineSuccessReply | EngineErrorReply:
     """Return the reply to a request. Raises EOFError if the process has ended."""
     return msgpack_decoder(EngineSuccessReply | EngineErrorReply).decode(connection.recv_bytes())

@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.projections.cypher_engine.driver import cypher_statement_execution
-from kgserve.projections.cypher_engine.driver.engine_database_files import create_engine_tables
+from kgserve.projections.cypher_engine.driver.engine_file_opening_and_build import create_engine_tables
 from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import Database  # noqa: TID251
 

@@ -51,6 +51,6 @@ def test_a_file_is_built_and_dumped_in_a_cache_smaller_than_its_rows(
         assert session.rows("MATCH (e:Entity) WHERE e.id IS NULL RETURN count(*)") == [[0]]
         assert session.rows("MATCH (e:Entity)-[:RELATES_TO]->(:Entity) RETURN count(*)") == [[state.edges]]
     engine.retire()
-    assert snapshot.digest_and_count_row_files(dumped) == (state.digest, state.nodes, state.edges)
+    assert snapshot.digest_and_count_snapshot_rows(dumped) == (state.digest, state.nodes, state.edges)
     assert sorted(found.name for found in dumped.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]
     assert sorted(found.name for found in folder.iterdir()) == [snapshot.EDGES_FILE, snapshot.NODES_FILE]

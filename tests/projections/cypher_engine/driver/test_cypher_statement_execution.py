@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kgserve.cypher.guard import GuardedCypherStatement, guard_cypher_statement
+from kgserve.cypher.guard import GuardedCypherStatement, validate_cypher_statement_for_engine
 from kgserve.errors import Forbidden, InvalidInput, KgserveError, StorageFull, TimedOut
 from kgserve.projections.cypher_engine.driver import cypher_statement_execution
-from kgserve.projections.cypher_engine.driver.engine_database_files import (
+from kgserve.projections.cypher_engine.driver.engine_file_opening_and_build import (
     create_engine_tables,
     open_engine_file_with_writer,
 )
@@ -65,7 +65,7 @@ def session(engine: Engine) -> Iterator[PreparedStatementSession]:
 
 
 def examined(text: str, **parameters: Any) -> GuardedCypherStatement:
-    return guard_cypher_statement(text, parameters, writable=True)
+    return validate_cypher_statement_for_engine(text, parameters, writable=True)
 
 
 def rows(session: PreparedStatementSession, text: str, at_once: int = 1000) -> list[list[Any]]:

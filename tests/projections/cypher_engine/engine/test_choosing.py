@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kgserve.projections.cypher_engine.engine.files import engine_name_and_version
+from kgserve.projections.cypher_engine.engine.files import format_cypher_engine_name_and_version
 from tests.cli.running import environment
 
 PROJECT = Path(__file__).parents[4]
@@ -44,5 +44,5 @@ def test_a_missing_engine_is_reported_at_startup(tmp_path: Path, without_ladybug
 
 
 def test_the_edition_names_the_installed_engine() -> None:
-    assert engine_name_and_version("kuzu") == f"kuzu {version('kuzu')}"
-    assert engine_name_and_version("ladybug") == f"ladybug {version('ladybug')}"
+    assert format_cypher_engine_name_and_version("kuzu") == f"kuzu {version('kuzu')}"
+    assert format_cypher_engine_name_and_version("ladybug") == f"ladybug {version('ladybug')}"

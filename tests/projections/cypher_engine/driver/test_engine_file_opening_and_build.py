@@ -52,7 +52,7 @@ def measured(engine: EngineHandle, folder: Path) -> tuple[int, int, int]:
     dumped.mkdir(exist_ok=True)
     with engine.reader(timeout=0) as session:
         session.dump(dumped)
-    return snapshot.digest_and_count_row_files(dumped)
+    return snapshot.digest_and_count_snapshot_rows(dumped)
 
 
 def applied(engine: EngineHandle, history: History, written: WriteBatch) -> None:

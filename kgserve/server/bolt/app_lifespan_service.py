@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from kgserve.platform.settings import Settings
-from kgserve.server.bolt.backend import BoltBackend
+from kgserve.server.bolt.backend_interface import BoltBackend
 from kgserve.server.bolt.connection import BoltLimits
 from kgserve.server.bolt.server import BoltServer
 from kgserve.server.http.cross_site_guard import AllowedOrigins

@@ -113,7 +113,7 @@ class PutSubgraphArguments(StoreToolArguments, kw_only=True):
     }
 
 
-def build_subgraph_request(given: PutSubgraphArguments) -> versioned_nodes_api.PutSubgraphRequest:
+def build_put_subgraph_request(given: PutSubgraphArguments) -> versioned_nodes_api.PutSubgraphRequest:
     """Return the request for the arguments, with the field names of versioned writes."""
     nodes: list[SubgraphNodeArguments | versioned_nodes_api.UndecodableSubgraphItem] = [*given.nodes]
     edges: list[SubgraphEdgeArguments | versioned_nodes_api.UndecodableSubgraphItem] = [*given.edges]
@@ -168,16 +168,16 @@ def _put_reply(found: PutNodeAnswer, _given: PutNodeArguments, _store: str) -> T
         hints.append(f"now empty, because they were omitted: {', '.join(found.cleared)}")
     effects = {"replaced_version": found.replaced_version, "cleared": found.cleared}
     text = f"{done} at version {node.version}{format_node_fields(node)}. Sequence {found.sequence}."
-    values = {"ok": True, **build_written_node_values(node), "created": found.created, "sequence": found.sequence}
+    values = {"ok": True, **build_written_node_reply_values(node), "created": found.created, "sequence": found.sequence}
     return ToolReply(text, values | {name: value for name, value in effects.items() if value}, hint="; ".join(hints))
 
 
-def build_written_node_values(node: answers.Node) -> dict[str, Any]:
+def build_written_node_reply_values(node: answers.Node) -> dict[str, Any]:
     """Return the written node with its version and the beginning of its content."""
     return {"node": {"version": node.version, **build_graph_list_item(node, detail=False)}}
 
 
-def build_version_conflict_reply(error: ConflictManual) -> ToolReply:
+def build_conflicting_head_tool_reply(error: ConflictManual) -> ToolReply:
     """Return the reply for a node that became a conflicting head, in the format of `put_node`."""
     node: answers.Node = error.node
     others = ", ".join(map(str, node.conflicts or ()))
@@ -187,7 +187,7 @@ def build_version_conflict_reply(error: ConflictManual) -> ToolReply:
         f"with yours, and put_node the result with id={quote_text(node.id)} and based_on_version={node.version}. "
         "Until then all of these versions are kept"
     )
-    values = {"ok": False, **build_written_node_values(node), "created": False, "sequence": node.sequence}
+    values = {"ok": False, **build_written_node_reply_values(node), "created": False, "sequence": node.sequence}
     return ToolReply(f"conflict_manual: {error}.", values, hint=hint)
 
 
@@ -237,7 +237,7 @@ VERSION_TOOLS: tuple[McpTool[Any], ...] = (
         "it, or, if the store's conflict policy is manual, keeps both and explains how to resolve the conflict.",
         PutNodeArguments,
         "writing the entity",
-        lambda graph, given: versioned_writes.put_node(
+        lambda graph, given: versioned_writes.put_whole_node_version(
             graph, convert_arguments_to_request(versioned_nodes_api.PutNodeRequest, given)
         ),
         "overwrites",
@@ -250,7 +250,7 @@ VERSION_TOOLS: tuple[McpTool[Any], ...] = (
         "independent: one result for each, in order. For an atomic batch: inject_knowledge_graph.",
         PutSubgraphArguments,
         "writing the subgraph",
-        lambda graph, given: versioned_writes.put_subgraph(graph, build_subgraph_request(given)),
+        lambda graph, given: versioned_writes.put_subgraph(graph, build_put_subgraph_request(given)),
         "overwrites",
         retry_hint="get_entity, or search_knowledge with their words, shows which of them were written",
         is_long=True,

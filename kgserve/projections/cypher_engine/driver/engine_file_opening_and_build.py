@@ -66,7 +66,7 @@ def create_engine_tables(session: PreparedStatementSession) -> None:
         )
 
 
-def is_schema_current(session: PreparedStatementSession) -> bool:
+def is_engine_file_schema_current(session: PreparedStatementSession) -> bool:
     """Return whether an engine file has exactly this version's schema files; if not, rebuild it."""
     found = [tuple(row) for row in session.rows("MATCH (f:SchemaFile) RETURN f.number, f.xxh3 ORDER BY f.number")]
     known = [(file.number, file.xxh3) for file in list_engine_schema_files()]
@@ -115,7 +115,7 @@ def open_engine_file_with_writer(path: Path, options: EngineFileOptions) -> Open
     return database, writer
 
 
-def build_engine_file_from_folder(
+def build_cypher_engine_file_from_row_files(
     path: Path,
     rows: Path,
     state: StoreState,
