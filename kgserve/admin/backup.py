@@ -38,7 +38,7 @@ from kgserve.stores.backup.folder_layout import (
     StoreBackup,
 )
 from kgserve.stores.backup.restore import find_restore_point, restore_store
-from kgserve.stores.scoped_stores import StoreRegistry
+from kgserve.stores.scoped_stores import StoreRegistry, replica_of_any_age
 
 log = structlog.get_logger()
 
@@ -210,7 +210,7 @@ def _sequence_to_back_up(pool: StoreRegistry, name: str) -> int:
 
 def _shared_sequence(pool: StoreRegistry, name: str) -> int:
     """Catch up the local files of a cluster's store; return the sequence that they reach."""
-    found = pool.acquire(name, at_least=0)
+    found = pool.acquire(name, replica=replica_of_any_age())
     try:
         if found.commits.is_copy:
             # To the end of the log, which includes every commit that the owner has acknowledged.

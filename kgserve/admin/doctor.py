@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from typing_extensions import override
 
 from kgserve.admin.future_timestamp_repair import count_future_timestamps, repair_future_timestamps
+from kgserve.cluster.journal_replicated_log_sync import read_replicated_log_copy_position
 from kgserve.errors import Conflict, JournalDamaged, KgserveError, NoStore
 from kgserve.platform.access.audit import count_damaged_audit_lines
 from kgserve.platform.access.authentication import KeyFileDamaged, read_api_keys
@@ -37,7 +39,7 @@ from kgserve.storage.store_folder_layout import (
     read_last_history_sequence,
 )
 from kgserve.stores.journal_salvage import salvage_damaged_store as salvage_store
-from kgserve.stores.local_placement import NODE_FILE
+from kgserve.stores.local_placement import NODE_FILE, StorePlacement
 from kgserve.stores.pool import StorePool
 
 DATA_FOLDER_REPORT_NAME = "data folder"
@@ -92,6 +94,17 @@ def check_data_folder(
         yield StoreCheckReport(DATA_FOLDER_REPORT_NAME, ok=False, findings=findings)
 
 
+_NEVER_COMPACT_MB = 1 << 40
+
+
+class StoppedNodePlacement(StorePlacement):
+    """Placement of the stores in the folder of a stopped cluster node, for checks that write no commits."""
+
+    @override
+    def _check_folder(self) -> None:
+        """Accept the folder of a cluster node."""
+
+
 class StoreRepairOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requested repairs: rebuild the engine's file, salvage a damaged journal, replace future times."""
 
@@ -105,9 +118,14 @@ def repair_and_check_stores(
 ) -> Iterator[StoreCheckReport]:
     """Yield reports of one store or all, after the requested repairs.
 
-    The caller holds the data folder's lock. Raises NotFound for a store that does not exist.
+    The caller holds the data folder's lock. Stores of a cluster's node are checked without changing their journals.
+    Raises NotFound for a store that does not exist.
     """
-    with StorePool(settings) as pool:
+    is_clustered = (settings.data_dir / NODE_FILE).exists()
+    if is_clustered:
+        # A compaction would begin the journal with a snapshot that the cluster does not know.
+        settings = msgspec.structs.replace(settings, compact_wal_mb=_NEVER_COMPACT_MB)
+    with StorePool(settings, StoppedNodePlacement if is_clustered else StorePlacement) as pool:
         names = pool.names() if store is None else [store]
         for name in names:
             layout = pool.layout(name)
@@ -124,6 +142,8 @@ def _check_store(pool: StorePool, layout: StoreLayout, repairs: StoreRepairOptio
     yield _check_part("settings", lambda: _settings(layout))
     if layout.journal.is_dir():
         yield from _journal(layout.journal)
+    if isinstance(pool.placement, StoppedNodePlacement):
+        yield _check_part("copy of the log", lambda: _copied_log(pool, layout))
     left, sizes = (
         layout.engine_mark(),
         (files.file_size(layout.engine), files.file_size(engine_wal_path(layout.engine))),
@@ -188,6 +208,22 @@ def _rows(pool: StorePool, name: str) -> str:
     return f"{state.nodes} nodes, {state.edges} edges at sequence {state.sequence}; digest agrees"
 
 
+def _copied_log(pool: StorePool, layout: StoreLayout) -> str:
+    reached = read_replicated_log_copy_position(layout.root)
+    if reached is None:
+        return (
+            "unknown: the node adds the store to the cluster, or renames its folder to .aside-… if the cluster has it"
+        )
+    with pool.lease(layout.name) as leased:
+        last = leased.state.sequence
+    if last < reached.sequence:
+        raise JournalDamaged(
+            f"the journal ends at sequence {last}, but {reached.sequence} was recorded; the node reads the rest from "
+            "the cluster's log when it opens the store"
+        )
+    return f"up to sequence {reached.sequence} certainly, position {reached.position}; the journal ends at {last}"
+
+
 def _links(pool: StorePool, name: str) -> str:
     with pool.lease(name) as leased:
         if not leased.links.check():
@@ -234,11 +270,18 @@ def _history(layout: StoreLayout) -> str:
     return f"all pages are intact; seen up to sequence {read_last_history_sequence(layout)}"
 
 
-def require_non_cluster_data_folder(data_dir: Path) -> None:
-    """Raise Conflict for the data folder of a cluster node, whose stores cannot be repaired in place."""
-    if (data_dir / NODE_FILE).exists():
+def require_repairs_in_place(data_dir: Path, repairs: StoreRepairOptions) -> None:
+    """Raise Conflict for repairs of journals in the data folder of a cluster node, whose commits are in the log."""
+    if not (data_dir / NODE_FILE).exists():
+        return
+    if repairs.times:
         raise Conflict(
             f"{data_dir} belongs to a node of a cluster, whose commits are in the log: {CLUSTER_REPAIR_TIMES_ADVICE}"
+        )
+    if repairs.salvage:
+        raise Conflict(
+            f"{data_dir} belongs to a node of a cluster, whose commits are in the log: move the damaged store's folder "
+            "out of the data folder and start the node; it fetches the store from the cluster when it is next asked for"
         )
 
 

@@ -448,9 +448,13 @@ def whoami(graphs: CallerStoreHandles) -> JsonEncodedAnswer[CallerInfo]:
 def check_readiness(graphs: CallerStoreHandles) -> ReadinessStatus:
     """Check that a write would be accepted now; answers 503 or 507 with the reason otherwise.
 
+    A node of a cluster also answers 503 while it is cut off from the cluster's log, or from all other nodes.
+
     Raises Unavailable or StorageFull.
     """
     pool = graphs.pool
+    if reason := pool.placement.find_disconnection():
+        raise Unavailable(reason, retry_after=5)
     free = shutil.disk_usage(pool.data_dir).free
     if free < MIN_FREE_BYTES:
         raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left for {pool.data_dir.name}.")

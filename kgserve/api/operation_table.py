@@ -43,7 +43,10 @@ USE_CASES = (
     ApiUseCase(
         *("ready", "GET", "/ready", stores.check_readiness),
         id="ready", tag="service", role="read", summary="Report whether stores can be opened and written",
-        note="The status is 503 or 507 if they cannot.",
+        note=(
+            "The status is 503 or 507 if they cannot. A [cluster](cluster.md)'s node also answers 503 while it is cut "
+            "off from the log or from all other nodes."
+        ),
         example=examples.READY_EXAMPLE, errors=(*COMMON_ERRORS, "storage_full"),
     ),
     ApiUseCase(

@@ -19,11 +19,15 @@ SHIPPED_FILE_COLUMNS = (
 
 
 class DeploymentConfigFile(NamedTuple):
-    """Configuration file for deployment: its path in the repository, its usual destination, and a summary."""
+    """Configuration file for deployment: its path in the repository, its usual destination, and a summary.
+
+    ``folder`` is the subfolder in which its topic needs it.
+    """
 
     path: str
     target: str
     summary: str
+    folder: str = ""
 
     @property
     def name(self) -> str:
@@ -39,6 +43,10 @@ _SYSTEMD_UNIT_DIR = "/etc/systemd/system/"
 _NATS_CONFIG_FILE = DeploymentConfigFile(
     "deploy/nats/kgserve-nats.conf", "/etc/nats/", "a NATS server that replicates the journals"
 )
+_NATS_TLS_FILE = DeploymentConfigFile(
+    "deploy/nats/kgserve-nats-tls.conf", "/etc/nats/", "TLS between the servers and for kgserve"
+)
+_CHART_FOLDER = "a folder of its own"
 SHIPPED_FILES = {
     "systemd": (
         DeploymentConfigFile(
@@ -68,9 +76,31 @@ SHIPPED_FILES = {
             "deploy/compose-cluster/node.env", "the same folder", "settings that differ between the machines"
         ),
         _NATS_CONFIG_FILE,
+        _NATS_TLS_FILE,
+    ),
+    "kubernetes": (
+        DeploymentConfigFile(
+            "deploy/kubernetes/kgserve.yaml", "kubectl apply", "a server with a volume, probes and a disruption budget"
+        ),
+        DeploymentConfigFile("deploy/kubernetes/kgserve-cluster.yaml", "kubectl apply", "three nodes of a cluster"),
+    ),
+    "helm": (
+        DeploymentConfigFile("deploy/helm/values.yaml", _CHART_FOLDER, "values of the chart"),
+        DeploymentConfigFile("deploy/helm/Chart.yaml", _CHART_FOLDER, "the chart's description"),
+        *(
+            DeploymentConfigFile(f"deploy/helm/templates/{name}", f"{_CHART_FOLDER}: templates/", summary, "templates")
+            for name, summary in (
+                ("_labels.tpl", "labels of all objects"),
+                ("statefulset.yaml", "servers with their volumes and probes"),
+                ("service.yaml", "the addresses of all servers and of each"),
+                ("poddisruptionbudget.yaml", "one server is stopped at a time"),
+                ("ingress.yaml", "an optional proxy"),
+            )
+        ),
     ),
     "nats": (
         _NATS_CONFIG_FILE,
+        _NATS_TLS_FILE,
         DeploymentConfigFile("deploy/nats/kgserve-nats.env", "/etc/nats/", "settings that differ between the servers"),
         DeploymentConfigFile(
             "deploy/nats/kgserve-nats.service", _SYSTEMD_UNIT_DIR, "the server, sandboxed, with its own user"
@@ -106,11 +136,12 @@ def print_deployment_config_command(what: str, *, file: str | None, to: Path | N
         return
     if file is not None:
         raise click.UsageError("--to writes all files; omit FILE.")
-    targets = {to / each.name: each for each in SHIPPED_FILES[what]}
+    targets = {to / each.folder / each.name: each for each in SHIPPED_FILES[what]}
     if existing := [str(path) for path in targets if path.exists()]:
         raise click.ClickException(f"files already exist: {', '.join(existing)}. Nothing was written.")
     to.mkdir(parents=True, exist_ok=True)
     for path, each in targets.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(each.text(), "utf-8")
         click.echo(str(path))
 

@@ -200,9 +200,7 @@ def translate_client_error_for_cli(error: Exception, url: str) -> Exception:
         case client.Interrupted():
             return error
         case client.Unreachable():
-            return ServerUnreachable(
-                f"no server answers at {url}; start one with `kgserve serve`, or specify one with --server"
-            )
+            return ServerUnreachable(_describe_unreachable_server(error.url or url, url))
         case client.Unintelligible():
             return RequestFailedOnServer(
                 f"the answer of {urlsplit(url).hostname} is not from kgserve: {error.__cause__}"
@@ -214,6 +212,15 @@ def translate_client_error_for_cli(error: Exception, url: str) -> Exception:
             return RequestFailedOnServer(format_invalid_input(error))
         case _:
             return error
+
+
+def _describe_unreachable_server(url: str, asked: str) -> str:
+    if url == asked:
+        return f"no server answers at {url}; start one with `kgserve serve`, or specify one with --server"
+    return (
+        f"the node at {url}, which serves the store, does not answer; another node takes its stores over within about "
+        "20 seconds. Try again"
+    )
 
 
 def get_connected_server_url(client: Client) -> str:

@@ -168,16 +168,15 @@ def check_stores_command(store: str | None, *, rebuild: bool, salvage: bool, rep
     """
     settings = load_settings(values)
     require_data_folder(settings)
-    from kgserve.admin.doctor import StoreRepairOptions, check_data_folder, require_non_cluster_data_folder
+    from kgserve.admin.doctor import StoreRepairOptions, check_data_folder, require_repairs_in_place
     from kgserve.admin.doctor import repair_and_check_stores as examine
     from kgserve.platform import structured_log
     from kgserve.platform.data_folder_lock import DataFolderLock
 
     structured_log.configure_logging(settings.log_format, "error")  # findings are shown in the table
-    if repair_times:
-        require_non_cluster_data_folder(settings.data_dir)
+    repairs = StoreRepairOptions(rebuild=rebuild, salvage=salvage, times=repair_times)
+    require_repairs_in_place(settings.data_dir, repairs)
     with DataFolderLock(settings.data_dir) as lock:
-        repairs = StoreRepairOptions(rebuild=rebuild, salvage=salvage, times=repair_times)
         reports = [*check_data_folder(settings, store, lock.mended), *examine(settings, store, repairs)]
     rows = [
         (report.store, finding.part, "ok" if finding.ok else "BAD", finding.detail)

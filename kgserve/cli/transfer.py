@@ -8,7 +8,7 @@ import select
 import stat
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,6 +19,7 @@ from typing_extensions import override
 from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client
 from kgserve.cli.stores import wait_until_indexes_complete
 from kgserve.cli.terminal import TransferProgressBar, format_size
+from kgserve.errors import NotFound
 from kgserve.graph.answers import ImportAnswer, empty_import_answer
 from kgserve.platform.file_permissions import private_umask
 from kgserve.platform.settings import load_settings
@@ -154,7 +155,11 @@ def _send(opened: Client | Library, store: str, blocks: Iterator[bytes]) -> Impo
 
     if not isinstance(opened, Client):
         return opened.store(store).import_(blocks)
-    return opened.connection.answer(IMPORT_ROUTE.call({"store": store}, body=StreamedUpload(()), wait=None))
+    # A stream cannot be sent again, so it goes to the node that serves the store at once.
+    with suppress(NotFound):
+        opened.store(store).stats()
+    upload = IMPORT_ROUTE.call({"store": store}, body=StreamedUpload(()), wait=None, store=store)
+    return opened.connection.answer(upload)
 
 
 @contextmanager

@@ -25,8 +25,8 @@ class Client(ServerClientMethods):
 
     ``key``: API key; default KGSERVE_KEY, else the token in the data folder. ``timeout``: seconds that an answer may
     take; None for no limit. ``retries``: number and timing of retries; 0 disables them. ``copies``: let any node of a
-    cluster answer reads from a replica that contains this client's previous writes and reads. Threads may share a
-    client.
+    cluster answer reads from a replica that contains this client's previous writes and reads, and is at most
+    ``max_staleness`` seconds old (default: the server's setting). Threads may share a client.
     """
 
     def __init__(
@@ -38,9 +38,12 @@ class Client(ServerClientMethods):
         timeout: float | None = DEFAULT_REQUEST_TIMEOUT_SECONDS,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
         copies: bool = False,
+        max_staleness: float | None = None,
     ) -> None:
         policy = Retries(times=retries) if isinstance(retries, int) else retries
-        self.http = BlockingConnection(ServerTarget(url, data, key, copies=copies), timeout, policy)
+        self.http = BlockingConnection(
+            ServerTarget(url, data, key, copies=copies, max_staleness=max_staleness), timeout, policy
+        )
         self.connection: ClientTransport = self.http
 
     def store(self, name: str) -> Store:
@@ -83,8 +86,8 @@ class AsyncClient(AsyncServerClientMethods):
 
     ``key``: API key; default KGSERVE_KEY, else the token in the data folder. ``timeout``: seconds that an answer may
     take; None for no limit. ``retries``: number and timing of retries; 0 disables them. ``copies``: let any node of a
-    cluster answer reads from a replica that contains this client's previous writes and reads. A client belongs to one
-    event loop.
+    cluster answer reads from a replica that contains this client's previous writes and reads, and is at most
+    ``max_staleness`` seconds old (default: the server's setting). A client belongs to one event loop.
     """
 
     def __init__(
@@ -96,9 +99,12 @@ class AsyncClient(AsyncServerClientMethods):
         timeout: float | None = DEFAULT_REQUEST_TIMEOUT_SECONDS,
         retries: Retries | int = Retries(),  # noqa: B008 - it is frozen
         copies: bool = False,
+        max_staleness: float | None = None,
     ) -> None:
         policy = Retries(times=retries) if isinstance(retries, int) else retries
-        self.connection = AsyncConnection(ServerTarget(url, data, key, copies=copies), timeout, policy)
+        self.connection = AsyncConnection(
+            ServerTarget(url, data, key, copies=copies, max_staleness=max_staleness), timeout, policy
+        )
 
     def store(self, name: str) -> AsyncStore:
         """Return one store, whether it exists or not: the first inject creates it."""

@@ -59,9 +59,13 @@ _MAX_QUOTED_BODY_BYTES = 200
 
 
 class Unreachable(KgserveError, ConnectionError):
-    """No server answers."""
+    """No server answers at ``url``."""
 
     code = "unreachable"
+
+    def __init__(self, message: str, url: str = "") -> None:
+        super().__init__(message)
+        self.url = url
 
 
 class Interrupted(Unreachable):
@@ -115,7 +119,7 @@ def translate_httpx_errors(url: str) -> Generator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         # chained, the transport's traceback would add forty lines without information
         message = f"no server answers at {url} ({error}); start one with `kgserve serve`, or specify its url"
-        raise Unreachable(message) from None
+        raise Unreachable(message, url) from None
     except httpx.TimeoutException:
         raise TimedOut(f"{url} did not answer in time; increase the client's timeout") from None
     except httpx.TransportError as error:

@@ -314,6 +314,8 @@ def ready() -> ClientRequest[ReadinessStatus]:
 
     Check that a write would be accepted now; answers 503 or 507 with the reason otherwise.
 
+    A node of a cluster also answers 503 while it is cut off from the cluster's log, or from all other nodes.
+
     Raises Unavailable or StorageFull.
     """
     return READY_ROUTE.ask(None)

@@ -27,7 +27,7 @@ from kgserve.platform.server_discovery import (
     resolve_server_at_url,
 )
 from kgserve.platform.settings import load_settings
-from kgserve.stores.cluster_models import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
+from kgserve.stores.cluster_models import MAX_STALENESS_HEADER, MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -189,17 +189,27 @@ class ServerTarget:
     """A server: given by its URL, or the one that currently serves a data folder.
 
     Several URLs, separated by commas, are nodes of one cluster; any of them can be called. The owners of stores are
-    cached. With ``copies``, replicas may answer reads if they contain this client's previous writes and reads.
+    cached. With ``copies``, replicas may answer reads if they contain this client's previous writes and reads and
+    are at most ``max_staleness`` seconds old.
     """
 
     def __init__(
-        self, url: str | None, data: str | os.PathLike[str] | None, key: str | None, *, copies: bool = False
+        self,
+        url: str | None,
+        data: str | os.PathLike[str] | None,
+        key: str | None,
+        *,
+        copies: bool = False,
+        max_staleness: float | None = None,
     ) -> None:
         """Locate the server. Raises InvalidInput for an invalid URL, and for invalid settings in the environment."""
         self._settings = load_settings({"data_dir": data, "key": key})
         self._urls = [] if url is None else [_validate_url(each) for each in url.split(",")]
         self._owners: dict[str, DiscoveredServer] = {}
         self._copies = copies
+        self._replica_headers = {READ_SOURCE_HEADER: "copy"}
+        if max_staleness is not None:
+            self._replica_headers[MAX_STALENESS_HEADER] = f"{max_staleness:.6f}"
         self._seen: dict[str, int] = {}
         self.address = self._find()
         self.authorities = self._authorities()
@@ -243,7 +253,7 @@ class ServerTarget:
         if not self._reads_copy(call):
             return {}
         seen = self._seen.get(_subject(call))
-        return {READ_SOURCE_HEADER: "copy"} | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
+        return self._replica_headers | ({} if seen is None else {MIN_SEQUENCE_HEADER: str(seen)})
 
     def record_sequence(self, call: ClientRequest[Any], answer: Any) -> None:
         """Record the sequence of an answer, so that later answers from replicas are not older."""

@@ -57,8 +57,15 @@ class ReplicatedLog(Protocol):
         """Number of shards, numbered from 0, over which the stores' logs are distributed."""
         ...
 
-    def latest(self, shard: int) -> LogPosition:
-        """Return the position of the last record in a shard, or 0. Raises Unavailable."""
+    def shard_of(self, store: str) -> int:
+        """Return the shard of a store's log."""
+        ...
+
+    def latest(self) -> list[LogPosition | None]:
+        """Return the position of the last record in each shard, or 0; read from the leader.
+
+        None for a shard whose leader does not answer at once.
+        """
         ...
 
     def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:

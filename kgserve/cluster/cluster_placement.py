@@ -36,15 +36,15 @@ from kgserve.cluster.journal_replicated_log_sync import (
     verify_replicated_log_copy_position,
     write_replicated_log_copy_position,
 )
-from kgserve.cluster.membership import ClusterHeartbeatExchange, ClusterRecordFormat
+from kgserve.cluster.membership import READ_FENCE_SECONDS, ClusterHeartbeatExchange, ClusterRecordFormat
 from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
+from kgserve.cluster.peer_reachability import PeerReachability
 from kgserve.cluster.read_replicas import (
     BootstrapSnapshotUploader,
     ReadReplicaUpdater,
-    build_owner_redirect_error,
     build_store_files_from_snapshot,
-    build_store_owned_elsewhere_error,
 )
+from kgserve.cluster.replica_commit_log import build_owner_redirect_error, build_store_owned_elsewhere_error
 from kgserve.cluster.store_handover import StoreHandoverTarget, wait_until_node_opened_store
 from kgserve.errors import Conflict, Fenced, KgserveError, NotFound, OutcomeUnknown, ServedElsewhere, Unavailable
 from kgserve.platform.access.audit import read_newest_audit_records
@@ -116,7 +116,9 @@ class ClusterStorePlacement(StorePlacement):
         super().__init__(data_dir, settings)
         self._ownership.look()
         self._ownership.outdated.append(self._was_outdated)
+        self._peers = PeerReachability(membership)
         membership.after_each_round(self._ownership.look)
+        membership.after_each_round(self._peers.look)
 
     @override
     def names(self) -> list[str]:
@@ -145,10 +147,8 @@ class ClusterStorePlacement(StorePlacement):
 
     @override
     def find_redirect(self, name: str) -> ServedElsewhere | None:
-        owner, others = self._ownership.find_cached_owner(name), self.other_node_urls()
-        if owner is None or owner.node not in others or self._membership.is_possibly_gone(owner.node):
-            return None
-        return build_owner_redirect_error(name, RemoteStoreOwnership(owner.node, others[owner.node]))
+        found = self._ownership.find_cached_remote_owner(name)
+        return None if found is None else build_owner_redirect_error(name, found)
 
     @override
     def place(self, name: str, chosen: StoreSettings | None) -> bool:
@@ -229,6 +229,27 @@ class ClusterStorePlacement(StorePlacement):
         ]
         silent = self._membership.is_silent
         return ClusterStatus(node=self._ownership.node, silent=silent, format=self._formats.current, nodes=nodes)
+
+    @override
+    def find_disconnection(self) -> str:
+        node = self._ownership.node
+        if self._membership.is_silent:
+            return (
+                f"node {node!r} is cut off from the cluster's log: its heartbeats have not been accepted for more than "
+                f"{READ_FENCE_SECONDS:g} seconds; check its connection to the NATS servers, and that two of three run"
+            )
+        if silent := self._copies.count_silent_shards(READ_FENCE_SECONDS):
+            return (
+                f"node {node!r} is cut off from the cluster's log: {silent} of its {self._log.shards} streams have not "
+                f"answered for more than {READ_FENCE_SECONDS:g} seconds; check the NATS servers"
+            )
+        if unreached := self._peers.unreached():
+            named = ", ".join(f"{name} at {url}" for name, url in sorted(unreached.items()))
+            return (
+                f"node {node!r} is cut off from its peers: their heartbeats arrive, but none accepts connections "
+                f"({named}); check the network and --advertise-url"
+            )
+        return ""
 
     @override
     def hand_over(self, name: str, node: str) -> StoreMoveAnswer:

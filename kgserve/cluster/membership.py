@@ -6,6 +6,7 @@ format is one that all nodes support; it changes when an upgrade is finished.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -218,6 +219,12 @@ class ClusterHeartbeatExchange(ClosableContext):
         self._announced = msgspec.structs.replace(self.beat, draining=not undo)
         self._closing.wait(HEARTBEAT_PROPAGATION_SECONDS)
         self.beat = self._announced
+
+    @property
+    def accepted_at(self) -> float:
+        """Time, by this clock, at which the last accepted heartbeat was sent; minus infinity for none."""
+        with self._lock:
+            return -math.inf if self._accepted_at is None else self._accepted_at
 
     @property
     def is_silent(self) -> bool:

@@ -92,6 +92,22 @@ class StoreOwnership:
             claim = self._claims.get(store)
         return None if claim is None or claim.owner.dropped else claim.owner
 
+    @property
+    def last_contact(self) -> float:
+        """Time of the last accepted heartbeat; see `ClusterHeartbeatExchange.accepted_at`."""
+        return self._membership.accepted_at
+
+    def find_cached_remote_owner(self, store: str) -> RemoteStoreOwnership | None:
+        """Return the other node that serves a store, without asking the registry; None if it may be gone."""
+        owner, alive = self.find_cached_owner(store), self._membership.alive()
+        if owner is None or owner.node == self.node or owner.node not in alive:
+            return None
+        return (
+            None
+            if self._membership.is_possibly_gone(owner.node)
+            else RemoteStoreOwnership(owner.node, alive[owner.node].url)
+        )
+
     def exists(self, store: str) -> bool:
         """Return whether a store exists. Raises Unavailable."""
         if self.find_cached_owner(store) is not None:

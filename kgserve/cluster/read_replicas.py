@@ -11,15 +11,15 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 from msgspec.structs import replace
-from typing_extensions import override
 
 from kgserve.cluster.backend import BlobStorage, BootstrapSnapshot, ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.bootstrap_snapshots import (
@@ -32,25 +32,19 @@ from kgserve.cluster.bootstrap_snapshots import (
 from kgserve.cluster.journal_replicated_log_sync import (
     CopiedLogPosition,
     append_replicated_records,
-    decode_logged_journal_frame,
     require_journal_not_ahead_of_log,
     verify_replicated_log_copy_position,
     write_replicated_log_copy_position,
 )
-from kgserve.cluster.ownership import RemoteStoreOwnership, StoreOwnership
-from kgserve.cluster.replicated_log_records import (
-    LogPosition,
-    PositionedReplicatedLogRecord,
-    join_replicated_log_records,
-)
+from kgserve.cluster.ownership import StoreOwnership
+from kgserve.cluster.replica_commit_log import LogShardFreshness, ReplicaCommitLog, read_new_log_records
+from kgserve.cluster.replicated_log_records import LogPosition, PositionedReplicatedLogRecord
 from kgserve.errors import (
     JournalDamaged,
     KgserveError,
     NoStore,
     NotFound,
-    OwnerUnreachable,
     ReplicatedLogCorrupt,
-    ServedElsewhere,
     Unavailable,
 )
 from kgserve.platform.codecs import decode_json
@@ -59,7 +53,6 @@ from kgserve.platform.sqlite_files import copy_sqlite_database
 from kgserve.storage.current_rows_rebuild import recreate_empty_folder
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.store_folder_layout import (
     JOURNAL_FOLDER,
     StoreDescription,
@@ -67,129 +60,15 @@ from kgserve.storage.store_folder_layout import (
     read_last_history_sequence,
     write_store_description,
 )
-from kgserve.stores.local_placement import CommitLog, OpenStoreLookup, ReplicaStore
+from kgserve.stores.local_placement import OpenStoreLookup
 
 log = structlog.get_logger()
 
 REPLICA_POLL_SECONDS = 1.0
-"""Poll interval, and maximum staleness of a replica while its log is readable."""
 REPLICA_IDLE_SECONDS = 10.0
 """Idle time after which a replica's files are synced and closed."""
 _REFETCH_GROWTH_FACTOR = 2
 """Journal growth, as a multiple of the compaction threshold, after which a replica is fetched again."""
-
-
-def build_store_owned_elsewhere_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere | OwnerUnreachable:
-    """Build the error for a request for a store of another node: a redirect, or that its owner is unreachable."""
-    if found.quiet:
-        return OwnerUnreachable(
-            f"store {store!r} is served by node {found.node!r} of the cluster, which has not sent heartbeats for "
-            "seconds; another node may take over. Try again",
-            retry_after=1,
-        )
-    return build_owner_redirect_error(store, found)
-
-
-def build_owner_redirect_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere:
-    """Build the error that redirects a request to the node that serves its store."""
-    message = f"store {store!r} is served by node {found.node!r} of the cluster, at {found.url}"
-    return ServedElsewhere(message, found.node, found.url)
-
-
-class ReplicaCommitLog(CommitLog):
-    """Commit log of a replica, which only applies commits from the store's log."""
-
-    is_copy = True
-
-    def __init__(
-        self, journal: Journal, logs: ReplicatedLog, ownership: StoreOwnership, store: str, reached: CopiedLogPosition
-    ) -> None:
-        super().__init__(journal)
-        self._log = logs
-        self._ownership = ownership
-        self._store = store
-        self._reached = reached
-        self._turn = threading.Lock()
-        self._incoming_frame: bytes | None = None
-        self._is_over = False
-
-    @property
-    @override
-    def is_current(self) -> bool:
-        owner = self._ownership.find_cached_owner(self._store)
-        if self._is_over or owner is None or owner.node == self._ownership.node:
-            return False
-        return not self._reached.is_outdated(owner)
-
-    @override
-    def confirm(self) -> bool:
-        if self.is_current:
-            self.raise_for_owner()
-        return False
-
-    def raise_for_owner(self) -> None:
-        """Raise ServedElsewhere or OwnerUnreachable if another node serves the store.
-
-        Raises NoStore and Unavailable.
-        """
-        found = self._ownership.evaluate_claim(self._store, self._ownership.claimed(self._store))
-        if isinstance(found, RemoteStoreOwnership):
-            raise build_store_owned_elsewhere_error(self._store, found)
-
-    @override
-    def append(self, changes: list[ChangeSet]) -> None:
-        if self._incoming_frame is None:
-            self.raise_for_owner()
-            raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
-        self.journal.append_frame(self._incoming_frame, changes[0].sequence, changes[-1].sequence)
-
-    @override
-    def note(self) -> None:
-        write_replicated_log_copy_position(self.journal.folder.parent, self._reached)
-
-    @override
-    def catch_up(self, store: ReplicaStore, found: Sequence[PositionedReplicatedLogRecord] = ()) -> None:
-        """Apply the new records of the log, some of which may be ``found`` already. Blocks.
-
-        Raises StorageFull, Unavailable, and ReplicatedLogCorrupt, after which the replica is unusable.
-        """
-        with self._turn:
-            try:
-                for logged in join_replicated_log_records(
-                    _new_records(self._log, self._store, self._reached.position, found)
-                ):
-                    self._take(store, logged)
-            except ReplicatedLogCorrupt:
-                self._is_over = True
-                raise
-            finally:
-                self._incoming_frame = None
-
-    def _take(self, store: ReplicaStore, logged: PositionedReplicatedLogRecord) -> None:
-        sequence = self._reached.sequence
-        if logged.record.kind == "frame":
-            frame = decode_logged_journal_frame(self._store, logged)
-            if frame.first != sequence + 1:
-                raise ReplicatedLogCorrupt(
-                    f"the log of store {self._store!r} continues with sequence {frame.first} after {sequence}"
-                )
-            self._incoming_frame, sequence = logged.record.data, frame.last
-            store.follow(frame.changes())
-        self._reached = replace(self._reached, position=logged.position, sequence=sequence)
-
-
-def _new_records(
-    logs: ReplicatedLog, store: str, after: LogPosition, found: Sequence[PositionedReplicatedLogRecord]
-) -> Iterable[PositionedReplicatedLogRecord]:
-    """Return the records after a position: ``found`` if that matches, else read from the log.
-
-    Raises ReplicatedLogCorrupt and Unavailable.
-    """
-    if found and found[0].before == after:
-        return found
-    if found and found[-1].position <= after:
-        return ()
-    return logs.read(store, after, logs.end(store))
 
 
 class _ReplicaFiles(NamedTuple):
@@ -227,6 +106,8 @@ class ReadReplicaUpdater:
         self._copies = copies
         self._max_journal_bytes = _REFETCH_GROWTH_FACTOR * compact_mb * MEBIBYTE
         self._seen: list[LogPosition] = []
+        self._freshness = LogShardFreshness(ownership, logs.shards)
+        self._opened: WeakValueDictionary[str, ReplicaCommitLog] = WeakValueDictionary()
         self._files: dict[str, _ReplicaFiles] = {}
         self._lock = threading.Lock()
         self._first = threading.Lock()
@@ -244,12 +125,20 @@ class ReadReplicaUpdater:
         Raises ReplicaBehindLogStart, ReplicatedLogCorrupt and Unavailable.
         """
         self._record_log_ends()
+        date = self._freshness.date_of_now()
         reached = verify_replicated_log_copy_position(journal, name, owner)
         reached = append_replicated_records(
             journal, self._log.read(name, reached.position, self._log.end(name)), name, None, reached
         )
         require_journal_not_ahead_of_log(journal, name, reached)
-        return ReplicaCommitLog(journal, self._log, self._ownership, name, reached)
+        opened = ReplicaCommitLog(journal, self._log, self._ownership, name, reached, self._freshness, date)
+        with self._lock:
+            self._opened[name] = opened
+        return opened
+
+    def count_silent_shards(self, seconds: float) -> int:
+        """Return the number of shards of the log whose leaders have not answered for ``seconds``."""
+        return self._freshness.count_silent_shards(seconds)
 
     def close(self) -> None:
         """Stop following, and sync all files."""
@@ -277,8 +166,7 @@ class ReadReplicaUpdater:
         while not self._closing.wait(REPLICA_POLL_SECONDS):
             try:
                 self._record_log_ends()
-                for shard in range(self._log.shards):
-                    self._follow(shard, held)
+                self._follow_all(held)
                 self._close_idle(held)
             except KgserveError as error:
                 log.warning("copies_not_followed", reason=str(error))
@@ -293,7 +181,40 @@ class ReadReplicaUpdater:
         """
         with self._first:
             if not self._seen:
-                self._seen = [self._log.latest(shard) for shard in range(self._log.shards)]
+                ends = self._log.latest()
+                if any(end is None for end in ends):
+                    raise Unavailable("the cluster's log does not answer", retry_after=1)
+                self._seen = [end or 0 for end in ends]
+
+    def _follow_all(self, held: OpenStoreLookup) -> None:
+        date = self._freshness.date_of_now()
+        for shard, end in enumerate(self._log.latest()):
+            self._freshness.record_contact(shard, answers=end is not None)
+            if end is None or self._seen[shard] < end:
+                self._follow(shard, held)
+            if end is not None and self._seen[shard] >= end:
+                self._freshness.confirm(shard, date)
+        self._catch_up_unfollowed(held)
+
+    def _catch_up_unfollowed(self, held: OpenStoreLookup) -> None:
+        """Bring replicas to the end of the log that may have missed records, because they were just opened or failed.
+
+        From then on every record of their shard is handed to them.
+        """
+        with self._lock:
+            opened = [*self._opened.items()]
+        for name, commits in opened:
+            if commits.is_followed:
+                continue
+            with held.peek_open(name) as store:
+                if store is None or store.commits is not commits or not commits.is_current:
+                    continue
+                try:
+                    commits.is_followed = True
+                    commits.catch_up(store)
+                except (KgserveError, OSError) as error:
+                    commits.is_followed = False
+                    log.warning("copy_not_followed", store=name, reason=str(error))
 
     def _follow(self, shard: int, held: OpenStoreLookup) -> None:
         while not self._closing.is_set() and (found := self._log.recent(shard, self._seen[shard])):
@@ -325,7 +246,7 @@ class ReadReplicaUpdater:
         # Registered first, so that it is closed after any error.
         self._files[name] = _ReplicaFiles(journal, reached, time.monotonic())
         try:
-            news = _new_records(self._log, name, reached.position, found)
+            news = read_new_log_records(self._log, name, reached.position, found)
             reached = append_replicated_records(journal, news, name, None, reached, durable=False)
             require_journal_not_ahead_of_log(journal, name, reached)
         except BaseException:

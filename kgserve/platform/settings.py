@@ -131,6 +131,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cluster_copies: Annotated[
         int, _doc("Number of other nodes that keep a replica of each store for failover", ge=0, le=16)
     ] = 1
+    max_staleness: Annotated[
+        float,
+        _doc(
+            "Age up to which a replica of another node's store answers reads; older ones send them to the owner, or "
+            "refuse them",
+            ge=0,
+        ),
+    ] = 10.0
     idle_exit: Annotated[
         float,
         _doc("Idle time after which the server exits; 0: never, or a day if a bridge started it", ge=0),

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 READ_SOURCE_HEADER = "Kgserve-Read"
 MIN_SEQUENCE_HEADER = "Kgserve-At-Least"
+MAX_STALENESS_HEADER = "Kgserve-Max-Staleness"
+REPLICA_AGE_HEADER = "Kgserve-Age"
 
 NodeState: TypeAlias = Literal["alive", "draining", "gone"]
 

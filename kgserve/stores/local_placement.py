@@ -54,6 +54,17 @@ class CommitLog:
         """True if the store may be read and written; if not, `confirm` decides. Never blocks. Raises Unavailable."""
         return True
 
+    @property
+    def age(self) -> float:
+        """Seconds since a replica was known to contain every acknowledged commit; 0.0 for the serving node."""
+        return 0.0
+
+    def require_log_contact(self) -> None:
+        """Check that a replica can be updated now.
+
+        Raises ServedElsewhere, or Unavailable if the serving node is out of reach as well.
+        """
+
     def confirm(self) -> bool:
         """Return whether this server still serves the store. If not, the store has to be placed and opened again.
 
@@ -191,6 +202,10 @@ class StorePlacement:
     def status(self, *, look: bool = True) -> ClusterStatus:  # noqa: ARG002 - as above
         """Return the nodes of the cluster; without ``look``, as last seen. Raises Conflict outside a cluster."""
         raise Conflict(NOT_CLUSTERED_MESSAGE)
+
+    def find_disconnection(self) -> str:
+        """Return what this node is cut off from, its log or its peers, as a sentence; empty if from neither."""
+        return ""
 
     def hand_over(self, name: str, node: str) -> StoreMoveAnswer:  # noqa: ARG002 - as above
         """Transfer a closed store, placed here, to another node. Raises Conflict, and the errors of `describe`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sqlite3
 import threading
@@ -286,15 +287,21 @@ class OpenStore:
         for wake in self.after_change:
             wake()
 
-    def wait_for_replica(self, sequence: int) -> None:
-        """Wait until a replica has applied a commit.
+    def is_replica_behind(self, sequence: int, max_staleness: float) -> bool:
+        """Return whether this is a replica that lacks a commit or is older than ``max_staleness`` seconds."""
+        return self.commits.is_copy and (self.state.sequence < sequence or self.commits.age > max_staleness)
 
-        Raises Unavailable, and ServedElsewhere if the commit has not arrived yet.
+    def wait_for_replica(self, sequence: int, max_staleness: float = math.inf) -> None:
+        """Update a replica that lacks a commit or is older than ``max_staleness`` seconds. Blocks.
+
+        Raises Unavailable, and ServedElsewhere if the commit has not arrived yet or the log is out of reach.
         """
-        if self.commits.is_copy and self.state.sequence < sequence:
+        if self.is_replica_behind(sequence, max_staleness):
+            self.commits.require_log_contact()
             self.commits.catch_up(self)
-            if self.state.sequence < sequence:
+            if self.is_replica_behind(sequence, max_staleness):
                 self.commits.confirm()
+                raise Unavailable(f"store {self.name!r} is being taken over; try again", retry_after=1)
 
     def require_local_owner(self) -> None:
         """Raise ServedElsewhere for a replica. Call it before operations that only the serving node supports."""

@@ -48,7 +48,7 @@ from kgserve.storage.store_index import ClosedStoreIndexEntry
 from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore, StoreDependencies
-from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest, StoreRegistry
+from kgserve.stores.scoped_stores import ReplicaReadPermission, StoreCreateIfMissingRequest, StoreRegistry
 from kgserve.stores.scratch_database import ScratchEngineFileLruCache
 
 log = structlog.get_logger()
@@ -150,16 +150,21 @@ class StorePool(ClosableContext, StoreRegistry):
 
     @override
     def acquire(
-        self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
+        self,
+        name: str,
+        *,
+        create: StoreCreateIfMissingRequest | bool = False,
+        replica: ReplicaReadPermission | None = None,
     ) -> OpenStore:
         check_store_name(name)
         self._make_room(2 * DESCRIPTORS_PER_STORE)
         entry = self._enter(name)
         try:
             store = entry.store
-            if store is None or not self._may_serve(store, at_least):
-                store = self._open_at_gate(name, entry, create=create, at_least=at_least)
-            store.wait_for_replica(at_least or 0)
+            if store is None or not self._may_serve(store, replica):
+                store = self._open_at_gate(name, entry, create=create, replica=replica)
+            if replica is not None:
+                store.wait_for_replica(replica.at_least, self._max_staleness(replica))
         except BaseException:
             self._leave(name)
             raise
@@ -167,12 +172,12 @@ class StorePool(ClosableContext, StoreRegistry):
         return store
 
     @override
-    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
+    def acquire_open(self, name: str, *, replica: ReplicaReadPermission | None = None) -> OpenStore:
         with self._lock:
             entry = self._entries.get(name)
-            if entry is None or entry.store is None or not self._may_serve(entry.store, at_least):
+            if entry is None or entry.store is None or not self._may_serve(entry.store, replica):
                 raise StoreNotOpen
-            if entry.store.commits.is_copy and entry.store.state.sequence < (at_least or 0):
+            if replica is not None and entry.store.is_replica_behind(replica.at_least, self._max_staleness(replica)):
                 raise StoreNotOpen
             entry.leases += 1
             self._entries.move_to_end(name)
@@ -381,7 +386,12 @@ class StorePool(ClosableContext, StoreRegistry):
         self.observation.close()
 
     def _open_at_gate(
-        self, name: str, entry: _PoolEntry, *, create: StoreCreateIfMissingRequest | bool, at_least: int | None
+        self,
+        name: str,
+        entry: _PoolEntry,
+        *,
+        create: StoreCreateIfMissingRequest | bool,
+        replica: ReplicaReadPermission | None,
     ) -> OpenStore:
         """Open a store, or wait until another caller has. The number of waiting callers is limited."""
         with self._waiting(entry):
@@ -390,19 +400,22 @@ class StorePool(ClosableContext, StoreRegistry):
             if not entry.gate.acquire(timeout=_OPEN_TIMEOUT_SECONDS):
                 raise Unavailable(f"store {name!r} is still being opened; try again later", retry_after=10)
             try:
-                if entry.store is None or not self._may_serve(entry.store, at_least):
+                if entry.store is None or not self._may_serve(entry.store, replica):
                     self._close_unless_owned(name, entry)
                 if entry.store is None:
-                    entry.store = self._open(name, create=create, or_copy=at_least is not None)
+                    entry.store = self._open(name, create=create, or_copy=replica is not None)
                 return entry.store
             finally:
                 entry.gate.release()
 
-    def _may_serve(self, store: OpenStore, at_least: int | None) -> bool:
-        """Return whether an open store may serve this caller. A replica serves only callers that pass ``at_least``."""
+    def _max_staleness(self, replica: ReplicaReadPermission) -> float:
+        return self.settings.max_staleness if replica.max_staleness is None else replica.max_staleness
+
+    def _may_serve(self, store: OpenStore, replica: ReplicaReadPermission | None) -> bool:
+        """Return whether an open store may serve this caller. A replica serves only callers that pass ``replica``."""
         if not self.placement.is_shared:
             return True
-        return store.commits.is_current and (at_least is not None or not store.commits.is_copy)
+        return store.commits.is_current and (replica is not None or not store.commits.is_copy)
 
     def _retire_lost(self) -> None:
         """Close open stores that this node no longer serves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -36,12 +37,25 @@ class StoreCreateIfMissingRequest:
 class ReplicaReadPermission:
     """Permission to read from replicas that have applied commit ``at_least``.
 
-    ``sequence`` is set to the last commit of the store that was read.
+    ``max_staleness`` is the age in seconds up to which they may answer; None for the server's setting. ``sequence`` is
+    set to the last commit of the store that was read, and ``age`` to the age of the oldest replica, 0 for an owner.
     """
 
-    def __init__(self, at_least: int = 0) -> None:
+    def __init__(self, at_least: int = 0, max_staleness: float | None = None) -> None:
         self.at_least = at_least
+        self.max_staleness = max_staleness
         self.sequence: int | None = None
+        self.age = 0.0
+
+    def record_read(self, store: OpenStore) -> None:
+        """Record the commit and the age of a store that was read."""
+        self.sequence = store.state.sequence
+        self.age = max(self.age, store.commits.age)
+
+
+def replica_of_any_age() -> ReplicaReadPermission:
+    """Return the permission to open a replica whose age does not matter, for example because it is then updated."""
+    return ReplicaReadPermission(max_staleness=math.inf)
 
 
 class StoreRegistry(Protocol):
@@ -66,15 +80,19 @@ class StoreRegistry(Protocol):
         ...
 
     def acquire(
-        self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
+        self,
+        name: str,
+        *,
+        create: StoreCreateIfMissingRequest | bool = False,
+        replica: ReplicaReadPermission | None = None,
     ) -> OpenStore:
         """Return the open store of this name; give it back with `release`. Blocks while it is being opened.
 
-        With ``at_least``, it may be a replica of another server's store that has applied this commit.
+        With ``replica``, it may be a replica of another server's store that meets these conditions.
         """
         ...
 
-    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
+    def acquire_open(self, name: str, *, replica: ReplicaReadPermission | None = None) -> OpenStore:
         """Return an open store like `acquire`, without blocking. Raises StoreNotOpen if the store is not open."""
         ...
 
@@ -208,13 +226,17 @@ class CallerScopedStores(StoreRegistry):
 
     @override
     def acquire(
-        self, name: str, *, create: StoreCreateIfMissingRequest | bool = False, at_least: int | None = None
+        self,
+        name: str,
+        *,
+        create: StoreCreateIfMissingRequest | bool = False,
+        replica: ReplicaReadPermission | None = None,
     ) -> OpenStore:
         stores = self._visible(name)
         if create:
             self._check_quota(name)
         try:
-            return self._note_read(stores.acquire(name, create=create, at_least=self._at_least(at_least)))
+            return self._note_read(stores.acquire(name, create=create, replica=self._copies or replica))
         except Conflict:
             self._hide_twin(name)
             raise
@@ -230,8 +252,8 @@ class CallerScopedStores(StoreRegistry):
             )
 
     @override
-    def acquire_open(self, name: str, *, at_least: int | None = None) -> OpenStore:
-        return self._note_read(self._visible(name).acquire_open(name, at_least=self._at_least(at_least)))
+    def acquire_open(self, name: str, *, replica: ReplicaReadPermission | None = None) -> OpenStore:
+        return self._note_read(self._visible(name).acquire_open(name, replica=self._copies or replica))
 
     @override
     def release(self, store: OpenStore) -> None:
@@ -317,12 +339,9 @@ class CallerScopedStores(StoreRegistry):
         self._check(name)
         return self._stores
 
-    def _at_least(self, at_least: int | None) -> int | None:
-        return at_least if self._copies is None else self._copies.at_least
-
     def _note_read(self, store: OpenStore) -> OpenStore:
         if self._copies is not None:
-            self._copies.sequence = store.state.sequence
+            self._copies.record_read(store)
         return store
 
     def _hide_twin(self, name: str) -> None:

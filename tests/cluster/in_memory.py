@@ -116,8 +116,11 @@ class MemoryLog:
     def shards(self) -> int:
         return 1
 
-    def latest(self, shard: int) -> LogPosition:
-        return max((each.position for _, each in self.recent(shard, 0)), default=0)
+    def shard_of(self, store: str) -> int:
+        return 0
+
+    def latest(self) -> list[LogPosition | None]:
+        return [max((each.position for _, each in self.recent(0, 0)), default=0)]
 
     def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:
         assert shard == 0

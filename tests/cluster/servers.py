@@ -44,7 +44,7 @@ class NatsServer:
             "KGSERVE_NATS_NAME": self.name,
             "KGSERVE_NATS_LISTEN": f"{self.host}:{self.port}",
             "KGSERVE_NATS_CLUSTER_LISTEN": self.route,
-            "KGSERVE_NATS_ROUTES": str([f"nats://{route}" for route in routes]),
+            "KGSERVE_NATS_ROUTES": str([f"nats://{USER}:{PASSWORD}@{route}" for route in routes]),
             "KGSERVE_NATS_FOLDER": str(self.folder),
             "KGSERVE_NATS_PASSWORD": PASSWORD,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -16,18 +17,23 @@ from kgserve.platform.metrics.exposition import MetricsScrape
 from kgserve.storage.journal.snapshot import list_journal_snapshots
 from kgserve.storage.store_folder_layout import StoreLayout
 from tests.cluster.nodes import ServingNode, serving_nodes
-from tests.cluster.servers import nats_servers
+from tests.cluster.servers import NatsServers, nats_servers
 from tests.server.http.serving import accepted
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 COPY = {"Kgserve-Read": "copy"}
 SECRET = "quicksilver-4711"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode]]:
-    folder = tmp_path_factory.mktemp("copies")
-    with nats_servers(folder / "nats") as servers, serving_nodes(servers, folder, 2) as running:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
+    with nats_servers(tmp_path_factory.mktemp("nats")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nodes(servers: NatsServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServingNode]]:
+    with serving_nodes(servers, tmp_path_factory.mktemp("copies"), 2) as running:
         yield running
 
 
@@ -111,7 +117,26 @@ def test_requests_a_replica_cannot_answer_go_to_the_owner(owner: Client, copy: h
     assert copy.post("/api/memory/beyond/inject", json={"nodes": [], "edges": []}, headers=COPY).status_code == 307
     assert read(copy, "absent/nodes/a").status_code == 404
     assert copy.get("/api/memory/beyond/nodes/a", headers={"Kgserve-Read": "owner"}).status_code == 400
-    assert copy.get("/api/memory/beyond/nodes/a", headers=COPY | {"Kgserve-At-Least": "x"}).status_code == 400
+    for wrong in ({"Kgserve-At-Least": "x"}, {"Kgserve-Max-Staleness": "-1"}, {"Kgserve-Max-Staleness": "soon"}):
+        assert copy.get("/api/memory/beyond/nodes/a", headers=COPY | wrong).status_code == 400
+
+
+def test_a_replica_answers_with_its_age_and_none_older_than_allowed(
+    nodes: list[ServingNode], owner: Client, copy: httpx.Client
+) -> None:
+    add(owner, "aged", "a")
+    found = read(copy, "aged/nodes/a")
+    assert 0 < float(found.headers["kgserve-age"]) <= 10
+    # No replica is younger than the last heartbeat, so this request is for the owner, whose answers have no age.
+    strict = COPY | {"Kgserve-Max-Staleness": "0"}
+    there = copy.get("/api/memory/aged/nodes/a", headers=strict)
+    assert (there.status_code, there.headers["kgserve-owner"]) == (307, "k0")
+    forwarded = copy.get("/api/memory/aged/nodes/a", headers=strict | {"Kgserve-No-Redirect": "1"})
+    assert (forwarded.status_code, forwarded.headers["kgserve-age"]) == (200, "0.000")
+    with Client(nodes[1].url, copies=True, max_staleness=0.0) as client:
+        before = elsewhere(nodes[1])
+        assert client.store("aged").node("a").node.id == "a"
+        assert elsewhere(nodes[1]) - before == 1
 
 
 def test_settings_changes_and_drops_reach_replicas(owner: Client, copy: httpx.Client) -> None:
@@ -174,6 +199,28 @@ def test_a_client_reads_its_own_writes_from_replicas(nodes: list[ServingNode], o
         client.drop("mine", confirm="mine")
         add(client, "mine", "b", "white wine")
         awaited(lambda: {node.id for node in client.store("mine").nodes()} == {"b"})
+
+
+def test_a_node_without_its_log_is_not_ready_and_refuses_reads_from_old_replicas(
+    servers: NatsServers, nodes: list[ServingNode], owner: Client, copy: httpx.Client
+) -> None:
+    add(owner, "cut", "a")
+    assert read(copy, "cut/nodes/a").status_code == 200
+    awaited(lambda: copy.get("/ready").status_code == 200)
+    for each in servers.servers:
+        each.send(signal.SIGSTOP)
+    try:
+        awaited(lambda: copy.get("/ready").status_code == 503)
+        assert "is cut off from the cluster's log" in copy.get("/ready").json()["detail"]
+        awaited(lambda: read(copy, "cut/nodes/a").status_code == 307)
+        old = copy.get("/api/memory/cut/nodes/a", headers=COPY | {"Kgserve-Max-Staleness": "3600"})
+        assert (old.status_code, float(old.headers["kgserve-age"]) > 10) == (200, True)
+    finally:
+        for each in servers.servers:
+            each.send(signal.SIGCONT)
+    awaited(lambda: copy.get("/ready").status_code == 200)
+    awaited(lambda: read(copy, "cut/nodes/a").status_code == 200)
+    assert float(read(copy, "cut/nodes/a").headers["kgserve-age"]) <= 10
 
 
 def elsewhere(node: ServingNode) -> float:

@@ -24,6 +24,7 @@ from kgserve.cluster.ownership import (
     StoreOwnership,
     rank_store_takeover_nodes,
 )
+from kgserve.cluster.peer_reachability import PeerReachability
 from kgserve.errors import Conflict, Fenced, NoStore, OutcomeUnknown, Unavailable
 from tests.cluster.in_memory import MemoryRegistry, SharedMessageLog, Wire
 
@@ -120,6 +121,26 @@ def test_a_lease_observed_by_one_node_counts_for_all(cluster: Cluster) -> None:
     assert not cluster.nodes["n3"]._watch.gone(cluster.clock.now)
     cluster.run(1, "n1", "n3", "n2")
     assert not cluster.nodes["n3"].is_gone("n1")
+
+
+def test_a_node_that_reaches_no_beating_peer_knows_it(cluster: Cluster) -> None:
+    reached = {"http://n3"}
+    peers = PeerReachability(cluster.nodes["n1"], reached.__contains__, cluster.clock)
+
+    def unreached(seconds: int, *beating: str) -> dict[str, str]:
+        for _ in range(seconds):
+            cluster.run(1, "n1", *beating)
+            peers.look()
+        return dict(peers.unreached())
+
+    assert unreached(20, "n2", "n3") == {}, "one peer is enough"
+    reached.clear()
+    assert unreached(int(READ_FENCE_SECONDS), "n2", "n3") == {}
+    assert unreached(1, "n2", "n3") == {"n2": "http://n2", "n3": "http://n3"}
+    reached.add("http://n2")
+    assert unreached(1, "n2", "n3") == {}
+    reached.clear()
+    assert unreached(30) == {}, "peers that send no heartbeats may be down"
 
 
 def test_a_deleted_heartbeat_affects_only_its_node(cluster: Cluster) -> None:

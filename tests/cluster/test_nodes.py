@@ -75,6 +75,15 @@ def test_any_node_accepts_any_request(clients: list[Client], store: str) -> None
         assert client.store(store).search("n1", at_least=6).hits
 
 
+def test_standard_input_is_imported_at_any_node(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
+    put(clients[2], store, "a")
+    line = json.dumps({"kind": "node", "id": "b", "type": "t"})
+    for node in nodes:
+        done = command("import", store, "-", "--server", node.url, stdin=line)
+        assert done.code == 0, done
+    assert {each.id for each in clients[0].store(store).nodes()} == {"a", "b"}
+
+
 def test_an_asynchronous_client_follows_redirects(nodes: list[ServingNode], clients: list[Client], store: str) -> None:
     put(clients[0], store, "a")
 
@@ -291,6 +300,15 @@ def test_a_stopped_node_hands_over_at_once(nodes: list[ServingNode], clients: li
         assert clients[0].store(store).settings().name == "Kept"
         with pytest.raises(Conflict, match="belongs to a cluster node"), kgserve.open(nodes[2].data_dir):
             pass
+        journal = sorted((nodes[2].data_dir / f"{store}_memory" / "journal").glob("*.log"))
+        before = [each.read_bytes() for each in journal]
+        examined = command("doctor", store, "--rebuild", "--data", nodes[2].data_dir)
+        assert (examined.code, examined.err) == (0, "")
+        assert "up to sequence 1 certainly" in examined.out
+        assert [each.read_bytes() for each in journal] == before
+        refused = command("doctor", store, "--salvage", "--data", nodes[2].data_dir)
+        assert refused.code == 1
+        assert "it fetches the store from the cluster" in refused.err
     finally:
         wait_until_alive(clients[0], "k2", alive=False)
         with ThreadPoolExecutor(1) as thread:

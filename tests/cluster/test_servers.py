@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nats
 import pytest
+import trustme
 from nats.js.api import ObjectInfo, StreamConfig
 
 from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobStorage, JetStreamReplicatedLog
@@ -95,6 +96,28 @@ def test_a_wrong_password_is_reported(servers: NatsServers) -> None:
     with pytest.raises(Unavailable, match=f"cannot connect to any server .* at 127.0.0.1:.*({reason})") as refused:
         NatsConnection(servers.urls.replace(PASSWORD, "wrong"), patience=1)
     assert "wrong" not in str(refused.value)
+
+
+def test_servers_with_tls_accept_only_clients_that_know_the_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    files = {"CERT": tmp_path / "cert.pem", "CERT_KEY": tmp_path / "key.pem", "CA": tmp_path / "ca.pem"}
+    issued.cert_chain_pems[0].write_to_path(files["CERT"])
+    issued.private_key_pem.write_to_path(files["CERT_KEY"])
+    authority.cert_pem.write_to_path(files["CA"])
+    for name, path in files.items():
+        monkeypatch.setenv(f"KGSERVE_NATS_{name}", str(path))
+    configuration = changed(tmp_path, "# include ./kgserve-nats-tls.conf", "include ./kgserve-nats-tls.conf")
+    (tmp_path / "kgserve-nats-tls.conf").write_text(CONFIGURATION.with_name("kgserve-nats-tls.conf").read_text())
+    with nats_servers(tmp_path / "nats", configuration=configuration) as three:
+        urls = three.urls.replace("nats://", "tls://")
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            NatsConnection(urls, patience=2)
+        monkeypatch.setenv("SSL_CERT_FILE", str(files["CA"]))
+        with closing(NatsConnection(urls, patience=30)) as connection:
+            assert JetStreamReplicatedLog(connection).latest() == [0] * 16
 
 
 def test_an_unreachable_server_is_reported() -> None:

@@ -262,11 +262,30 @@ def test_nats_takes_the_variables_that_it_is_given(machine: dict[str, Any], tmp_
         command, env=given | {"KGSERVE_NATS_FOLDER": str(tmp_path)}, capture_output=True, check=False
     )
     assert complete.returncode == 0, complete.stderr
+    assert re.findall(r"kgserve:(\w+)@", given["KGSERVE_NATS_ROUTES"]) == [given["KGSERVE_NATS_PASSWORD"]] * 3
     del given["KGSERVE_NATS_ROUTES"]
     assert subprocess.run(command, env=given, capture_output=True, check=False).returncode != 0
 
 
 # --- systemd ---------------------------------------------------------------------------------------------------------
+
+
+def test_nats_servers_get_the_time_that_lame_duck_mode_needs(machine: dict[str, Any]) -> None:
+    (duration,) = re.findall(r'lame_duck_duration: "(\w+)"', (NATS / "kgserve-nats.conf").read_text())
+    assert seconds(machine["nats"]["stop_grace_period"]) > seconds(duration)
+    assert machine["nats"]["stop_signal"] == "SIGUSR2"
+    service = unit(NATS / "kgserve-nats.service")["Service"]
+    assert seconds(service["TimeoutStopSec"]) > seconds(duration)
+    assert "USR2" in service["ExecStop"]
+
+
+def test_the_nats_unit_finds_the_server_that_the_extra_installs() -> None:
+    program, path, *_ = shlex.split(unit(NATS / "kgserve-nats.service")["Service"]["ExecStart"])
+    assert Path(unit(SYSTEMD / "kgserve.service")["Service"]["ExecStart"].split()[0]).parent == Path("/opt/kgserve/bin")
+    assert path.startswith("PATH=/opt/kgserve/bin:")
+    here = f"PATH={Path(sys.executable).parent}:{path.removeprefix('PATH=')}"
+    found = subprocess.run([program, here, "nats-server", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("nats-server: v")
 
 
 def unit(path: Path) -> configparser.ConfigParser:

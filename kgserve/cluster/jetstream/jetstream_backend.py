@@ -32,7 +32,7 @@ from kgserve.cluster.backend import (
     VersionedStoreOwnerEntry,
 )
 from kgserve.cluster.jetstream.nats_connection import NatsConnection
-from kgserve.cluster.jetstream.stream import JetStreamMessage, ReplicatedJetStream
+from kgserve.cluster.jetstream.stream import JetStreamMessage, ReplicatedJetStream, read_last_sequences
 from kgserve.cluster.replicated_log_records import (
     LogPosition,
     PositionedReplicatedLogRecord,
@@ -55,6 +55,7 @@ class JetStreamReplicatedLog(ReplicatedLog):
 
     def __init__(self, connection: NatsConnection) -> None:
         """Create missing streams. Raises Conflict and Unavailable."""
+        self._connection = connection
         with ThreadPoolExecutor(LOG_SHARDS) as threads:
             self._shards = [
                 *threads.map(
@@ -99,9 +100,12 @@ class JetStreamReplicatedLog(ReplicatedLog):
         return LOG_SHARDS
 
     @override
-    def latest(self, shard: int) -> LogPosition:
-        last = self._shards[shard].last(_all_of(shard))
-        return last.seq if last is not None else 0
+    def shard_of(self, store: str) -> int:
+        return xxhash.xxh3_64_intdigest(store.encode()) % LOG_SHARDS
+
+    @override
+    def latest(self) -> list[LogPosition | None]:
+        return read_last_sequences(self._connection, self._shards)
 
     @override
     def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:
@@ -134,7 +138,7 @@ class JetStreamReplicatedLog(ReplicatedLog):
         return [_follows(store, after, message)]
 
     def _place(self, store: str) -> tuple[ReplicatedJetStream, str]:
-        shard = xxhash.xxh3_64_intdigest(store.encode()) % LOG_SHARDS
+        shard = self.shard_of(store)
         return self._shards[shard], _subject(shard, store)
 
 

@@ -201,11 +201,12 @@ class NatsConnection:
 
     async def _end(self) -> None:
         await self._client.close()
-        # After an attempt to connect that was cancelled, `close` does nothing, and the socket stays open.
+        # After an attempt to connect that was cancelled, `close` does nothing, and the socket stays open. With TLS, the
+        # future that `wait_closed` awaits may have been cancelled together with that attempt.
         transport = self._client._transport  # noqa: SLF001
         if transport is not None:
             transport.close()
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):
                 await transport.wait_closed()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()

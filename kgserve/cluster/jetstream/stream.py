@@ -48,11 +48,16 @@ class _StreamConfig(msgspec.Struct, frozen=True):
     max_msgs_per_subject: int = -1
 
 
+class _StreamState(msgspec.Struct, frozen=True):
+    last_seq: int = 0
+
+
 class _StreamResponse(msgspec.Struct, frozen=True):
     error: NatsApiError | None = None
     seq: int = 0
     message: JetStreamMessage | None = None
     config: _StreamConfig | None = None
+    state: _StreamState | None = None
 
 
 _decode = json_decoder(_StreamResponse).decode
@@ -98,6 +103,11 @@ class ReplicatedJetStream:
         """Return the last message of a subject, read from the leader. Raises Unavailable."""
         found = self._asked("STREAM.MSG.GET", {"last_by_subj": subject})
         return found.message
+
+    async def fetch_last_sequence(self) -> int | None:
+        """Return the sequence of the last message, asked once of the leader; None without an answer."""
+        found = await self._answer(f"$JS.API.STREAM.INFO.{self.name}", {})
+        return found.state.last_seq if found is not None and found.state is not None else None
 
     def following(self, subject: str, after: int) -> JetStreamMessage | None:
         """Return the next message of a subject after a sequence, read from the leader. Raises Unavailable."""
@@ -229,6 +239,15 @@ class ReplicatedJetStream:
         if found is not None and found.error is not None:
             raise Conflict(f"stream {self.name} of the cluster cannot be created: {found.error.description}")
         return found.config if found is not None else None
+
+
+def read_last_sequences(connection: NatsConnection, streams: Iterable[ReplicatedJetStream]) -> list[int | None]:
+    """Return the last sequence of each stream, asking all leaders at once; None for those that do not answer."""
+
+    async def asked() -> list[int | None]:
+        return await asyncio.gather(*(each.fetch_last_sequence() for each in streams))
+
+    return connection.call(asked())
 
 
 def _is_last(answer: Msg) -> bool:

@@ -173,7 +173,7 @@ _ALLOWED_METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 _ALLOWED_HEADERS = (
     b"Authorization, Content-Type, Accept, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-Request-Id, "
     b"Kgserve-Store, "
-    b"Kgserve-Read, Kgserve-At-Least, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+    b"Kgserve-Read, Kgserve-At-Least, Kgserve-Max-Staleness, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 )
 _MAX_AGE_SECONDS = 600
 PREFLIGHT: tuple[Header, ...] = (

@@ -43,6 +43,7 @@ _FORWARDED_ANSWER_HEADERS = frozenset(
         b"content-length",
         b"content-type",
         b"etag",
+        b"kgserve-age",
         b"kgserve-owner",
         b"kgserve-sequence",
         b"location",

@@ -81,7 +81,7 @@ from kgserve.server.http.request_decoding import (
     REPLICA_READ_STATE_KEY,
     SERVICES_STATE_KEY,
     RequestHandlerDependencies,
-    build_replica_sequence_header,
+    build_replica_headers,
     parse_replica_read_headers,
     select_request_store,
 )
@@ -506,12 +506,8 @@ class HttpRequestResponseCycle:
         await self._send({"type": "http.response.start", "status": status, "headers": full})
 
     def _with_own_headers(self, headers: list[Header]) -> list[Header]:
-        """Return ``headers`` with those for CORS, the commit that a replica answered from, and the request id."""
-        replica = (
-            build_replica_sequence_header(self._scope, headers)
-            if REPLICA_READ_STATE_KEY in self._scope["state"]
-            else ()
-        )
+        """Return ``headers`` with those for CORS, the commit and age of a replica, and the request id."""
+        replica = build_replica_headers(self._scope, headers) if REPLICA_READ_STATE_KEY in self._scope["state"] else ()
         return [*headers, *self.extra, *replica, (b"x-request-id", self.request_id.encode())]
 
     def _revoked(self) -> bool:

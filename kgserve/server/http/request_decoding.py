@@ -5,6 +5,7 @@ Every decoding error has a message and, where known, the name of the field.
 
 from __future__ import annotations
 
+import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +37,12 @@ from kgserve.server.http.error_responses import ClientDisconnected
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.sse import EventStreamRegistry
 from kgserve.storage.model.store_names import check_store_name
-from kgserve.stores.cluster_models import MIN_SEQUENCE_HEADER, READ_SOURCE_HEADER
+from kgserve.stores.cluster_models import (
+    MAX_STALENESS_HEADER,
+    MIN_SEQUENCE_HEADER,
+    READ_SOURCE_HEADER,
+    REPLICA_AGE_HEADER,
+)
 from kgserve.stores.scoped_stores import ReplicaReadPermission
 
 if TYPE_CHECKING:
@@ -56,11 +62,11 @@ SERVICES_STATE_KEY = "service"
 """Key of a request's state for its `RequestServices`."""
 REPLICA_READ_STATE_KEY = "replica_read"
 """Key of a request's state for its `ReplicaRead`; set if a replica may serve it."""
-READ_FROM_HEADER_BYTES, MIN_SEQUENCE_HEADER_BYTES = (
-    READ_SOURCE_HEADER.lower().encode(),
-    MIN_SEQUENCE_HEADER.lower().encode(),
-)
-_COPY_HEADERS = frozenset({READ_FROM_HEADER_BYTES, MIN_SEQUENCE_HEADER_BYTES})
+READ_FROM_HEADER_BYTES = READ_SOURCE_HEADER.lower().encode()
+_MIN_SEQUENCE, _MAX_STALENESS = MIN_SEQUENCE_HEADER.lower().encode(), MAX_STALENESS_HEADER.lower().encode()
+_COPY_HEADERS = frozenset({READ_FROM_HEADER_BYTES, _MIN_SEQUENCE, _MAX_STALENESS})
+_REPLICA_AGE = REPLICA_AGE_HEADER.lower().encode()
+_SECONDS = re.compile(rb"\d{1,9}(\.\d{1,6})?")
 _SEQUENCE = SEQUENCE_HEADER.lower().encode()
 NO_PARAMETERS: frozenset[str] = frozenset()
 STORE_SELECTION_PARAMETERS = frozenset({STORE_PARAMETER})
@@ -118,18 +124,25 @@ def parse_replica_read_headers(scope: HTTPScope, operation: ApiOperation) -> Rep
     sent = {name: value for name, value in scope["headers"] if name in _COPY_HEADERS}
     if sent[READ_FROM_HEADER_BYTES] != b"copy":
         _refuse_header(READ_SOURCE_HEADER, "must be `copy`, or omitted")
-    at_least = sent.get(MIN_SEQUENCE_HEADER_BYTES, b"0")
+    at_least = sent.get(_MIN_SEQUENCE, b"0")
     if not at_least.isdigit():
         _refuse_header(MIN_SEQUENCE_HEADER, "must be the `sequence` of a commit")
-    return ReplicaReadPermission(int(at_least))
+    staleness = sent.get(_MAX_STALENESS)
+    if staleness is not None and _SECONDS.fullmatch(staleness) is None:
+        _refuse_header(MAX_STALENESS_HEADER, "must be a number of seconds, such as 2 or 0.5")
+    return ReplicaReadPermission(int(at_least), None if staleness is None else float(staleness))
 
 
-def build_replica_sequence_header(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
-    """Return the header with the commit sequence that a replica answered from, unless ``headers`` has it already."""
+def build_replica_headers(scope: HTTPScope, headers: Headers = ()) -> tuple[Header, ...]:
+    """Return the headers with the commit that a replica answered from and its age, except those in ``headers``."""
     copies: ReplicaReadPermission | None = scope["state"].get(REPLICA_READ_STATE_KEY)
-    if copies is None or copies.sequence is None or any(name == _SEQUENCE for name, _ in headers):
+    if copies is None or copies.sequence is None:
         return ()
-    return ((_SEQUENCE, str(copies.sequence).encode()),)
+    given = {name for name, _ in headers}
+    # Rounded up, since the age is a bound.
+    age = math.ceil(copies.age * 1000) / 1000
+    own = ((_SEQUENCE, str(copies.sequence).encode()), (_REPLICA_AGE, f"{age:.3f}".encode()))
+    return tuple(each for each in own if each[0] not in given)
 
 
 def _refuse_header(name: str, message: str) -> NoReturn:

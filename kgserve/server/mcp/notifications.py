@@ -36,7 +36,7 @@ from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.change_feed_events import FeedPosition, MemoryEventData, StoreEvent
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
-from kgserve.stores.scoped_stores import StoreRegistry
+from kgserve.stores.scoped_stores import StoreRegistry, replica_of_any_age
 
 MAX_SUBSCRIBED_STORES = 256
 """Maximum number of followed stores; the newest commits of each are kept in memory."""
@@ -175,7 +175,7 @@ class ResourceWatcher:
             return None
         except (ServedElsewhere, OwnerUnreachable):
             # Opening a replica starts following the store.
-            self._pool.release(self._pool.acquire(name, at_least=0))
+            self._pool.release(self._pool.acquire(name, replica=replica_of_any_age()))
         return NewCommitReader(self._pool.feeds.of(name), self._waker(name))
 
     def _waker(self, name: str) -> Callable[[], None]:
