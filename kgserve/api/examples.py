@@ -78,7 +78,7 @@ from kgserve.graph.visualization_models import CommitTimeline, DrawnEdgeColumns,
 from kgserve.platform.access.audit_api import AuditAnswer, AuditRecord
 from kgserve.storage.model.projection_statuses import HistoryStatus, IndexStatus
 from kgserve.storage.model.store_settings import MemorySettings
-from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
+from kgserve.storage.model.type_and_tag_frequency_models import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
 from kgserve.stores.backup.api import BackupAnswer, RestoreBackupAnswer, RestoredStore, StoreBackupAnswer
 from kgserve.stores.cluster_models import (
     ClusterFormatUpgradeAnswer,

@@ -179,7 +179,9 @@ def _export_blocks(
             yield blocks
 
 
-def read_import_file_with_keepalive(file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS) -> Iterator[bytes]:
+def read_upload_source_with_keepalive_blanks(
+    file: BinaryIO, silence: float = MAX_INPUT_SILENCE_SECONDS
+) -> Iterator[bytes]:
     """Yield a file block by block. From a pipe, yield whitespace during pauses of ``silence`` seconds between lines."""
     read = getattr(file, "read1", file.read)  # waiting for a whole block would delay the data of a slow pipe
     between_lines = True
@@ -220,7 +222,7 @@ def _read(
     _check_files(paths, kind)
     if kind in LINE_FORMATS and len(paths) == 1:
         file = stack.enter_context(paths[0].open("rb"))
-        return None, read_import_file_with_keepalive(file), _size(file)
+        return None, read_upload_source_with_keepalive_blanks(file), _size(file)
     return _convert(kind, paths, None, stack)
 
 
@@ -237,7 +239,7 @@ def _from_pipe(
         raise click.UsageError(f"{kind} cannot be read from standard input; specify its files.")
     file = sys.stdin.buffer
     if kind in LINE_FORMATS:
-        return None, read_import_file_with_keepalive(file), _size(file)
+        return None, read_upload_source_with_keepalive_blanks(file), _size(file)
     conversion = ImportLinesWithSourceMap([read_stream_as_import_table(kind, file, "")])
     return conversion, _with_first_read(conversion.blocks()), None
 

@@ -16,7 +16,7 @@ from kgserve.cypher.analysis_context import CypherAnalysisContext, CypherVariabl
 from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, BracketMatchedTokens
 from kgserve.cypher.operator_rewrites import can_types_share_list, describe_static_value_type
 from kgserve.cypher.parser import parse_cypher_statement_tokens
-from kgserve.cypher.pattern_analysis import GraphPatternAnalysis, reject_non_boolean_condition
+from kgserve.cypher.pattern_analysis import GraphPatternAnalyzer, reject_non_boolean_condition
 from kgserve.cypher.statement_edits import StatementEdits
 from kgserve.cypher.syntax_tree import (
     CallClause,
@@ -95,7 +95,7 @@ class _UnionPart:
     def __init__(self, context: CypherAnalysisContext, clauses: tuple[Clause, ...]) -> None:
         self._context = context
         self._clauses = clauses
-        self._patterns = GraphPatternAnalysis(context)
+        self._patterns = GraphPatternAnalyzer(context)
         self._typer = self._patterns.typer
         self._scope = VariableScope()
         self._hidden = len(context.hidden)

@@ -59,7 +59,7 @@ class _MatchedRelation(msgspec.Struct):
     kind: str | None
 
 
-class GraphPatternAnalysis(PatternExpressionAnalyzer):
+class GraphPatternAnalyzer(PatternExpressionAnalyzer):
     """Analysis of patterns, which binds their variables in a scope."""
 
     def __init__(self, context: CypherAnalysisContext) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from kgserve.storage.model.node_edge_fields import EdgeExtrasAnswer, NodeExtrasAnswer, SparseReprStruct
-from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
+from kgserve.storage.model.type_and_tag_frequency_models import NodeTypeFrequency, TagFrequency, TagPrefixFrequency
 
 
 class Node(NodeExtrasAnswer):

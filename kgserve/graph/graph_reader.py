@@ -28,7 +28,7 @@ from kgserve.projections.cross_store_links.cross_store_link_index import NO_LINK
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
 from kgserve.projections.memory_index.entries import MemoryMetadata
 from kgserve.projections.memory_index.hierarchy import DescendantPage, MemoryAtDepth
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.projections.memory_index.projection import MemoryIndexDamaged
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.model.attribute_filters import AttributeCondition
@@ -421,7 +421,7 @@ class CurrentGraph(GraphReader):
         rows: RowsSnapshot,
         valid_at: int | None,
         links: CrossStoreLinkReader | None = None,
-        memories: MemoryIndexFile | None = None,
+        memories: MemoryIndexSqliteFile | None = None,
         max_edges: int | None = None,
     ) -> None:
         """Read ``rows``; ``links`` and ``memories``, if given, must be of the same commit.
@@ -804,7 +804,7 @@ class CurrentGraph(GraphReader):
     def weighted_descendants(self, memory_id: str) -> WeightedNodes:
         return _Descendants(self._ask, memory_id)
 
-    def _ask(self, question: Callable[[MemoryIndexFile], Found]) -> Found:
+    def _ask(self, question: Callable[[MemoryIndexSqliteFile], Found]) -> Found:
         if self._memories is not None:
             return question(self._memories)
         return self._store.memories.ask(lambda memories, _: question(memories))
@@ -871,7 +871,7 @@ class _Descendants(WeightedNodes):
 class MemoryIndexQueryCallback(Protocol):
     """Callback that queries the memory index of a store."""
 
-    def __call__(self, question: Callable[[MemoryIndexFile], Found], /) -> Found:
+    def __call__(self, question: Callable[[MemoryIndexSqliteFile], Found], /) -> Found:
         """Return the result of the query."""
         ...
 

@@ -85,7 +85,7 @@ from kgserve.storage.model.node_edge_rows import (
     edge_or_link_id,
     parse_edge_or_link_id,
 )
-from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
+from kgserve.storage.model.type_and_tag_frequency_models import MAX_LISTED_TAGS
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_all_nodes_merged_into, resolve_merge_redirect

@@ -18,7 +18,7 @@ from kgserve.graph.compat.versioned_nodes_api import RetireVersionedNodeRequest
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertNodeBody
 from kgserve.storage.model.attribute_filters import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
-from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
+from kgserve.storage.model.type_and_tag_frequency_models import MAX_LISTED_TAGS
 
 MAX_PAGE_ROWS = 1_000
 MAX_NODES_OFFSET = 10_000

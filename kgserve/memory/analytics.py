@@ -32,7 +32,7 @@ from kgserve.projections.memory_index.entries import (
     TALLY_MEMORY_TYPE,
     TALLY_RELATION,
 )
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.stores.open_store import OpenStore
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def compute_stored_memory_statistics(graph: StoreHandle) -> StoredMemoryStatisti
     with graph.lease() as store:
         now, least = now_in_microseconds(), store.description.memory.min_confidence
 
-        def look(memories: MemoryIndexFile, sequence: int) -> StoredMemoryStatistics:
+        def look(memories: MemoryIndexSqliteFile, sequence: int) -> StoredMemoryStatistics:
             total, created = memories.total(), memories.creation_time_range()
             second_parents, cycles = memories.count_ignored_parents()
             oldest, newest = map(format_rfc3339_timestamp, created) if created else (None, None)
@@ -109,7 +109,7 @@ def get_confidence_histogram(graph: StoreHandle, request: ConfidenceHistogramQue
     with graph.lease() as store:
         now, parts = now_in_microseconds(), request.buckets
 
-        def look(memories: MemoryIndexFile, _: int) -> ConfidenceHistogram:
+        def look(memories: MemoryIndexSqliteFile, _: int) -> ConfidenceHistogram:
             total = memories.total()
             counts = enumerate(memories.histogram(now, parts))
             return ConfidenceHistogram(
@@ -123,7 +123,7 @@ def get_confidence_histogram(graph: StoreHandle, request: ConfidenceHistogramQue
         return _query_settled(store, look)
 
 
-def _query_settled(store: OpenStore, look: Callable[[MemoryIndexFile, int], T]) -> T:
+def _query_settled(store: OpenStore, look: Callable[[MemoryIndexSqliteFile, int], T]) -> T:
     """Return the result of a query after all buffered uses are applied to the memory index."""
     store.accesses.flush_and_wait()
     return store.memories.ask(lambda memories, rows: look(memories, rows.at))

@@ -28,7 +28,7 @@ from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.projections.history_follower import HistoryProjection, HistoryWorker
 from kgserve.projections.indexed_text import IndexedEntityText
-from kgserve.projections.text_index_base import StoreTextIndex
+from kgserve.projections.text_index_base import TextIndexProjectionBase
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.projections.update_scheduler import ProjectionStepAbandoned
@@ -322,13 +322,13 @@ class StoreDataEraser:
             try:
                 view.serve()
             except KgserveError as error:
-                if not isinstance(view, StoreTextIndex):
+                if not isinstance(view, TextIndexProjectionBase):
                     raise
                 log.warning("index_not_awaited", store=self._store.name, index=view.name, error=str(error))
                 return
             if isinstance(view, HistoryProjection) and view.is_disabled:
                 return
-            if isinstance(view, StoreTextIndex) and time.monotonic() > until:
+            if isinstance(view, TextIndexProjectionBase) and time.monotonic() > until:
                 return
 
     def _check(self) -> None:

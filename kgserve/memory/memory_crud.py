@@ -62,7 +62,7 @@ from kgserve.platform.idempotency import generate_idempotent_node_id
 from kgserve.platform.text.text_equality import find_text_difference_kind
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.memory_index.entries import MemoryMetadata
-from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexSqliteFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectorBuffer
 from kgserve.projections.text_index_worker import TextIndexWorker
@@ -549,7 +549,7 @@ class _DeletionSelector:
             lambda memories, _: [*islice(self._among(memories, store, now), MAX_DELETED_MEMORIES + 1)]
         )
 
-    def _among(self, memories: MemoryIndexFile, store: OpenStore, now: int) -> Iterator[str]:
+    def _among(self, memories: MemoryIndexSqliteFile, store: OpenStore, now: int) -> Iterator[str]:
         ids = self._request.memory_ids
         slices = self._slices(memories, now) if ids is None else iter([[*memories.live(ids).values()]])
         for some in slices:
@@ -557,7 +557,7 @@ class _DeletionSelector:
             fits = (each.id for each in some if self._fits(each.with_access(waiting.get(each.id)), now))
             yield from fits
 
-    def _slices(self, memories: MemoryIndexFile, now: int) -> Iterator[list[MemoryMetadata]]:
+    def _slices(self, memories: MemoryIndexSqliteFile, now: int) -> Iterator[list[MemoryMetadata]]:
         """Yield batches of candidates from the most selective index."""
         if (below := self._request.min_confidence_below) is not None:
             place = DecayOrderPosition()

@@ -24,7 +24,7 @@ from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.memory_index.built_in_relation_types import STRUCTURAL_RELATIONS
 from kgserve.projections.memory_index.hierarchy import MemoryAtDepth
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.storage.model.merge_redirects import is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
@@ -58,7 +58,7 @@ def get_memory_details(graph: StoreHandle, request: MemoryDetailsRequest) -> Mem
 def _whole(store: OpenStore, memory: Memory) -> MemoryDetails:
     now, memory_id, parent_id = now_in_microseconds(), memory.id, memory.parent_id
 
-    def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> MemoryDetails:
+    def look(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> MemoryDetails:
         above = rows.node(parent_id) if isinstance(parent_id, str) else None
         former = rows.nodes([each.id for each in memories.versions(memory_id, MAX_SHOWN_VERSIONS)])
         return MemoryDetails(

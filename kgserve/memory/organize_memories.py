@@ -63,7 +63,7 @@ from kgserve.platform.text.wordlists import read_word_list
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.memory_index.built_in_relation_types import RELATION_REFLECTED
-from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexSqliteFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
 from kgserve.projections.recent_vectors import RecentVectorBuffer
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
@@ -224,7 +224,7 @@ class _ReflectionRun:
         return self._listed(wanted, self._request.limit)
 
     def _listed(self, wanted: MemoryFilter, most: int) -> list[str]:
-        def look(view: MemoryIndexFile, _: RowsSnapshot) -> list[str]:
+        def look(view: MemoryIndexSqliteFile, _: RowsSnapshot) -> list[str]:
             found: list[str] = []
             place: MemoryPageStart | None = MemoryPageStart()
             while place is not None and len(found) < most:
@@ -357,7 +357,7 @@ class _ReflectionRun:
         return [each.id for each in page.found]
 
     def _about(self, ids: Sequence[str]) -> dict[str, frozenset[str]]:
-        def look(view: MemoryIndexFile, _: RowsSnapshot) -> dict[str, frozenset[str]]:
+        def look(view: MemoryIndexSqliteFile, _: RowsSnapshot) -> dict[str, frozenset[str]]:
             return {
                 each: frozenset(entity for entity, _ in view.entities_of(each, self._now, _MAX_ENTITIES_PER_MEMORY))
                 for each in dict.fromkeys(ids)

@@ -30,7 +30,7 @@ from kgserve.memory.hierarchy import resolve_active_memory_in_store
 from kgserve.memory.memory_models import MAX_PAGE_OFFSET, MemoryListQuery, MemoryPage, StillReferencedDeletedEntity
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.projections.memory_index.memory_index_reader import RelationsBetweenEntitiesFilter
 from kgserve.projections.memory_index.projection import MemoryIndexDamaged
 from kgserve.projections.memory_index.query_planner import MAX_SORTED_MEMORIES, MemoryPageStart, MemorySortKey
@@ -143,7 +143,7 @@ def _build_page(
 ) -> MemoryPage:
     place = MemoryPageStart(start.value, start.id, start.half, start.skip)
 
-    def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> MemoryPage:
+    def look(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> MemoryPage:
         also = _has_attributes(rows, conditions) if conditions else None
         page = memories.list_memory_page(wanted, start.sort, place, limit, also)
         found = rows.nodes(page.ids)
@@ -180,7 +180,7 @@ def list_named_entities_page(graph: StoreHandle, request: EntityListQuery) -> En
     types = tuple(filter(None, request.type))
     with graph.lease() as store:
 
-        def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> EntityPage:
+        def look(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> EntityPage:
             page = memories.entities(types, request.name, after, request.limit)
             found = rows.nodes(page.ids)
             if len(found) != len(page.ids):
@@ -207,7 +207,7 @@ def list_entity_and_memory_relations(graph: StoreHandle, request: RelationListQu
             request.min_strength,
         )
 
-        def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> RelationPage:
+        def look(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> RelationPage:
             page = memories.relations(wanted, after, request.limit)
             found = rows.edges(page.keys)
             if len(found) != len(page.keys):

@@ -64,7 +64,7 @@ def explain_why_not_indexed(store: StoreFollowedByProjections) -> str:
     return f"store {store.name!r} indexes {what} (setting `indexes`: {kept}); to change that, run `{change}`"
 
 
-class StoreTextIndex(BackgroundProjection, Generic[Index]):
+class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
     """Index of the texts of one store, in a folder of its own."""
 
     folder: IndexName
@@ -168,7 +168,7 @@ class TextIndexUpdate(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class CurrentTextIndexProjection(ReadinessAnnouncingProjection, StoreTextIndex[Index]):
+class CurrentTextIndexProjection(ReadinessAnnouncingProjection, TextIndexProjectionBase[Index]):
     """Projection of a store's journal to an index of its current texts."""
 
     def __init__(self, store: StoreFollowedByProjections) -> None:

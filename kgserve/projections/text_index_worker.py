@@ -12,7 +12,7 @@ from kgserve.embedding.embedder import Embedder, MeteredEmbedder
 from kgserve.errors import KgserveError
 from kgserve.platform.metrics.app_metrics_and_request_context import EmbeddingCounters
 from kgserve.projections.base import StoreFollowedByProjections
-from kgserve.projections.text_index_base import StoreTextIndex
+from kgserve.projections.text_index_base import TextIndexProjectionBase
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.projections.update_scheduler import ProjectionThread
 from kgserve.projections.workers import StoreProjectionWorker
@@ -72,7 +72,9 @@ class TextIndexWorker(StoreProjectionWorker[StoreFollowedByProjections, CurrentA
         return CurrentAndPastTextIndexes(store, self.queries, self._patient)
 
     @override
-    def _served(self, own: CurrentAndPastTextIndexes) -> tuple[tuple[ProjectionThread, StoreTextIndex[Any]], ...]:
+    def _served(
+        self, own: CurrentAndPastTextIndexes
+    ) -> tuple[tuple[ProjectionThread, TextIndexProjectionBase[Any]], ...]:
         return (
             (self._keyword, own.keyword),
             (self._vector, own.vector),

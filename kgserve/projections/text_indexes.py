@@ -48,7 +48,7 @@ from kgserve.projections.text_index_base import (
     MAX_BUILD_RETRY_SECONDS,
     CurrentTextIndexProjection,
     Index,
-    StoreTextIndex,
+    TextIndexProjectionBase,
     TextIndexState,
     TextIndexUpdate,
     explain_why_not_indexed,
@@ -80,7 +80,7 @@ VECTOR_INDEX_OPEN_TIMEOUT_SECONDS = 2.0
 """Maximum time that a write waits for the vector index to be opened."""
 
 
-class KeywordIndexProjectionBase(StoreTextIndex[KeywordIndex]):
+class KeywordIndexProjectionBase(TextIndexProjectionBase[KeywordIndex]):
     """Base of the keyword indexes, for current or past texts."""
 
     _language: LanguageSetting | None = None
@@ -445,7 +445,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
             write_text_index_model_name(self._model_file, self._embedder.model_id)
 
 
-class PastTextIndexProjectionBase(StoreTextIndex[Index]):
+class PastTextIndexProjectionBase(TextIndexProjectionBase[Index]):
     """Base of the indexes of past texts; applies ended states as the history advances."""
 
     def __init__(self, store: StoreFollowedByProjections) -> None:
@@ -714,7 +714,7 @@ class IndexSyncEventPublisher:
     It publishes when the current indexes contain all written rows, at most once a second.
     """
 
-    def __init__(self, store: StoreFollowedByProjections, views: Sequence[StoreTextIndex[Any]]) -> None:
+    def __init__(self, store: StoreFollowedByProjections, views: Sequence[TextIndexProjectionBase[Any]]) -> None:
         self._store = store
         self._views = views
         # Each index announces its own readiness for the rows that existed when the store was opened.
@@ -761,7 +761,7 @@ class CurrentAndPastTextIndexes:
         return [*(view.state() for view in (self.keyword, self.vector) if view.is_enabled), *past]
 
     @property
-    def index_projections(self) -> tuple[StoreTextIndex[Any], ...]:
+    def index_projections(self) -> tuple[TextIndexProjectionBase[Any], ...]:
         """All four indexes, current ones first."""
         return self.keyword, self.vector, self.past_keyword, self.past_vector
 

@@ -20,6 +20,7 @@ from kgserve.storage.model.store_rows_digest import add_packed_rows_to_digest
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import NumberArray
+from kgserve.storage.rows.base_segment_merge_columns import RowColumnsToMerge
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.new_row_columns import (
     CommitStamp,
@@ -30,7 +31,6 @@ from kgserve.storage.rows.new_row_columns import (
     encode_new_edges_as_messagepack,
     encode_new_nodes_as_messagepack,
 )
-from kgserve.storage.rows.row_columns_to_merge import RowColumnsToMerge
 from kgserve.storage.write_planner import (
     MAX_REPORTED_ROWS,
     UnwrittenRequestRow,

@@ -19,6 +19,7 @@ from kgserve.platform.durable_files import fsync_folder
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.app_metrics_and_request_context import ClusterNodeMetrics
 from kgserve.platform.settings import MEBIBYTE, Settings
+from kgserve.storage.data_folder_store_index import DataFolderStoreIndex
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
@@ -27,7 +28,6 @@ from kgserve.storage.store_folder_layout import (
     StoreDescription,
     StoreLayout,
 )
-from kgserve.storage.store_index import DataFolderStoreIndex
 from kgserve.stores.cluster_models import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
 
 log = structlog.get_logger()

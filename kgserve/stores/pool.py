@@ -39,12 +39,12 @@ from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.settings import Settings
 from kgserve.projections.cypher_engine.engine.files import format_cypher_engine_name_and_version
 from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
-from kgserve.projections.inbound_links import InboundCrossStoreLinkIndex
+from kgserve.projections.inbound_cross_store_links import InboundCrossStoreLinkIndex
 from kgserve.storage.changefeed import ChangeFeedRegistry
+from kgserve.storage.data_folder_store_index import ClosedStoreIndexEntry
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.storage.store_folder_layout import StoreLayout, validate_data_folder_path
-from kgserve.storage.store_index import ClosedStoreIndexEntry
 from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore, StoreDependencies

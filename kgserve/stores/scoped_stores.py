@@ -14,13 +14,13 @@ from kgserve.errors import Conflict, Forbidden
 from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.platform.metrics.app_metrics_and_request_context import Telemetry
 from kgserve.platform.settings import Settings
-from kgserve.projections.inbound_links import InboundLinkLookup
+from kgserve.projections.inbound_cross_store_links import InboundLinkLookup
 from kgserve.storage.changefeed import ChangeFeed, ChangeFeedLookup, NamedWakeCallback, WakeCallback
+from kgserve.storage.data_folder_store_index import ClosedStoreIndexEntry
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.storage.store_index import ClosedStoreIndexEntry
 from kgserve.stores.cluster_models import DrainAnswer, StoreLogRepairAnswer, StoreMoveAnswer
 from kgserve.stores.local_placement import StorePlacement
 from kgserve.stores.open_store import OpenStore

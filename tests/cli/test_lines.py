@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kgserve.cli.transfer import KEEPALIVE_BLANKS, read_import_file_with_keepalive
+from kgserve.cli.transfer import KEEPALIVE_BLANKS, read_upload_source_with_keepalive_blanks
 
 NODE = b'{"kind":"node","id":"a","type":"t"}\n'
 
@@ -14,14 +14,14 @@ NODE = b'{"kind":"node","id":"a","type":"t"}\n'
 def test_a_file_and_an_object_without_a_descriptor(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(NODE * 20_000)
     with (tmp_path / "lines").open("rb") as file:
-        assert b"".join(read_import_file_with_keepalive(file)) == NODE * 20_000
-    assert list(read_import_file_with_keepalive(io.BytesIO(NODE))) == [NODE]
+        assert b"".join(read_upload_source_with_keepalive_blanks(file)) == NODE * 20_000
+    assert list(read_upload_source_with_keepalive_blanks(io.BytesIO(NODE))) == [NODE]
 
 
 def test_a_silent_pipe_gets_keepalive_blanks_only_between_lines() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as file:
-        blocks = read_import_file_with_keepalive(file, silence=0.05)
+        blocks = read_upload_source_with_keepalive_blanks(file, silence=0.05)
         assert next(blocks) == KEEPALIVE_BLANKS
         os.write(writing, NODE)
         said = [next(blocks), next(blocks)]

@@ -17,9 +17,9 @@ from kgserve.admin.stores import list_stores
 from kgserve.errors import InvalidInput
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.graph.url_parameters import NodeListParameters
+from kgserve.storage.data_folder_store_index import STORE_INDEX_FILE, DataFolderStoreIndex
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.storage.store_index import STORE_INDEX_FILE, DataFolderStoreIndex
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of, nodes_of
 from tests.stores.writing import NAME, PATIENCE, batch, settings

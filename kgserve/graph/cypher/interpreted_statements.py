@@ -16,6 +16,13 @@ from typing_extensions import override
 from kgserve.cypher.guard import MAX_PARAMETER_BYTES, MAX_PARAMETER_DEPTH
 from kgserve.cypher.interpreter.execution import QueryResult, execute_cypher_statement
 from kgserve.cypher.interpreter.explain_profile_prefix import PlanRequest, split_explain_profile_prefix
+from kgserve.cypher.interpreter.explained_statement_plan import (
+    PLAN_COLUMNS,
+    PROFILE_COLUMNS,
+    StatementPlanDescriber,
+    StatementPlanStep,
+    tabulate_plan_steps,
+)
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphChanges
 from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, ExecutionLimits, StatementGraphView
@@ -25,13 +32,6 @@ from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_pr
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.cypher.interpreter.opencypher_syntax_tree import ParameterReference, QueryUnion, iterate_syntax_tree
 from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, check_query_semantics
-from kgserve.cypher.interpreter.statement_plan import (
-    PLAN_COLUMNS,
-    PROFILE_COLUMNS,
-    StatementPlanDescriber,
-    StatementPlanStep,
-    tabulate_plan_steps,
-)
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.cypher.lexer import build_cypher_syntax_error, describe_text_position
 from kgserve.errors import FieldError, InvalidInput, TimedOut

@@ -30,7 +30,7 @@ from kgserve.platform.text.text_equality import (
     fingerprint_wording,
 )
 from kgserve.projections.memory_index.confidence_decay import memory_half_lives_from_settings
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile, iterate_row_batches
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile, iterate_row_batches
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.projections.vector.vector_index import VectorHit
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_entity_name
@@ -153,7 +153,7 @@ class _CandidateSet:
             )
             pause(time.perf_counter() - started)
 
-    def _load_equal_wordings(self, ids: Sequence[str], memories: MemoryIndexFile, rows: RowsSnapshot) -> None:
+    def _load_equal_wordings(self, ids: Sequence[str], memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> None:
         wordings = {self.candidates[each].wording for each in ids}
         matches = {
             found.id for wording in wordings for found in memories.memories_with_equal_text(wording, wording, self._now)

@@ -23,7 +23,7 @@ from kgserve.memory.entity_operations import put_relation_in_batch_draft, valida
 from kgserve.memory.extraction.background_llm_extractor import AskFunction, ExtractionResult
 from kgserve.memory.extraction.fact_marks import (
     EXTRACTION_AUTHOR,
-    ExtractionMark,
+    ExtractedFactMark,
     can_extract_facts_from_node,
     read_extracted_fact_mark,
 )
@@ -365,7 +365,7 @@ class _ExtractionDeduplicator(MemoryDeduplicator):
         memory = self._supersede(head, put) if head is not None else self.store(put).id
         if memory == self._context.source.id:
             return
-        mark = ExtractionMark.of(self._context.source, put.content)
+        mark = ExtractedFactMark.of(self._context.source, put.content)
         key = (memory, self._context.source.id, RELATION_EXTRACTED_FROM)
         self.put_edge(EdgeUpsert(0, key, own=mark.attributes, extras=EdgeExtrasUpsert(created_by=EXTRACTION_AUTHOR)))
 

@@ -27,7 +27,7 @@ EXTRACTION_AUTHOR = "extract"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class ExtractionMark(msgspec.Struct, frozen=True):
+class ExtractedFactMark(msgspec.Struct, frozen=True):
     """Mark on the edge from an extracted fact to its source: version of the text, hashes of text and fact."""
 
     version: int
@@ -35,7 +35,7 @@ class ExtractionMark(msgspec.Struct, frozen=True):
     fact: str
 
     @classmethod
-    def of(cls, source: NodeRow, fact: str) -> ExtractionMark:
+    def of(cls, source: NodeRow, fact: str) -> ExtractedFactMark:
         """Return the mark of a fact extracted from a memory's text."""
         return cls(source.version, hash_normalized_text(source.content).hex(), hash_normalized_text(fact).hex())
 
@@ -45,11 +45,11 @@ class ExtractionMark(msgspec.Struct, frozen=True):
         return _encode(self).decode()
 
 
-def read_extracted_fact_mark(edge: EdgeRow) -> ExtractionMark | None:
+def read_extracted_fact_mark(edge: EdgeRow) -> ExtractedFactMark | None:
     """Return the mark of a relation, or None if another caller wrote it."""
     own = split_edge_times_from_attributes(edge.attributes).own
     try:
-        return None if own == EMPTY_ATTRIBUTES_JSON else decode_json(own, ExtractionMark)
+        return None if own == EMPTY_ATTRIBUTES_JSON else decode_json(own, ExtractedFactMark)
     except msgspec.MsgspecError:
         return None
 

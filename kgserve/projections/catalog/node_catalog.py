@@ -43,7 +43,7 @@ from kgserve.storage.model.node_and_memory_filters import (
     take_page_of_matching_items,
 )
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.type_and_tag_counts import (
+from kgserve.storage.model.type_and_tag_frequency_models import (
     MAX_LISTED_EXAMPLES,
     MAX_LISTED_KINDS,
     MAX_LISTED_PREFIXES,

@@ -400,7 +400,7 @@ class DecayOrderPosition(NamedTuple):
         return cls(memory.half, confidence_decay.compute_decay_sort_key(worth, memory.half or None), memory.id)
 
 
-class MemoryIndexFile(MemoryIndexReader):
+class MemoryIndexSqliteFile(MemoryIndexReader):
     """SQLite file of the memory index of one store. For one thread at a time.
 
     A file that cannot be read or has another format is replaced by an empty one.

@@ -21,7 +21,7 @@ from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.projections.memory_index.memory_index_reader import (
     MAX_ENTITIES_PER_NAME,
     MAX_EQUAL_MEMORIES,
@@ -175,7 +175,7 @@ class MemoryIndexDamaged(sqlite3.DatabaseError):
     """Raised when the index refers to a row that must not exist."""
 
 
-class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
+class MemoryIndexProjection(OnDemandProjection[MemoryIndexSqliteFile]):
     """Memory index of a store, in a file that the first query opens.
 
     A store without memories and named nodes has no such file.
@@ -194,7 +194,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
     ) -> None:
         super().__init__(layout.memories, layout, journal, rows)
         self._half_lives = half_lives
-        self._empty_index: MemoryIndexFile | None = None
+        self._empty_index: MemoryIndexSqliteFile | None = None
         self.is_in_demand = False
         self._recent = RecentCommits(rows.state.sequence)
         # Last commit on disk, guarded by `_reading` only, for reads through `_reader`.
@@ -203,7 +203,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
         self._reader: MemoryIndexReader | None = None
 
     @override
-    def ask(self, question: Callable[[MemoryIndexFile, RowsSnapshot], Found]) -> Found:
+    def ask(self, question: Callable[[MemoryIndexSqliteFile, RowsSnapshot], Found]) -> Found:
         # Set before rows are read: commits that are not reported from now on are included in them.
         self.is_in_demand = True
         return super().ask(question)
@@ -292,7 +292,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
     # Caller holds the lock
 
     @override
-    def _caught_up(self, rows: RowsSnapshot) -> MemoryIndexFile:
+    def _caught_up(self, rows: RowsSnapshot) -> MemoryIndexSqliteFile:
         if rows.width is not NodeEdgeColumnSet.MEMORY:
             return self._empty()
         memories = super()._caught_up(rows)
@@ -312,7 +312,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
 
     @override
     def _open(self) -> int:
-        self._file = MemoryIndexFile(self._path, self._half_lives())
+        self._file = MemoryIndexSqliteFile(self._path, self._half_lives())
         return self._file.sequence
 
     @override
@@ -355,7 +355,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
             self._empty_index = self._reader = None
             self._committed = -1
 
-    def _commit(self, memories: MemoryIndexFile) -> None:
+    def _commit(self, memories: MemoryIndexSqliteFile) -> None:
         """Commit the changes to disk, and make them visible to other connections."""
         if memories.path is None:
             return
@@ -367,7 +367,7 @@ class MemoryIndexProjection(OnDemandProjection[MemoryIndexFile]):
             self._committed = committed
         self._recent.forget(committed)
 
-    def _empty(self) -> MemoryIndexFile:
+    def _empty(self) -> MemoryIndexSqliteFile:
         if self._empty_index is None:
-            self._empty_index = MemoryIndexFile(None, self._half_lives())
+            self._empty_index = MemoryIndexSqliteFile(None, self._half_lives())
         return self._empty_index

@@ -7,8 +7,8 @@ from typing import Any
 
 from typing_extensions import override
 
+from kgserve.cypher.interpreter.explained_statement_plan import StatementPlanStep
 from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary
-from kgserve.cypher.interpreter.statement_plan import StatementPlanStep
 from kgserve.server.bolt.backend_interface import (
     BoltResult,
     ExecutionPlanOperator,

@@ -19,9 +19,9 @@ from kgserve.errors import NotFound
 from kgserve.graph.answers import BrowserApiKey, BrowserApiKeyRequest
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.server.http import (
+    bare_array_answer_endpoints,
     cypher_endpoint,
     import_export_endpoints,
-    memory_array_endpoints,
     openapi,
     sse_change_feed,
 )
@@ -194,13 +194,13 @@ async def create_browser_api_key(request: Request[Any, Any, Any]) -> Response[by
 ROUTES = RouteTable(
     USE_CASES,
     (
-        memory_array_endpoints.get_entity_versions,
-        memory_array_endpoints.search_memories,
-        memory_array_endpoints.recall_memories_by_get,
-        memory_array_endpoints.recall_memories_by_post,
-        memory_array_endpoints.get_child_memories,
-        memory_array_endpoints.get_descendant_memories,
-        memory_array_endpoints.get_memory_parent_chain,
+        bare_array_answer_endpoints.get_entity_versions,
+        bare_array_answer_endpoints.search_memories,
+        bare_array_answer_endpoints.recall_memories_by_get,
+        bare_array_answer_endpoints.recall_memories_by_post,
+        bare_array_answer_endpoints.get_child_memories,
+        bare_array_answer_endpoints.get_descendant_memories,
+        bare_array_answer_endpoints.get_memory_parent_chain,
         cypher_endpoint.run_cypher_statement,
         import_export_endpoints.import_nodes_and_edges_into_store,
         import_export_endpoints.export_store,

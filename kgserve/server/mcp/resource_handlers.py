@@ -34,7 +34,7 @@ from kgserve.memory.reflect_models import format_memory_line
 from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds
 from kgserve.platform.access.authentication import HiddenStore
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart, MemorySortKey
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
@@ -465,7 +465,7 @@ def build_memory_digest(graph: StoreHandle) -> str:
         # The view does not contain accesses that are not journaled yet.
         store.accesses.flush_and_wait()
 
-        def read_sections(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[MemoryDigestSection]:
+        def read_sections(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> list[MemoryDigestSection]:
             listed = set[str]()
             sections: list[MemoryDigestSection] = []
             for title, ids in _list_sections(memories, wanted):
@@ -480,7 +480,7 @@ def build_memory_digest(graph: StoreHandle) -> str:
     return format_memory_digest(graph.name, sections, now / 1_000_000)
 
 
-def _list_sections(memories: MemoryIndexFile, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
+def _list_sections(memories: MemoryIndexSqliteFile, wanted: MemoryFilter) -> Iterator[tuple[str, list[str]]]:
     def listed(sort: MemorySortKey, limit: int, *types: str) -> list[str]:
         return memories.list_memory_page(
             msgspec.structs.replace(wanted, types=types), sort, _FIRST_MEMORY_PLACE, limit

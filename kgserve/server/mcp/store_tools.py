@@ -52,7 +52,7 @@ from kgserve.server.mcp.tool_structured_content import (
 )
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, ConflictPolicy
-from kgserve.storage.model.type_and_tag_counts import TagFrequency
+from kgserve.storage.model.type_and_tag_frequency_models import TagFrequency
 
 _MAX_TYPES_WITH_EXAMPLES = 20
 _EXAMPLES_PER_TYPE = 3

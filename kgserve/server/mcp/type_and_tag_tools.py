@@ -25,8 +25,8 @@ from kgserve.server.mcp.tool_replies import (
     quote_text,
 )
 from kgserve.server.mcp.tool_structured_content import take_items_within_json_size, take_lines_within_length
-from kgserve.storage.model import type_and_tag_counts
-from kgserve.storage.model.type_and_tag_counts import MAX_LISTED_TAGS
+from kgserve.storage.model import type_and_tag_frequency_models
+from kgserve.storage.model.type_and_tag_frequency_models import MAX_LISTED_TAGS
 
 
 class DescribeSchemaArguments(FieldNamesToolArguments, kw_only=True):
@@ -76,7 +76,7 @@ def _list_tags_reply(found: answers.TagList, given: ListTagsArguments, _store: s
     return ToolReply("\n".join([head, *lines]), {"tags": msgspec.to_builtins(tags[: len(lines)])}, more)
 
 
-def _tag_line(each: type_and_tag_counts.TagFrequency) -> str:
+def _tag_line(each: type_and_tag_frequency_models.TagFrequency) -> str:
     return f"  {quote_text(each.tag)}: {each.count:,}"
 
 

@@ -32,11 +32,11 @@ from kgserve.storage.rows.base_segment_file_format import (
     BaseSegmentRowJsonWriter,
     NumberArray,
 )
-from kgserve.storage.rows.row_columns_to_merge import (
+from kgserve.storage.rows.base_segment_merge_columns import (
     EdgeColumnsForSegmentMerge,
     EdgeRowForBaseSegment,
     NodeRowForBaseSegment,
-    RowChangesToMerge,
+    RowChangesForBaseSegment,
     RowColumnsToMerge,
     convert_row_changes_to_merge_columns,
 )
@@ -51,8 +51,8 @@ MAX_NODES_PER_POSITION = 16
 
 
 def add_net_change_to_base_changes(
-    base: MappedRowBaseSegment, changes: RowChangesToMerge, net: NetChange
-) -> RowChangesToMerge:
+    base: MappedRowBaseSegment, changes: RowChangesForBaseSegment, net: NetChange
+) -> RowChangesForBaseSegment:
     """Add the net change of later commits to the changes still to be merged into a base segment."""
 
     def edge_number(key: EdgeKey) -> int:
@@ -79,12 +79,14 @@ def add_net_change_to_base_changes(
     nodes_gone = {*changes.nodes_gone, *map(base.number, net.nodes_deleted)} - {put.number for put in nodes.values()}
     edges_gone = {*changes.edges_gone, *map(edge_number, net.edges_deleted)} - {put.number for put in edges.values()}
     linked = changes.linked or net.linked
-    return RowChangesToMerge([*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked)
+    return RowChangesForBaseSegment(
+        [*nodes.values()], [*edges.values()], [*nodes_gone - {-1}], [*edges_gone - {-1}], linked
+    )
 
 
 def write_merged_row_base_segment(
     base: MappedRowBaseSegment,
-    changes: RowChangesToMerge | RowColumnsToMerge,
+    changes: RowChangesForBaseSegment | RowColumnsToMerge,
     state: StoreState,
     path: Path,
     *,
@@ -105,7 +107,7 @@ def write_merged_row_base_segment(
             rows.seek(kept)
             columns = (
                 convert_row_changes_to_merge_columns(base, changes)
-                if isinstance(changes, RowChangesToMerge)
+                if isinstance(changes, RowChangesForBaseSegment)
                 else changes
             )
             made = _BaseMerge(
@@ -436,7 +438,7 @@ def build_base_segment_from_rows(
     write_empty_base_segment(path)
     base = MappedRowBaseSegment(path)
     for number, rows in enumerate(chain(_slices(nodes), _slices(edges))):
-        change = RowChangesToMerge([], [], [], [], linked)
+        change = RowChangesForBaseSegment([], [], [], [], linked)
         change.nodes = [NodeRowForBaseSegment(row) for row in rows if isinstance(row, NodeRow)]
         change.edges = [EdgeRowForBaseSegment(row) for row in rows if isinstance(row, EdgeRow)]
         path = folder / str(number)
@@ -444,7 +446,7 @@ def build_base_segment_from_rows(
         base.path.unlink()
         base = MappedRowBaseSegment(path)
     if base.state.sequence != state.sequence:
-        write_merged_row_base_segment(base, RowChangesToMerge([], [], [], [], linked), state, folder / "none")
+        write_merged_row_base_segment(base, RowChangesForBaseSegment([], [], [], [], linked), state, folder / "none")
         base = MappedRowBaseSegment(folder / "none")
     return base
 

@@ -33,10 +33,10 @@ from kgserve.storage.rows.base_segment_merge import (
     write_empty_base_segment,
     write_merged_row_base_segment,
 )
-from kgserve.storage.rows.row_columns_to_merge import (
+from kgserve.storage.rows.base_segment_merge_columns import (
     EdgeRowForBaseSegment,
     NodeRowForBaseSegment,
-    RowChangesToMerge,
+    RowChangesForBaseSegment,
     RowColumnsToMerge,
 )
 from kgserve.storage.rows.row_delta import InMemoryRowsDelta, RowVersion
@@ -257,7 +257,7 @@ class CurrentRowsProjection:
     def apply_new(self, change: ChangeSet, base: MappedRowBaseSegment, columns: RowColumnsToMerge) -> None:
         """Apply a commit that only creates rows, given also as columns relative to ``base``."""
 
-        def combine(current: MappedRowBaseSegment, before: RowChangesToMerge) -> RowColumnsToMerge | None:
+        def combine(current: MappedRowBaseSegment, before: RowChangesForBaseSegment) -> RowColumnsToMerge | None:
             is_complete = current is base and before.is_empty and before.linked == base.linked
             return columns if is_complete else None
 
@@ -276,7 +276,9 @@ class CurrentRowsProjection:
 
     def _merge_now(
         self,
-        combine: Callable[[MappedRowBaseSegment, RowChangesToMerge], RowChangesToMerge | RowColumnsToMerge | None],
+        combine: Callable[
+            [MappedRowBaseSegment, RowChangesForBaseSegment], RowChangesForBaseSegment | RowColumnsToMerge | None
+        ],
         state: StoreState,
     ) -> bool:
         """Merge what ``combine`` makes of the base and the changes since into a new base, for the applying thread.
@@ -420,7 +422,7 @@ class CurrentRowsProjection:
     def _build_base(
         self,
         base: MappedRowBaseSegment,
-        changes: RowChangesToMerge | RowColumnsToMerge,
+        changes: RowChangesForBaseSegment | RowColumnsToMerge,
         state: StoreState,
         *,
         durable: bool = True,
@@ -443,7 +445,7 @@ class CurrentRowsProjection:
     def build_without(self, rows: RowsSnapshot, nodes: set[int], edges: set[int]) -> MappedRowBaseSegment:
         """Return a base without some of these rows, not to be reopened. Raises as `write_merged_row_base_segment`."""
         before, base = collect_row_changes_since_base(rows), rows.base
-        gone = RowChangesToMerge(
+        gone = RowChangesForBaseSegment(
             [put for put in before.nodes if rows.delta.number(put.row.id) not in nodes],
             [put for put in before.edges if rows.delta.edge_number(put.row.key) not in edges],
             [*{*before.nodes_gone, *(number for number in nodes if number < base.nodes)}],
@@ -527,12 +529,12 @@ class CurrentRowsProjection:
         return _new_epoch(MappedRowBaseSegment(path))
 
 
-def collect_row_changes_since_base(rows: RowsSnapshot) -> RowChangesToMerge:
+def collect_row_changes_since_base(rows: RowsSnapshot) -> RowChangesForBaseSegment:
     """Return the rows changed and deleted since the base segment of a snapshot."""
     base, delta = rows.base, rows.delta
     nodes, nodes_gone = _split_changes(delta.nodes, rows.at, base.nodes)
     edges, edges_gone = _split_changes(delta.edges, rows.at, base.edges)
-    return RowChangesToMerge(
+    return RowChangesForBaseSegment(
         [NodeRowForBaseSegment(cast("NodeRow", version.row), number, version.data) for number, version in nodes],
         [EdgeRowForBaseSegment(cast("EdgeRow", version.row), number, version.data) for number, version in edges],
         nodes_gone,

@@ -13,7 +13,7 @@ import numpy as np
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, compute_edge_ids, encode_edge_attributes
 from kgserve.storage.rows.base_segment_file_format import NumberArray
-from kgserve.storage.rows.row_columns_to_merge import EdgeColumnsForSegmentMerge, NodeColumnsToMerge
+from kgserve.storage.rows.base_segment_merge_columns import EdgeColumnsForSegmentMerge, NodeColumnsToMerge
 from kgserve.storage.rows.suffix_dictionary import (
     MAX_SUFFIX_BYTES,
     MAX_SUFFIXES,

@@ -39,6 +39,7 @@ from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.sqlite_files import copy_sqlite_database
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.recovery import find_damage_in_history_rows
+from kgserve.storage.data_folder_store_index import FolderFingerprint, read_closed_store_fingerprint
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
     JournalFrame,
@@ -51,7 +52,6 @@ from kgserve.storage.journal.journal_reader import find_oldest_journal_sequence
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout
-from kgserve.storage.store_index import FolderFingerprint, read_closed_store_fingerprint
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupAnswer, FailedStoreBackup, StoreBackupAnswer
 from kgserve.stores.backup.folder_layout import (

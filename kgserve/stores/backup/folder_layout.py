@@ -26,10 +26,10 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, translate_storage_errors, write_file_atomically
 from kgserve.platform.file_permissions import create_private_folder, restrict_folder_permissions
 from kgserve.platform.timestamps import is_representable_time
+from kgserve.storage.data_folder_store_index import FolderFingerprint
 from kgserve.storage.model.change_set import StoreState
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.store_folder_layout import StoreDescription
-from kgserve.storage.store_index import FolderFingerprint
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from kgserve.storage.model.change_set import NetChange
 from kgserve.storage.model.node_and_memory_filters import MAX_SCANNED_NODES, MatchCount, NodeFilter, PagePosition
 from kgserve.storage.model.node_edge_fields import NodeExtras, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.type_and_tag_counts import NodeTypeFrequency, TagFrequency
+from kgserve.storage.model.type_and_tag_frequency_models import NodeTypeFrequency, TagFrequency
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
 from tests import fuzzing

@@ -9,7 +9,7 @@ from typing import Any
 
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.storage.model.change_set import ChangeSet, MemoryAccessRecord
 from kgserve.storage.model.node_edge_fields import EdgeExtrasUpsert, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, edge_created_at
@@ -129,9 +129,9 @@ class Writer:
         """Return the confidence of a memory at a moment."""
         return half_lives.decayed_confidence(row, self.accesses.get(row.id), now)
 
-    def rebuilt(self, half_lives: MemoryHalfLives = HALF_LIVES) -> MemoryIndexFile:
+    def rebuilt(self, half_lives: MemoryHalfLives = HALF_LIVES) -> MemoryIndexSqliteFile:
         """Return an index built from the current state."""
-        memories = MemoryIndexFile(None, half_lives)
+        memories = MemoryIndexSqliteFile(None, half_lives)
         wide = {
             node_id: row for node_id, row in self.nodes.items() if row.extras and (row.extras.name or row.is_memory)
         }
@@ -163,7 +163,7 @@ def is_active(row: NodeRow) -> bool:
     return not (extras.ended or extras.belongs_to or withdrawn)
 
 
-def contents(memories: MemoryIndexFile) -> dict[str, Any]:
+def contents(memories: MemoryIndexSqliteFile) -> dict[str, Any]:
     """Return the whole content of an index, without its row numbers."""
     run = memories._run
     columns = "type, created, updated, stated, stated_at, confidence, since, half, key, accessed, hash, print, layer"

@@ -11,7 +11,7 @@ import pytest
 from kgserve.platform.text.text_equality import fingerprint_wording, hash_normalized_text
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.projections.memory_index.confidence_decay import MemoryHalfLives
-from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexSqliteFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart, MemorySortKey
 from kgserve.storage.model.change_set import NetChange
 from kgserve.storage.model.entity_names import normalize_entity_name
@@ -27,7 +27,7 @@ def _holds(writer: Writer, node_id: str) -> bool:
     return writer.nodes[node_id].is_valid_at(ANY)
 
 
-def steps(writer: Writer, memories: MemoryIndexFile) -> Iterator[None]:
+def steps(writer: Writer, memories: MemoryIndexSqliteFile) -> Iterator[None]:
     """Apply random commits to an index, some at a time."""
     for _ in range(STEPS):
         start = len(writer.changes)
@@ -38,14 +38,14 @@ def steps(writer: Writer, memories: MemoryIndexFile) -> Iterator[None]:
 
 
 @pytest.fixture
-def memories(tmp_path: Path) -> Iterator[MemoryIndexFile]:
-    opened = MemoryIndexFile(tmp_path / "views" / "memories.sqlite", HALF_LIVES)
+def memories(tmp_path: Path) -> Iterator[MemoryIndexSqliteFile]:
+    opened = MemoryIndexSqliteFile(tmp_path / "views" / "memories.sqlite", HALF_LIVES)
     yield opened
     opened.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_following_equals_a_rebuild(memories: MemoryIndexFile, seed: int) -> None:
+def test_following_equals_a_rebuild(memories: MemoryIndexSqliteFile, seed: int) -> None:
     writer = Writer(seed)
     for _ in steps(writer, memories):
         rebuilt = writer.rebuilt()
@@ -67,7 +67,7 @@ def test_following_equals_a_rebuild(memories: MemoryIndexFile, seed: int) -> Non
             assert memories.filter_descendants(node_id, ways) == below.keys()
 
 
-def test_rows_may_be_ahead_of_the_index(memories: MemoryIndexFile) -> None:
+def test_rows_may_be_ahead_of_the_index(memories: MemoryIndexSqliteFile) -> None:
     writer = Writer(9)
     for _ in range(STEPS):
         start = len(writer.changes)
@@ -80,7 +80,7 @@ def test_rows_may_be_ahead_of_the_index(memories: MemoryIndexFile) -> None:
         rebuilt.close()
 
 
-def test_counts_sums_and_histograms_match_the_model(memories: MemoryIndexFile) -> None:
+def test_counts_sums_and_histograms_match_the_model(memories: MemoryIndexSqliteFile) -> None:
     writer = Writer(4)
     for _ in steps(writer, memories):
         there = writer.in_force()
@@ -99,7 +99,7 @@ def test_counts_sums_and_histograms_match_the_model(memories: MemoryIndexFile) -
         assert memories.creation_time_range() == ((min(created), max(created)) if created else None)
 
 
-def test_changed_half_lives_recompute_all_keys(memories: MemoryIndexFile) -> None:
+def test_changed_half_lives_recompute_all_keys(memories: MemoryIndexSqliteFile) -> None:
     writer, others = Writer(5), MemoryHalfLives(7.0, {"fact": None})
     for _ in steps(writer, memories):
         pass
@@ -108,7 +108,7 @@ def test_changed_half_lives_recompute_all_keys(memories: MemoryIndexFile) -> Non
     assert contents(memories) == contents(rebuilt)
     rebuilt.close()
     memories.close()
-    again = MemoryIndexFile(memories.path, HALF_LIVES)
+    again = MemoryIndexSqliteFile(memories.path, HALF_LIVES)
     again.set_half_lives(HALF_LIVES)
     worths = [writer.worth(row, HALF_LIVES, NOW) for row in writer.in_force().values()]
     assert again.decayed_confidence_of(NOW) == pytest.approx(sum(worths))
@@ -152,7 +152,7 @@ def fits(writer: Writer, wanted: MemoryFilter, row: NodeRow) -> bool:
     )
 
 
-def pages(memories: MemoryIndexFile, wanted: MemoryFilter, sort: MemorySortKey, limit: int) -> list[str]:
+def pages(memories: MemoryIndexSqliteFile, wanted: MemoryFilter, sort: MemorySortKey, limit: int) -> list[str]:
     """Return all pages of a list."""
     found: list[str] = []
     place: MemoryPageStart | None = MemoryPageStart()
@@ -164,7 +164,7 @@ def pages(memories: MemoryIndexFile, wanted: MemoryFilter, sort: MemorySortKey, 
     return found
 
 
-def test_filters_match_in_every_order(memories: MemoryIndexFile) -> None:
+def test_filters_match_in_every_order(memories: MemoryIndexSqliteFile) -> None:
     writer, found = Writer(6), 0
     for _ in steps(writer, memories):
         for _ in range(4):
@@ -190,13 +190,13 @@ def test_filters_match_in_every_order(memories: MemoryIndexFile) -> None:
     assert found > 100
 
 
-def pages_at(memories: MemoryIndexFile, wanted: MemoryFilter) -> list[str]:
+def pages_at(memories: MemoryIndexSqliteFile, wanted: MemoryFilter) -> list[str]:
     """Return a list by confidence at a moment when all memories have begun to decay."""
     later = MemoryFilter(now=600 * DAY_MICROSECONDS, types=wanted.types, ended="any")
     return [each for each in pages(memories, later, "confidence", 5) if each in memories.ids(wanted, 99)]
 
 
-def test_live_values_and_equal_texts(memories: MemoryIndexFile) -> None:
+def test_live_values_and_equal_texts(memories: MemoryIndexSqliteFile) -> None:
     writer = Writer(8)
     for _ in steps(writer, memories):
         live = memories.live([*writer.nodes, "nobody"])
@@ -223,7 +223,7 @@ def test_live_values_and_equal_texts(memories: MemoryIndexFile) -> None:
         assert set(same[: len(hashed)]) == hashed
 
 
-def test_names_relations_and_subjects_of_memories(memories: MemoryIndexFile) -> None:
+def test_names_relations_and_subjects_of_memories(memories: MemoryIndexSqliteFile) -> None:
     writer = Writer(11)
     for _ in steps(writer, memories):
         named = {each: row.extras for each, row in writer.nodes.items() if row.extras is not None and row.extras.name}
@@ -243,7 +243,7 @@ def test_names_relations_and_subjects_of_memories(memories: MemoryIndexFile) -> 
             }
 
 
-def test_pagination_of_faded_memories_lowest_confidence_first(memories: MemoryIndexFile) -> None:
+def test_pagination_of_faded_memories_lowest_confidence_first(memories: MemoryIndexSqliteFile) -> None:
     writer = Writer(12)
     for _ in steps(writer, memories):
         place, found = DecayOrderPosition(), list[str]()
@@ -260,7 +260,7 @@ def test_pagination_of_faded_memories_lowest_confidence_first(memories: MemoryIn
 def test_a_foreign_file_is_replaced_and_an_empty_index_needs_no_file(tmp_path: Path) -> None:
     path = tmp_path / "memories.sqlite"
     path.write_bytes(b"no database" * 100)
-    for each in (MemoryIndexFile(path, HALF_LIVES), MemoryIndexFile(None, HALF_LIVES)):
+    for each in (MemoryIndexSqliteFile(path, HALF_LIVES), MemoryIndexSqliteFile(None, HALF_LIVES)):
         assert (each.sequence, each.total(), each.decayed_confidence_of(NOW), each.histogram(NOW, 3)) == (
             -1,
             0,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgserve.projections.memory_index.memory_index_file import MemoryIndexFile
+from kgserve.projections.memory_index.memory_index_file import MemoryIndexSqliteFile
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
@@ -29,7 +29,7 @@ def memory(node_id: str, **extras: Any) -> NodeUpsert:
 def remembered(store: OpenStore) -> list[str]:
     """Return the memories in the index, each of which must have a row."""
 
-    def look(memories: MemoryIndexFile, rows: RowsSnapshot) -> list[str]:
+    def look(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> list[str]:
         ids = sorted(memories.ids(MemoryFilter(now=NOW), 99))
         assert all(row.is_memory for row in rows.nodes(ids).values())
         return ids

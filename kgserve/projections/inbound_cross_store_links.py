@@ -20,11 +20,11 @@ from kgserve.projections.cross_store_links.cross_store_link_index import (
 )
 from kgserve.projections.on_demand_projection import DerivedSqliteFile, Found
 from kgserve.storage.changefeed import ChangeFeedLookup
+from kgserve.storage.data_folder_store_index import ClosedStoreIndexEntry
 from kgserve.storage.journal.journal_reader import CommitLinkChanges, read_cross_store_link_changes
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.storage.store_index import ClosedStoreIndexEntry
 
 INBOUND_LINKS_FILE = "links.sqlite"
 _NO_POSITION = CrossStoreLinksVersion(0, 0)

@@ -37,7 +37,7 @@ class EdgeRowForBaseSegment(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None = None
 
 
-class RowChangesToMerge(msgspec.Struct):
+class RowChangesForBaseSegment(msgspec.Struct):
     """Changes to merge into a base segment, as rows: new and updated ones, and the numbers of deleted ones."""
 
     nodes: list[NodeRowForBaseSegment]
@@ -102,7 +102,9 @@ class RowColumnsToMerge(NamedTuple):
     linked: bool = False
 
 
-def convert_row_changes_to_merge_columns(base: MappedRowBaseSegment, changes: RowChangesToMerge) -> RowColumnsToMerge:
+def convert_row_changes_to_merge_columns(
+    base: MappedRowBaseSegment, changes: RowChangesForBaseSegment
+) -> RowColumnsToMerge:
     """Convert row changes to merge into a base segment into columns."""
     keyed = sorted(((put.row.id.encode(), put) for put in changes.nodes), key=itemgetter(0))
     nodes = [put for _, put in keyed]
