@@ -24,10 +24,10 @@ def test_a_small_store_is_shown_whole_and_named(looking: ExplorerBrowser, books:
 def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     page.keyboard.press("/")
-    expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
-    page.get_by_label("Search mode").select_option("keyword")
-    page.get_by_role("searchbox").fill("sea")
+    expect(page.get_by_role("combobox", name="Search or run")).to_be_focused()
+    page.keyboard.type("sea")
     page.keyboard.press("Enter")
+    page.get_by_label("Search mode").select_option("keyword")
     hit = page.get_by_role("region", name="Results").get_by_role("button", name="A second chance by the sea")
     expect(hit).to_contain_text("words")
     hit.click()
@@ -42,17 +42,21 @@ def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBro
 
 def test_search_finds_the_word_that_is_being_typed(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
+    bar = page.get_by_role("combobox", name="Search or run")
+    bar.fill("novel")
+    bar.press("Enter")
     page.get_by_label("Search mode").select_option("keyword")
     results = page.get_by_role("region", name="Results")
-    page.get_by_role("searchbox").press_sequentially("cha")
-    expect(results.get_by_role("button", name="A second chance by the sea")).to_be_visible()
-    page.get_by_role("searchbox").press_sequentially(" ")
+    bar.fill("")
+    bar.press_sequentially("cha")
+    expect(page.get_by_role("option", name="A second chance by the sea")).to_be_visible()
+    bar.press_sequentially(" ")
     expect(results.get_by_role("heading", name="Nothing was found")).to_be_visible()
 
 
 def test_search_says_that_no_word_was_found(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
-    page.get_by_role("searchbox").fill("海边")
+    page.get_by_role("combobox", name="Search or run").fill("海边")
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="Results")).to_contain_text("No word of the query was found; nearest by")
 

@@ -21,11 +21,12 @@ def test_an_edit_is_a_version_based_on_what_was_seen(
     expect(window.get_by_role("alert")).to_contain_text("Invalid JSON")
     window.get_by_label("Attributes").fill('{"pages": 474}')
     window.get_by_label("Content").fill("Corrected by hand")
+    window.get_by_label("True from").fill("1815-12-23T00:00:00")
     window.get_by_role("button", name="Save").click()
     expect(details.get_by_role("heading", name="Corrected by hand")).to_be_visible()
     now = accepted(http.get(f"{api}/nodes/emma"))["node"]
     assert (now["content"], now["attributes"], now["tags"]) == ("Corrected by hand", {"pages": 474}, ["genre:novel"])
-    assert now["version"] == 3
+    assert (now["version"], now["valid_from"]) == (3, "1815-12-23T00:00:00.000000Z")
 
 
 def test_concurrent_editors_see_both_versions(

@@ -4,7 +4,7 @@ import { towards } from "./graph/pick.js";
 import { expand } from "./load.js";
 import { canvas } from "./panel/canvas.js";
 import { step } from "./panel/time.js";
-import { changed, choose, compared, cypherOpen, focus, graph, helpOpen, message, selected, store, visible, way } from "./state.js";
+import { announce, changed, choose, compared, cypherOpen, focus, graph, helpOpen, selected, sheet, store, timeOpen, view, visible, way } from "./state.js";
 
 const ARROWS = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
 const ZOOM = 1.25;
@@ -72,18 +72,27 @@ function onCanvas(event) {
   return true;
 }
 
+/** Open or close the drawer for Cypher, which belongs to the graph and its table. */
+export function toggleCypher() {
+  const beside = view.value === "graph" || view.value === "table";
+  cypherOpen.value = !(cypherOpen.value && beside);
+  if (!beside) view.value = "graph";
+  sheet.value = "middle";
+}
+
 /** Keys of the whole page. @param {KeyboardEvent} event */
 function anywhere(event) {
   if (event.key === "?") helpOpen.value = true;
-  else if (event.key === "/" && store.value) document.getElementById("search")?.focus();
+  else if (event.key === "/") document.getElementById("search")?.focus();
   else if (event.key === "g" && store.value) document.getElementById("graph")?.focus();
-  else if (event.key === "c" && store.value) cypherOpen.value = !cypherOpen.value;
+  else if (event.key === "c" && store.value) toggleCypher();
+  else if (event.key === "t" && store.value) timeOpen.value = !timeOpen.value;
   else if (event.key === "[" && store.value) step(-1);
   else if (event.key === "]" && store.value) step(1);
   else if (event.key === "Escape") {
     way.value = [];
     compared.value = null;
-    message.value = { text: "", bad: false };
+    announce("");
   } else return false;
   return true;
 }
@@ -91,6 +100,10 @@ function anywhere(event) {
 /** @param {KeyboardEvent} event */
 export function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.composedPath()[0]);
+  if (event.key === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !document.querySelector("dialog[open]")) {
+    event.preventDefault();
+    document.getElementById("search")?.focus();
+  }
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (target.isContentEditable || target.matches?.("input, textarea, select")) return;
   const known = (target.id === "graph" && onCanvas(event)) || anywhere(event);

@@ -73,6 +73,7 @@ async function go(link) {
     if (link.store !== store.value || !about.value) {
       leave();
       searchText.value = "";
+      void runSearch();
       store.value = link.store;
     }
     lost.value = "";
@@ -93,7 +94,7 @@ async function go(link) {
     if (link.node && graph.nodes.has(link.node)) focus.value = link.node;
     if (link.query && link.query !== searchText.value) {
       searchText.value = link.query;
-      void runSearch();
+      void runSearch({ typing: Boolean(link.node) });
     }
   } finally {
     opening--;

@@ -37,7 +37,7 @@ export const truncated = signal(false);
 
 /** Visible view: `graph`, `table`, `memories`, `live`, `stats`, `settings`. */
 export const view = signal("graph");
-/** Visible part on narrow screens: `middle`, `types`, `details`. */
+/** Visible part on narrow screens: `middle`, `details`. */
 export const sheet = signal("middle");
 /** Key of the node in focus, which the panel shows and keyboard navigation starts from. */
 export const focus = signal("");
@@ -55,11 +55,16 @@ export const validAt = signal("now");
 export const compared = signal(/** @type {{before: number, after: number} | null} */ (null));
 
 export const searchText = signal("");
+/** Open parts of the page. */
 export const cypherOpen = signal(false);
+export const timeOpen = signal(false);
+export const panelOpen = signal(true);
+/** Visible tab of the side panel: `details`, `results`, `compare`. */
+export const panelTab = signal("details");
 export const helpOpen = signal(false);
 export const keyOpen = signal(false);
-/** Status message, announced by screen readers. */
-export const message = signal(/** @type {{text: string, bad: boolean}} */ ({ text: "", bad: false }));
+/** Status message: shown as a toast unless quiet, and announced by screen readers. */
+export const message = signal(/** @type {{text: string, bad: boolean, quiet: boolean}} */ ({ text: "", bad: false, quiet: true }));
 export const busy = signal(0);
 
 export const mayWrite = computed(() => me.value !== null && me.value.role !== "read" && asOf.value === null && compared.value === null);
@@ -106,12 +111,24 @@ export function choose(key) {
 export function look(key) {
   focus.value = key;
   selected.value = new Set([key]);
-  sheet.value = "details";
+  showPanel("details", false);
 }
 
-/** Say something to everybody. @param {string} text @param {boolean} [bad] */
+/** Show a tab of the side panel. @param {string} tab @param {boolean} [open] false: leave a closed panel closed */
+export function showPanel(tab, open = true) {
+  panelTab.value = tab;
+  sheet.value = "details";
+  if (open) panelOpen.value = true;
+}
+
+/** Show a toast. @param {string} text @param {boolean} [bad] */
 export const say = (text, bad = false) => {
-  message.value = { text, bad };
+  message.value = { text, bad, quiet: false };
+};
+
+/** Tell screen readers what everybody else sees. @param {string} text */
+export const announce = (text) => {
+  message.value = { text, bad: false, quiet: true };
 };
 
 /**

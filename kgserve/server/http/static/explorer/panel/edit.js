@@ -7,7 +7,7 @@ import { attempt, say, store } from "../state.js";
 import { W } from "../words.js";
 import { Diff, differences } from "./history.js";
 import { refreshShown } from "./node.js";
-import { Dialog, time } from "./parts.js";
+import { Dialog, time, TimeField } from "./parts.js";
 
 /** @typedef {{type: string, content: string, summary: string, tags: string, attributes: string, valid_from: string, valid_to: string}} Draft */
 
@@ -61,13 +61,14 @@ export function Edit({ row, onClose }) {
     }
   };
   if (conflict) return html`<${Heads} row=${conflict} onClose=${() => { onClose(); void refreshShown(); }} />`;
-  const line = (/** @type {keyof Draft} */ name, hint = "") => html`<label>${W[name]} <input value=${draft[name]} placeholder=${hint} onInput=${change(name)} /></label>`;
+  const line = (/** @type {keyof Draft} */ name) => html`<label>${W[name]} <input value=${draft[name]} onInput=${change(name)} /></label>`;
+  const when = (/** @type {keyof Draft} */ name) => html`<${TimeField} label=${W[name]} value=${draft[name]} onPick=${(/** @type {string} */ value) => setDraft({ ...draft, [name]: value })} />`;
   const text = (/** @type {keyof Draft} */ name, rows = 4) => html`<label>${W[name]} <textarea rows=${rows} value=${draft[name]} onInput=${change(name)}></textarea></label>`;
   return html`<${Dialog} title=${W.editTitle(row.id)} onClose=${onClose} wide><form class="edit" onSubmit=${send}>
     <p class="soft">${W.basedOn(seen.version)}</p>
     ${row.version !== seen.version ? html`<p class="note">${W.movedOn(row.version)}</p>` : null}
     ${isMemory(row) ? null : line("type")} ${text("content", 6)} ${isMemory(row) ? null : line("summary")} ${text("tags", 2)} ${text("attributes", 5)}
-    ${isMemory(row) ? null : html`${line("valid_from", "2020-01-31T00:00:00Z")} ${line("valid_to", "2020-01-31T00:00:00Z")}`}
+    ${isMemory(row) ? null : html`<div class="pair-of-fields">${when("valid_from")} ${when("valid_to")}</div>`}
     ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
     <button>${W.save}</button></form><//>`;
 }

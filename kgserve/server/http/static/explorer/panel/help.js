@@ -11,5 +11,5 @@ export function Help() {
   };
   return html`<${Dialog} title=${W.help} onClose=${close}>
     <table><tbody>${W.keys.map(([keys, what]) => html`<tr key=${keys}><th scope="row"><kbd>${keys}</kbd></th><td>${what}</td></tr>`)}</tbody></table>
-    <p><a href="/docs">${W.apiPage}</a></p><//>`;
+    <p><a href="docs">${W.apiPage}</a></p><//>`;
 }

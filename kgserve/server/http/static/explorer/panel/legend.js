@@ -7,6 +7,9 @@ import { MOST_NODES } from "../graph/model.js";
 import { W } from "../words.js";
 import { number } from "./parts.js";
 
+/** Phones have no room for the legend until it is asked for. */
+const NARROW = matchMedia("(max-width: 60rem)");
+
 /** Counts of what is on the canvas. @param {Iterable<{type: string}>} rows @returns {Map<string, number>} */
 function counted(rows) {
   const counts = new Map();
@@ -31,12 +34,12 @@ export function Legend() {
   const [types, relations] = [counted(graph.nodes.values()), counted(graph.edges.values())];
   const byCount = (/** @type {Map<string, number>} */ counts) => [...counts].sort((one, other) => other[1] - one[1]);
   const hidden = graph.nodes.size - visible.value.nodes.size;
-  return html`<section class="legend" aria-label=${W.types}>
-    <h2>${W.types}</h2>
+  return html`<section class="legend" aria-label=${W.types}><details open=${!NARROW.matches}>
+    <summary><h2>${W.types}</h2></summary>
     <ul>${byCount(types).map(([type, count]) => html`<li key=${type}>
       <label><input type="checkbox" checked=${!hiddenTypes.value.has(type)} onChange=${() => toggle(hiddenTypes, type)} /> <${Mark} ...${looks.of(type)} /> <span class="type">${type || W.untyped}</span></label>
       <span class="count" title=${W.ofAll(count, stats?.types[type])}>${number(count)}</span>
-      <button type="button" class="plain small" aria-label=${W.recolour(type)} onClick=${() => { looks.change(type); changed(); }}>◐</button></li>`)}</ul>
+      <button type="button" class="plain small recolour" aria-label=${W.recolour(type)} title=${W.recolour(type)} onClick=${() => { looks.change(type); changed(); }}>◐</button></li>`)}</ul>
     <h2>${W.relations}</h2>
     <ul>${byCount(relations).map(([type, count]) => html`<li key=${type}>
       <label><input type="checkbox" checked=${!hiddenRelations.value.has(type)} onChange=${() => toggle(hiddenRelations, type)} /> <span class="type">${type}</span></label>
@@ -47,5 +50,5 @@ export function Legend() {
     ${stats && stats.nodes > MOST_NODES ? html`<p class="note">${W.tooMany(stats.nodes, MOST_NODES)}</p>` : null}
     ${hiddenTypes.value.size && truncated.value ? html`<button type="button" onClick=${() => overview()}>${W.onlyThese}</button>` : null}
     <button type="button" class="plain" onClick=${() => overview()}>${W.beginAgain}</button>
-  </section>`;
+  </details></section>`;
 }

@@ -6,7 +6,7 @@ import { refreshAbout } from "../load.js";
 import { ask, memory, request, save } from "../server.js";
 import { about, attempt, looks, mayAdminister, say, store, timeline } from "../state.js";
 import { sceneOf } from "../scene.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Mark } from "./legend.js";
 import { BackUp } from "./backup.js";
 import { Health } from "./health.js";

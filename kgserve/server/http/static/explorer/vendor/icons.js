@@ -1,0 +1,1 @@
+export * from "./icons.262eefd898.js";
