@@ -61,7 +61,7 @@ def panels(page: Page, store: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_axe_finds_nothing_serious_on_any_panel(looking: ExplorerBrowser, books: str) -> None:
+def test_axe_finds_nothing_on_any_panel(looking: ExplorerBrowser, books: str) -> None:
     context = with_axe(looking.context(reduced_motion="reduce"))  # Colours change at once.
     page = looking.at(f"#/{books}?valid_at=any&node=emma&q=novel", context)
     settled(page)

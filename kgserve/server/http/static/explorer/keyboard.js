@@ -72,6 +72,13 @@ function onCanvas(event) {
   return true;
 }
 
+/** Go to the command bar; what stands there is replaced by the next word. */
+function focusCommandBar() {
+  const bar = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
+  bar?.focus();
+  bar?.select();
+}
+
 /** Open or close the drawer for Cypher, which belongs to the graph and its table. */
 export function toggleCypher() {
   const beside = view.value === "graph" || view.value === "table";
@@ -83,7 +90,7 @@ export function toggleCypher() {
 /** Keys of the whole page. @param {KeyboardEvent} event */
 function anywhere(event) {
   if (event.key === "?") helpOpen.value = true;
-  else if (event.key === "/") document.getElementById("search")?.focus();
+  else if (event.key === "/") focusCommandBar();
   else if (event.key === "g" && store.value) document.getElementById("graph")?.focus();
   else if (event.key === "c" && store.value) toggleCypher();
   else if (event.key === "t" && store.value) timeOpen.value = !timeOpen.value;
@@ -92,6 +99,7 @@ function anywhere(event) {
   else if (event.key === "Escape") {
     way.value = [];
     compared.value = null;
+    timeOpen.value = false;
     announce("");
   } else return false;
   return true;
@@ -102,7 +110,7 @@ export function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.composedPath()[0]);
   if (event.key === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !document.querySelector("dialog[open]")) {
     event.preventDefault();
-    document.getElementById("search")?.focus();
+    focusCommandBar();
   }
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (target.isContentEditable || target.matches?.("input, textarea, select")) return;

@@ -70,7 +70,7 @@ export const W = {
     ["t", "look at another time"],
     ["c", "query with Cypher"],
     ["Ctrl Enter", "run the statement"],
-    ["Escape", "leave a comparison, a path, a message"],
+    ["Escape", "leave a comparison, a path, a message, the control for time"],
     ["?", "this list"],
   ],
 
@@ -143,6 +143,7 @@ export const W = {
   details: "Details",
   notThen: "It does not exist at this time, but has a history.",
   nothingChosen: "Select a node to see its details.",
+  tips: ["Double-click a node to bring its neighbours.", "Shift and drag to select several nodes.", "Press ? for all keys."],
   expand: "Expand",
   collapse: "Collapse",
   pin: "Pin",

@@ -62,7 +62,7 @@ export function NodePanel() {
   });
   revision.value;
   const node = graph.nodes.get(focus.value);
-  if (!node) return html`<section class="details" aria-label=${W.details}><p class="soft">${W.nothingChosen}</p></section>`;
+  if (!node) return html`<section class="details" aria-label=${W.details}><p>${W.nothingChosen}</p><ul class="plain-list soft">${W.tips.map((tip) => html`<li key=${tip}>${tip}</li>`)}</ul></section>`;
   const now = shown.value?.key === node.key ? shown.value : null;
   return html`<section class="details" aria-label=${W.details}>
     <h2><${Mark} ...${looks.of(node.type)} /> ${node.label}</h2>

@@ -1,1 +1,1 @@
-export * from "./icons.262eefd898.js";
+export * from "./icons.742aaf1b2f.js";
