@@ -14,6 +14,7 @@ def test_a_small_store_is_shown_whole_and_named(looking: ExplorerBrowser, books:
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
     assert drawn(page) == 7
     types = page.get_by_role("region", name="Types")
+    types.get_by_role("heading", name="Types").click()
     expect(types.get_by_role("checkbox", name="book")).to_be_checked()
     expect(types).to_contain_text("The store contains 7 nodes and 7 edges.")
     types.get_by_role("checkbox", name="book").uncheck()
@@ -141,6 +142,7 @@ def test_what_is_too_much_is_said_with_filters_and_never_hangs(
     page = looking.graph(store)
     assert 0 < drawn(page) <= 300
     types = page.get_by_role("region", name="Types")
+    types.get_by_role("heading", name="Types").click()
     expect(types).to_contain_text("5,100 nodes exceed the limit of 5,000 on the canvas")
     before = drawn(page)
     types.get_by_role("button", name="Show more").click()

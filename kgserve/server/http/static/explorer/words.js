@@ -250,8 +250,8 @@ export const W = {
   differenceColumns: ["Change", "Label", "Type"],
   differences: { come: "new", gone: "deleted", changed: "changed", same: "the same", never: "does not exist" },
   counted: (/** @type {string} */ what, /** @type {number} */ nodes, /** @type {number} */ edges) => `${{ come: "New", gone: "Deleted", changed: "Changed" }[what]}: ${some(nodes, "node")}, ${some(edges, "edge")}.`,
-  validBetween: (/** @type {string} */ from, /** @type {string} */ to) => `The canvas has valid times from ${from} to ${to}.`,
-  nothingDated: "Nothing on the canvas has a valid time.",
+  validBetween: (/** @type {string} */ from, /** @type {string} */ to) => `The graph has dates from ${from} to ${to}.`,
+  nothingDated: "Nothing in the graph has a date.",
 
   // Cypher
   cypher: "Cypher",

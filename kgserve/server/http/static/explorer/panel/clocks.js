@@ -9,7 +9,7 @@ import { timeOf } from "./bar.js";
 import { day, Icon, time, TimeField } from "./parts.js";
 import { compareAll, first, last, lookBack, play, playing, step } from "./time.js";
 
-const HEIGHT = 40;
+const HEIGHT = 32;
 /** Half the width of a bar, in commits. */
 const BAR = 0.35;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
@@ -68,12 +68,12 @@ function True() {
     <select id="true-at" value=${fixed ? "at" : validAt.value} onChange=${choose}>
       <option value="now">${W.trueNow}</option><option value="any">${W.anyTime}</option><option value="at">${W.aTime}</option>
     </select>
-    ${fixed ? html`<${TimeField} label=${html`<span class="hidden">${W.pickTime}</span>`} value=${validAt.value} onPick=${(/** @type {string} */ picked) => { validAt.value = picked || "now"; }} />` : null}</header>
+    ${fixed ? html`<${TimeField} label=${html`<span class="hidden">${W.pickTime}</span>`} value=${validAt.value} onPick=${(/** @type {string} */ picked) => { validAt.value = picked || "now"; }} />` : html`<span class="soft">${between ? W.validBetween(day(between[0]), day(between[1])) : W.nothingDated}</span>`}</header>
     ${fixed && between
       ? html`<span class="track"><input type="range" aria-label=${W.trueAt} min=${between[0] - wide} max=${between[0] + wide * Math.ceil((between[1] - between[0]) / wide + 1)} step=${wide}
           value=${Date.parse(validAt.value)} onInput=${slide} aria-valuetext=${time(validAt.value)} /></span>
           <p class="ends"><span>${day(between[0])}</span><span>${day(between[1])}</span></p>`
-      : html`<p class="soft">${between ? W.validBetween(day(between[0]), day(between[1])) : W.nothingDated}</p>`}
+      : null}
   </div>`;
 }
 

@@ -1,14 +1,15 @@
 // Legend: types and relations with counts; toggles visibility and colour.
 
-import { html } from "../vendor/preact.js";
+import { html, signal } from "../vendor/preact.js";
 import { more, overview } from "../load.js";
-import { about, changed, graph, hiddenRelations, hiddenTypes, looks, revision, truncated, visible } from "../state.js";
+import { about, changed, graph, hiddenRelations, hiddenTypes, looks, revision, truncated, view, visible } from "../state.js";
 import { MOST_NODES } from "../graph/model.js";
 import { W } from "../words.js";
 import { number } from "./parts.js";
 
-/** Phones have no room for the legend until it is asked for. */
-const NARROW = matchMedia("(max-width: 60rem)");
+/** Types that the closed legend shows. */
+const KEYS = 8;
+const opened = signal(false);
 
 /** Counts of what is on the canvas. @param {Iterable<{type: string}>} rows @returns {Map<string, number>} */
 function counted(rows) {
@@ -18,7 +19,7 @@ function counted(rows) {
 }
 
 /** @param {import("../vendor/preact.js").Signal<Set<string>>} hidden @param {string} type */
-function toggle(hidden, type) {
+function toggleType(hidden, type) {
   const next = new Set(hidden.value);
   if (!next.delete(type)) next.add(type);
   hidden.value = next;
@@ -34,15 +35,20 @@ export function Legend() {
   const [types, relations] = [counted(graph.nodes.values()), counted(graph.edges.values())];
   const byCount = (/** @type {Map<string, number>} */ counts) => [...counts].sort((one, other) => other[1] - one[1]);
   const hidden = graph.nodes.size - visible.value.nodes.size;
-  return html`<section class="legend" aria-label=${W.types}><details open=${!NARROW.matches}>
-    <summary><h2>${W.types}</h2></summary>
+  const open = opened.value || view.value === "table";
+  const toggle = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    opened.value = !opened.value;
+  };
+  return html`<section class="legend" aria-label=${W.types}><details open=${open}>
+    <summary onClick=${toggle}><h2>${W.types}</h2>${open ? null : byCount(types).slice(0, KEYS).map(([type]) => html`<span key=${type} class="key"><${Mark} ...${looks.of(type)} /> ${type || W.untyped}</span>`)}</summary>
     <ul>${byCount(types).map(([type, count]) => html`<li key=${type}>
-      <label><input type="checkbox" checked=${!hiddenTypes.value.has(type)} onChange=${() => toggle(hiddenTypes, type)} /> <${Mark} ...${looks.of(type)} /> <span class="type">${type || W.untyped}</span></label>
+      <label><input type="checkbox" checked=${!hiddenTypes.value.has(type)} onChange=${() => toggleType(hiddenTypes, type)} /> <${Mark} ...${looks.of(type)} /> <span class="type">${type || W.untyped}</span></label>
       <span class="count" title=${W.ofAll(count, stats?.types[type])}>${number(count)}</span>
       <button type="button" class="plain small recolour" aria-label=${W.recolour(type)} title=${W.recolour(type)} onClick=${() => { looks.change(type); changed(); }}>◐</button></li>`)}</ul>
     <h2>${W.relations}</h2>
     <ul>${byCount(relations).map(([type, count]) => html`<li key=${type}>
-      <label><input type="checkbox" checked=${!hiddenRelations.value.has(type)} onChange=${() => toggle(hiddenRelations, type)} /> <span class="type">${type}</span></label>
+      <label><input type="checkbox" checked=${!hiddenRelations.value.has(type)} onChange=${() => toggleType(hiddenRelations, type)} /> <span class="type">${type}</span></label>
       <span class="count">${number(count)}</span></li>`)}</ul>
     <p class="soft">${W.onCanvas(visible.value.nodes.size, visible.value.edges.length)}${hidden ? ` ${W.notSeen(hidden)}` : ""}</p>
     ${stats ? html`<p class="soft">${W.inStore(stats.nodes, stats.edges)}</p>` : null}

@@ -73,7 +73,12 @@ async function search(query, signal) {
 }
 
 /** Move the focus to the side panel, so that the keyboard goes on there. */
-export const focusPanel = () => setTimeout(() => document.getElementById("side-content")?.focus());
+export const focusPanel = () => setTimeout(() => {
+  const heading = /** @type {HTMLElement | null} */ (document.querySelector("#side-content h2"));
+  if (!heading) return;
+  heading.tabIndex = -1;
+  heading.focus();
+});
 
 /** Put something on the canvas and look at it. @param {string} id */
 export async function showNode(id) {
