@@ -34,6 +34,7 @@ def panels(page: Page, store: str) -> None:
         look(view)
     page.keyboard.press("t")
     page.get_by_role("button", name="Compare").click()
+    page.keyboard.press("t")
     page.get_by_role("button", name="Cypher", exact=True).click()
     page.get_by_role("textbox", name="Statement").wait_for()
     page.get_by_role("button", name="Run").click()

@@ -36,6 +36,7 @@ export function step(by) {
 export function compareAll() {
   if (noPast.value || last.value < 2) return;
   compared.value = compared.value ? null : { before: asOf.value ?? first.value, after: last.value };
+  timeOpen.value = timeOpen.value && !compared.value;
   asOf.value = null;
 }
 
