@@ -64,6 +64,16 @@ def test_an_example_and_a_dropped_file_become_stores(browser: Browser, tmp_path:
         window.get_by_role("button", name="Import").click()
         expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
         expect(page.get_by_text("Imported: 2 nodes and 1 edge")).to_be_visible()
+        page.get_by_role("link", name="kgserve").click()
+        (tmp_path / "half.jsonl").write_text(json.dumps(kinds[0]) + "\nnonsense\n")
+        field.last.set_input_files(tmp_path / "half.jsonl")
+        window = page.get_by_role("dialog", name="Import half.jsonl")
+        window.get_by_role("button", name="Import").click()
+        left = window.get_by_role("region", name="Lines that were left out")
+        expect(left).to_contain_text("Imported: 1 node and 0 edges. Left out: 1 line.")
+        expect(left.get_by_role("listitem")).to_contain_text("Line 2: JSON is malformed")
+        left.get_by_role("button", name="Open the store").click()
+        expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
         looking.close()
 
 

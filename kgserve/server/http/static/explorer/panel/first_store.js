@@ -11,6 +11,8 @@ import { Command, Dialog, Icon } from "./parts.js";
 const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]*";
 /** Media types by the ending of a file. */
 const MEDIA_TYPES = { jsonl: "application/x-ndjson", ndjson: "application/x-ndjson", json: "application/x-ndjson", graphml: "application/xml", xml: "application/xml", zip: "application/zip" };
+/** Errors of an import that are listed. */
+const ERRORS = 10;
 const EXAMPLE = "example";
 /** Commits of the example, one after the other, so that it has a past. */
 const COMMITS = [
@@ -61,21 +63,30 @@ const loadExample = () =>
     openStore(EXAMPLE);
   });
 
+/** Number of nodes or edges of a file that are in the store now. @param {any} answer @param {"nodes" | "edges"} what */
+const taken = (answer, what) => answer[`${what}_created`] + answer[`${what}_updated`] + answer[`${what}_unchanged`];
+
 /** Import a file into a store. @param {{file: File, onClose: () => void}} props */
 function ImportFile({ file, onClose }) {
   const [base, ending = ""] = file.name.toLowerCase().split(/\.(?=[^.]*$)/);
   const type = MEDIA_TYPES[ending];
   const [name, setName] = useState(base.replace(/[^a-z0-9_.-]+/g, "-").replace(/^[^a-z0-9]+/, "") || "imported");
   const [running, setRunning] = useState(false);
+  const [done, setDone] = useState(/** @type {any} */ (null));
+  const open = () => {
+    onClose();
+    openStore(name);
+  };
   const send = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setRunning(true);
     await attempt(async () => {
       const answer = await ask("POST", memory(name, "import"), { body: new Blob([file], { type }) });
       await listStores();
-      onClose();
-      openStore(name);
-      say(W.imported(answer.nodes_sent, answer.edges_sent, (answer.errors ?? []).length + (answer.edges_skipped ?? []).length), !answer.ok);
+      setDone(answer);
+      if (!answer.ok) return;
+      open();
+      say(W.imported(taken(answer, "nodes"), taken(answer, "edges")));
     });
     setRunning(false);
   };
@@ -83,7 +94,11 @@ function ImportFile({ file, onClose }) {
     ${type
       ? html`<label>${W.importInto} <input required pattern=${NAME} value=${name} onInput=${(/** @type {any} */ event) => setName(event.currentTarget.value)} /></label>
         <p class="help">${W.importHelp}</p><button disabled=${running}>${running ? W.importing : W.import}</button>`
-      : html`<p class="note" role="alert">${W.unknownFile}</p>`}</form><//>`;
+      : html`<p class="note" role="alert">${W.unknownFile}</p>`}</form>
+    ${done && !done.ok ? html`<section aria-label=${W.notImported}>
+      <p role="alert">${W.imported(taken(done, "nodes"), taken(done, "edges"))} ${W.leftOut(done.error_count + done.edges_skipped_count)}</p>
+      <ul>${[...done.errors, ...done.edges_skipped].slice(0, ERRORS).map((one, i) => html`<li key=${i}>${W.lineOf(one.line)} ${one.message ?? `${one.from} –${one.relation_type}→ ${one.to}: ${one.reason}`}</li>`)}</ul>
+      ${taken(done, "nodes") ? html`<button type="button" onClick=${open}>${W.openStore}</button>` : null}</section>` : null}<//>`;
 }
 
 function FileCard() {
