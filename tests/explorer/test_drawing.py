@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.explorer.looking import ExplorerBrowser, settled
+from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
 from tests.explorer.stores import edge, inject, library, node
 
 SEEN = """async () => {
@@ -183,7 +183,13 @@ def test_a_path_brings_nodes_that_are_not_on_the_canvas(
 
 def test_pictures_are_saved(looking: ExplorerBrowser, http: httpx.Client, store: str, api: str) -> None:
     inject(http, api, *star(30), node("tagged", "gate", "<b> & \u0001"))
-    page = looking.graph(store)
+    page = looking.graph(store, context=with_axe(looking.context()))
+    page.get_by_role("button", name="Colour and shape of gate").click()
+    page.get_by_role("button", name="Share and save").click()
+    expect(page.get_by_role("button", name="violet")).to_be_visible()
+    assert not faults(page)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Save as PNG")).to_be_hidden()
     for form, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg ")):
         page.get_by_role("button", name="Share and save").click()
         with page.expect_download() as saved:

@@ -15,7 +15,7 @@ const LIGHT = 0.5;
 const CROWD = 1500;
 /** More neighbours than this are everywhere around a node. */
 const MAX_TOWARDS = 12;
-/** From this number of leaves on, a sector of a fan says how many. */
+/** From this number of leaves on, a sector says how many. */
 const MIN_COUNTED = 5;
 
 /** Fans of what is visible, and the pairs of nodes whose edges they stand for. @param {Map<string, DrawnNode>} drawn */
@@ -60,7 +60,7 @@ export function sceneOf(pulses) {
   }]));
   const { sectors, hubOf } = fansOf(drawn);
   const next = new Set(path.slice(1).map((key, i) => `${path[i]}\n${key}`));
-  const chosen = selected.value.size > 0 && selected.value.size < 50 && !two;
+  const chosen = selected.value.size > 0 && selected.value.size < 50 && !two && !path.length;
   const strokes = [];
   for (const edge of edges) {
     const [from, to] = [drawn.get(edge.from), drawn.get(edge.to)];

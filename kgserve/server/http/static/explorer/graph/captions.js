@@ -86,7 +86,7 @@ export class Captions {
       this.placed.push({ ...box, key: drawn.node.key, text, badge, manner: bold ? "lit" : drawn.manner });
       return true;
     }
-    if (important) this.call(drawn, bold);
+    if (important && drawn.manner !== "dim") this.call(drawn, bold);
     return true;
   }
 

@@ -20,8 +20,8 @@ export function hashText(text) {
 const lookOfHash = (hash) => ({ colour: hash % LIGHT.length, shape: SHAPES[(hash >>> 8) % SHAPES.length] });
 
 /**
- * Give each type the colour of its hash. If types meet in one, that with the least hash keeps it and the others take the next free ones,
- * so the result depends on the set of types only. @param {string[]} types @returns {Map<string, Look>}
+ * Give each type the colour of its hash; where types meet, that of the least hash keeps it and others take the next free one.
+ * @param {string[]} types @returns {Map<string, Look>}
  */
 export function assignLooks(types) {
   const hashes = types.map((type) => /** @type {[string, number]} */ ([type, hashText(type)])).sort((one, other) => one[1] - other[1]);
