@@ -65,10 +65,13 @@ export function sceneOf(pulses) {
   for (const edge of edges) {
     const [from, to] = [drawn.get(edge.from), drawn.get(edge.to)];
     if (!from || !to) continue;
-    for (const [one, other] of [[from, to], [to, from]]) if (one.towards.length <= MAX_TOWARDS && one !== other) one.towards.push(other.node);
+    if (nodes.size <= CROWD && from !== to) {
+      from.towards.push(to.node);
+      to.towards.push(from.node);
+    }
     const leaf = hubOf.get(edge.from) === edge.to ? edge.from : hubOf.get(edge.to) === edge.from ? edge.to : "";
     const ends = chosen && (leaf ? selected.value.has(leaf) : selected.value.has(edge.from) || selected.value.has(edge.to));
-    const lit = ends || next.has(`${edge.from}\n${edge.to}`) || next.has(`${edge.to}\n${edge.from}`);
+    const lit = ends || (path.length > 0 && (next.has(`${edge.from}\n${edge.to}`) || next.has(`${edge.to}\n${edge.from}`)));
     const plain = path.length ? /** @type {Manner} */ ("dim") : manner(edge);
     if (leaf && !lit && (plain === "plain" || plain === "dim")) continue;
     const width = edge.weight >= HEAVY ? 2 : edge.weight <= LIGHT || nodes.size > CROWD ? 0 : 1;

@@ -13,7 +13,7 @@ const NARROW_LENGTH = 11;
 const LABEL_HEIGHT = 15;
 /** Square pixels for each label, and how many nodes in sight may be tried. */
 const LABEL_AREA = 8000;
-const MAX_TRIED = 700;
+const MAX_TRIED = 350;
 /** So many of the nodes that matter most get a label from afar if there is no room next to them. */
 const CALLED = 8;
 const CALL_DISTANCES = Array.from({ length: 11 }, (_, i) => 26 + 20 * i);

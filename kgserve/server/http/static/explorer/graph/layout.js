@@ -26,6 +26,7 @@ export class Layout {
     spare = null;
     this.round = 0;
     this.first = false;
+    this.edges = 0;
     /** @type {Graph | null} */
     this.graph = null;
     /** @type {Node[]} */
@@ -61,6 +62,8 @@ export class Layout {
     const nodes = [...graph.nodes.values()];
     if (anew) for (const node of nodes) node.placed = node.pinned;
     if (!nodes.some((node) => !node.placed)) return false;
+    // What was asked for is on its way.
+    if (this.first && !anew && nodes.length === this.nodes.length && this.edges === graph.edges.size && nodes.every((node, i) => node === this.nodes[i])) return true;
     this.send(graph, radius);
     return true;
   }
@@ -70,7 +73,7 @@ export class Layout {
     const nodes = [...graph.nodes.values()];
     const index = new Map(nodes.map((node, i) => [node.key, i]));
     const types = new Map([...new Set(nodes.map(({ type }) => type))].map((type, i) => [type, i]));
-    Object.assign(this, { graph, nodes, first: true });
+    Object.assign(this, { graph, nodes, edges: graph.edges.size, first: true });
     this.worker.postMessage({
       id: ++this.round,
       places: Float32Array.from(nodes.flatMap((node) => [node.x, node.y])),

@@ -73,26 +73,27 @@ addEventListener("message", (/** @type {MessageEvent<LayoutRequest>} */ { data }
   const core = nodes.filter((node) => !leaves.has(node));
   const still = nodes.every((node) => node.placed);
   placeFirst(core);
-  const { simulation, bodies } = simulationOf(core, pairs, fans);
   let every = SECOND;
 
   function report(/** @type {boolean} */ settled) {
-    for (const [i, node] of core.entries()) Object.assign(node, { x: bodies[i].x, y: bodies[i].y });
     for (const fan of fans.values()) placeFan(fan);
     const places = Float32Array.from(nodes.flatMap(({ x, y }) => [x, y]));
     const drawn = [...fans.values()].map(({ hub, sectors }) => ({ hub: hub.index, sectors: sectors.map(({ leaves, ...sector }) => ({ ...sector, leaves: leaves.map(({ index }) => index) })) }));
     postMessage({ id: data.id, places, fans: drawn, settled }, { transfer: [places.buffer] });
   }
 
+  report(still);
+  if (still) return;
+  const { simulation, bodies } = simulationOf(core, pairs, fans);
   function work() {
     if (mine !== round) return;
     const begun = performance.now();
     while (simulation.alpha() >= COOL && performance.now() - begun < every) simulation.tick();
     every = EVERY;
+    for (const [i, node] of core.entries()) Object.assign(node, { x: bodies[i].x, y: bodies[i].y });
     const settled = simulation.alpha() < COOL;
     report(settled);
     if (!settled) setTimeout(work);
   }
-  report(still);
-  if (!still) setTimeout(work);
+  setTimeout(work);
 });

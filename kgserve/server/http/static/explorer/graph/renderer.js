@@ -70,6 +70,8 @@ export class Renderer {
     this.palette = paletteOf(false);
     /** Where a node is on the canvas. @type {(drawn: DrawnNode) => Mark} */
     this.at = () => ({ x: 0, y: 0, radius: 0, shape: "" });
+    /** Nodes move: a crowd gets no labels. */
+    this.hasty = false;
     /** What lies over the canvas, and is kept free of labels. @type {import("./placement.js").Box[]} */
     this.covered = [];
     /** Labels of the last picture. @type {PlacedLabel[]} */
@@ -97,7 +99,7 @@ export class Renderer {
     context.setTransform(density, 0, 0, density, 0, 0);
     context.fillStyle = this.palette.ground;
     context.fillRect(0, 0, width, height);
-    const captions = detail && new detail.Captions(this, view);
+    const captions = detail && !(this.hasty && scene.nodes.length > CROWD) ? new detail.Captions(this, view) : null;
     const area = captions?.area ?? null;
     detail?.drawSectors(this, scene, view);
     const edges = this.edges(scene, grown, area);
@@ -208,20 +210,11 @@ export class Renderer {
     for (const drawn of scene.nodes) {
       const { node } = drawn;
       if (node.conflict) ring(drawn, 2, palette.gone, 2);
-      if (node.pinned) this.pin(this.at(drawn));
+      if (node.pinned) ring(drawn, -0.7 * this.at(drawn).radius, palette.ground, 2);
       if (scene.selected.has(node.key)) ring(drawn, 3.5, palette.lit, 2);
       if (scene.focus === node.key) ring(drawn, 6.5, palette.lit, 1);
       const pulse = scene.pulses.get(node.key);
       if (pulse !== undefined) ring(drawn, 6 + 14 * pulse, palette.changed, 3 * (1 - pulse) + 0.5);
     }
-  }
-
-  /** @param {Mark} mark */
-  pin({ x, y, radius }) {
-    const { context, palette } = this;
-    context.beginPath();
-    context.arc(x, y, Math.max(1.5, radius * 0.32), 0, TURN);
-    context.fillStyle = palette.ground;
-    context.fill();
   }
 }

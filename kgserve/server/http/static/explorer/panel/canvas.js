@@ -66,6 +66,8 @@ class Canvas {
     /** True once nodes rest, and once all that a canvas needs is here. */
     this.done = true;
     this.ready = false;
+    /** Boxes over an element, where no label goes. @type {typeof import("./pointer.js").coveredBoxes} */
+    this.covered = () => [];
     /** True if nodes have their first places, which the scene does not know. */
     this.fresh = false;
     /** While a view moves: the timer until it rests. */
@@ -157,22 +159,13 @@ class Canvas {
         this.pulses.delete(key);
       } else this.pulses.set(key, age);
     }
-    if (!this.gliding) this.renderer.covered = this.covered();
+    this.renderer.hasty = !this.done;
+    if (!this.gliding) this.renderer.covered = this.covered(this.element);
     if (this.gliding) this.renderer.glide(this.scene, this.view);
     else this.renderer.draw(this.scene, this.view);
     this.frames++;
     this.element.dataset.drawn = String(this.scene.nodes.length);
     if (this.pulses.size) this.ask();
-  }
-
-  /** What lies over the canvas. */
-  covered() {
-    const { left, top } = this.element.getBoundingClientRect();
-    const parts = this.element.closest(".canvas")?.querySelectorAll(".tools, .over-canvas > *") ?? [];
-    return [...parts].map((part) => {
-      const box = part.getBoundingClientRect();
-      return { left: box.left - left, top: box.top - top, right: box.right - left, bottom: box.bottom - top };
-    });
   }
 
   /** The view moves: draw quickly until it rests. */
@@ -306,8 +299,9 @@ function begin(element) {
       on.reveal(focus.value);
     }),
   ];
-  void Promise.all([import("./pointer.js"), loadDetail()]).then(([{ handle }]) => {
+  void Promise.all([import("./pointer.js"), loadDetail()]).then(([{ handle, coveredBoxes }]) => {
     if (current !== on) return;
+    on.covered = coveredBoxes;
     ends.push(handle(on));
     on.begin();
   });

@@ -106,3 +106,13 @@ function middle(points) {
   const [[a, b], [c, d]] = [...points.values()];
   return [(a + c) / 2, (b + d) / 2];
 }
+
+/** What lies over a canvas. @param {HTMLCanvasElement} element */
+export function coveredBoxes(element) {
+  const { left, top } = element.getBoundingClientRect();
+  const parts = element.closest(".canvas")?.querySelectorAll(".tools, .over-canvas > *") ?? [];
+  return [...parts].map((part) => {
+    const box = part.getBoundingClientRect();
+    return { left: box.left - left, top: box.top - top, right: box.right - left, bottom: box.bottom - top };
+  });
+}
