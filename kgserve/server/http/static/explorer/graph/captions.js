@@ -18,6 +18,8 @@ const MAX_TRIED = 350;
 const CALLED = 8;
 const CALL_DISTANCES = Array.from({ length: 11 }, (_, i) => 26 + 20 * i);
 const CALL_ANGLES = [0, 0.35, -0.35, 0.7, -0.7, 1.05, -1.05];
+/** From the rim of a fan, for its counts. */
+const COUNT_DISTANCES = [4, 20, 36, 52, 68];
 const FONT = "system-ui, sans-serif";
 /** Widths of texts, which take long to measure. @type {Map<string, number>} */
 const widths = new Map();
@@ -118,12 +120,12 @@ export class Captions {
   count({ text, sector: { hub, start, end, outer } }) {
     const width = this.widthOf(text, true) + 6;
     const [x, y] = [(hub.x - this.view.x) * this.view.scale + this.renderer.width / 2, (hub.y - this.view.y) * this.view.scale + this.renderer.height / 2];
-    const places = [0.5, 0.3, 0.7, 0.12, 0.88].map((share) => {
+    const places = COUNT_DISTANCES.flatMap((away) => [0.5, 0.3, 0.7, 0.12, 0.88].map((share) => {
       const angle = start + (end - start) * share;
       const [dx, dy] = [Math.cos(angle), Math.sin(angle)];
-      const distance = (outer + 14) * this.view.scale + 4 + (Math.abs(dx) * width + Math.abs(dy) * LABEL_HEIGHT) / 2;
+      const distance = (outer + 14) * this.view.scale + away + (Math.abs(dx) * width + Math.abs(dy) * LABEL_HEIGHT) / 2;
       return /** @type {[number, number]} */ ([x + dx * distance, y + dy * distance]);
-    });
+    }));
     const box = this.area.placeAt(places, width, LABEL_HEIGHT);
     if (box) this.placed.push({ ...box, key: "", text, badge: "", manner: "lit" });
   }
