@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 from playwright.sync_api import expect
 
@@ -19,7 +21,18 @@ def test_a_small_store_is_shown_whole_and_named(looking: ExplorerBrowser, books:
     expect(types).to_contain_text("The store contains 7 nodes and 7 edges.")
     types.get_by_role("checkbox", name="book").uncheck()
     expect(page.get_by_role("listbox", name="Graph of 4 nodes")).to_be_visible()
-    types.get_by_role("button", name="Another colour for place").click()
+    types.get_by_role("button", name="Colour and shape of place").click()
+    choice = types.get_by_role("group", name="Colour and shape of place")
+    choice.get_by_role("button", name="violet").click()
+    choice.get_by_role("button", name="triangle").click()
+    expect(page).to_have_url(re.compile(r"looks=place\.5t"))
+    again = looking.graph(books, f"?{page.url.split('?')[1]}")
+    types = again.get_by_role("region", name="Types")
+    types.get_by_role("heading", name="Types").click()
+    types.get_by_role("button", name="Colour and shape of place").click()
+    expect(types.get_by_role("button", name="violet")).to_have_attribute("aria-pressed", "true")
+    types.get_by_role("button", name="Reset").click()
+    expect(again).not_to_have_url(re.compile("looks="))
 
 
 def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBrowser, books: str) -> None:

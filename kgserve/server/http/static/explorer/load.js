@@ -3,6 +3,7 @@
 import { batch, signal } from "./vendor/preact.js";
 import { MOST_NODES } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
+import { applyArrangement } from "./arrangement.js";
 import { ask, memory, Refused } from "./server.js";
 import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
 import { W } from "./words.js";
@@ -67,6 +68,7 @@ export function clear() {
   graph.nodes.clear();
   graph.edges.clear();
   graph.around.clear();
+  graph.fans.clear();
   chosenIds.value = false;
   batch(() => {
     selected.value = new Set();
@@ -113,6 +115,7 @@ export async function refreshTimeline() {
 /** Take an answer onto the canvas. @param {any} answer @param {string} [start] */
 export function show(answer, start) {
   const fresh = graph.take(answer, start);
+  applyArrangement(graph);
   changed();
   void conflicts(fresh);
   return fresh;

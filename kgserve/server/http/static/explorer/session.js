@@ -1,6 +1,7 @@
 // Login, navigation between stores, and synchronization of the URL with the view.
 
 import { batch, effect } from "./vendor/preact.js";
+import { arrangement, openArrangement } from "./arrangement.js";
 import { format, keyIn, parse } from "./link.js";
 import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
@@ -76,6 +77,7 @@ async function go(link) {
       void runSearch();
       store.value = link.store;
     }
+    openArrangement(link);
     lost.value = "";
     document.title = link.store ? `${link.store} · kgserve` : "kgserve";
     if (!link.store) return;
@@ -116,7 +118,7 @@ async function countMemories() {
 export function here() {
   if (!store.value) return "#/";
   const ids = chosenIds.value ? own().slice(0, MOST_IDS) : [];
-  return format({ store: store.value, ids, asOf: asOf.value, validAt: validAt.value, query: searchText.value, node: focus.value, view: view.value });
+  return format({ store: store.value, ids, asOf: asOf.value, validAt: validAt.value, query: searchText.value, node: focus.value, view: view.value, ...arrangement() });
 }
 
 function write() {

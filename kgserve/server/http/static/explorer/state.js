@@ -26,7 +26,7 @@ export const timeline = signal(/** @type {[number, number, string, string, numbe
 export const noPast = signal("");
 
 export const graph = new Graph();
-export const looks = new Looks();
+export const looks = new Looks(() => about.value?.stats?.types);
 /** Incremented when the content or style of the canvas changes. */
 export const revision = signal(0);
 /** Incremented when nodes move. */

@@ -17,6 +17,7 @@ function lazy(load) {
   return Object.assign(Part, { come });
 }
 
+export const CanvasTools = lazy(() => import("./tools.js").then((m) => m.CanvasTools));
 export const Clocks = lazy(() => import("./clocks.js").then((m) => m.ClockHandles));
 export const Compared = lazy(() => import("./compare.js").then((m) => m.Compared));
 export const CypherPane = lazy(() => import("./cypher.js").then((m) => m.CypherPane));
@@ -25,6 +26,7 @@ export const Help = lazy(() => import("./help.js").then((m) => m.Help));
 export const KeyDialog = lazy(() => import("./key.js").then((m) => m.KeyDialog));
 export const KeyForm = lazy(() => import("./key.js").then((m) => m.KeyForm));
 export const Live = lazy(() => import("./live.js").then((m) => m.Live));
+export const LookChoice = lazy(() => import("./look.js").then((m) => m.LookChoice));
 export const Memories = lazy(() => import("./memories.js").then((m) => m.Memories));
 export const NodePanel = lazy(() => import("./node.js").then((m) => m.NodePanel));
 export const Settings = lazy(() => import("./settings.js").then((m) => m.Settings));
