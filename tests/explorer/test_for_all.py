@@ -51,7 +51,7 @@ def panels(page: Page, store: str) -> None:
     page.get_by_role("tab", name="Details").click()
     page.get_by_role("region", name="Details").get_by_role("button", name="Edit").click()
     look("edit")
-    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Cancel").click()
     page.keyboard.press("?")
     page.get_by_role("dialog", name="Keys and help").wait_for()
     look("help")

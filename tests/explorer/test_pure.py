@@ -281,3 +281,63 @@ def test_an_event_of_the_stream_is_read(page: Page) -> None:
     script = f"return [m.readEvent({json.dumps(block)}), m.readEvent(': still here')];"
     told = {"id": "1-0", "event": "node_created", "data": {"store": "s", "id": "a: b"}}
     assert run(page, "events.js", script) == [told, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "lines"),
+    [
+        ("a,b\n1,2\n", [["a", "b"], ["1", "2"]], [1, 2]),
+        ("\ufeffa;b\r\n\r\n1;\r\n", [["a", "b"], ["1", ""]], [1, 3]),
+        ('a,b\n"x ""y""\nz",2\n3,4', [["a", "b"], ['x "y"\nz', "2"], ["3", "4"]], [1, 2, 4]),
+        ("a\tb\n1\t", [["a", "b"], ["1", ""]], [1, 2]),
+        ("", [], []),
+    ],
+)
+def test_csv_is_read_as_spreadsheets_write_it(page: Page, text: str, rows: list[list[str]], lines: list[int]) -> None:
+    read = run(page, "entry/csv.js", f"return m.readCsv({json.dumps(text)}, m.guessDelimiter({json.dumps(text)}));")
+    assert (read["rows"], read["lines"]) == (rows, lines)
+
+
+def test_csv_columns_are_guessed_and_wrong_cells_named(page: Page) -> None:
+    script = """
+      const table = m.readCsv('id,name,phone,zip,age,ok,when\\n1,A,+49,007,3,yes,x\\n,B,1,1,4,no,2020-01-02', ',');
+      const mapping = m.guessMapping(table);
+      const fault = m.mappingFault(mapping);
+      mapping.fixed = 'person';
+      mapping.targets[6] = 'valid_from';
+      const twice = m.mappingFault({...mapping, targets: mapping.targets.map(() => 'id')});
+      const edges = m.guessMapping(m.readCsv('source,target,type\\na,b,C\\n', ','));
+      return [mapping.targets.slice(0, 6), fault, twice, m.convertCsv(table, mapping).faults, edges];
+    """
+    targets, fault, twice, faults, edges = run(page, "entry/csv.js", script)
+    assert targets == ["id", "summary", "text", "text", "number", "boolean"]
+    assert "Type of all rows" in fault
+    assert "Two columns become “Id”" in twice
+    assert faults == [
+        {"line": 2, "message": "when is “x”, which is not a date"},
+        {"line": 3, "message": "id is empty"},
+    ]
+    assert (edges["kind"], edges["targets"]) == ("edge", ["from", "to", "relation_type"])
+
+
+def test_a_quoted_text_without_end_is_refused(page: Page) -> None:
+    script = "try { m.readCsv('a,b\\n\"x,1\\n', ','); } catch (error) { return error.message; }"
+    assert run(page, "entry/csv.js", script) == "Line 2: A quoted text has no end."
+
+
+def test_graphml_is_looked_at_as_a_whole_or_from_its_beginning(page: Page) -> None:
+    text = """<?xml version="1.0"?><!-- <node> --><graphml><key id='d0' for="node" attr.name="label"/><g:graph>
+      <node id="a &amp; b"><data key="d0"><![CDATA[<First>]]> &#233;</data></node><node id="c"/>
+      <edge source="a &amp; b" target="c"><data key="type">KNOWS</data></edge></g:graph></graphml>"""
+    script = f"""
+      const text = {json.dumps(text)};
+      const said = (...given) => {{ try {{ return m.readGraphml(...given); }} catch {{ return null; }} }};
+      return [said(text, true), said(text.slice(0, 150), false), said(text.slice(0, -3), true),
+        said('<html></html>', true), said('<graphml><a></b></graphml>', true)];
+    """
+    whole, beginning, *wrong = run(page, "entry/graphml.js", script)
+    node = {"id": "a & b", "type": "node", "content": "<First> é"}
+    assert whole["nodes"] == [node, {"id": "c", "type": "node", "content": ""}]
+    assert whole["edges"] == [{"from": "a & b", "to": "c", "relation_type": "KNOWS"}]
+    assert beginning == {"nodes": [], "edges": []}
+    assert wrong == [None, None, None]

@@ -4,7 +4,7 @@ import { towards } from "./graph/pick.js";
 import { expand } from "./load.js";
 import { canvas } from "./panel/canvas.js";
 import { step } from "./panel/time.js";
-import { announce, changed, choose, compared, cypherOpen, focus, graph, helpOpen, selected, sheet, store, timeOpen, view, visible, way } from "./state.js";
+import { announce, changed, choose, compared, connecting, cypherOpen, entry, focus, graph, helpOpen, mayWrite, selected, sheet, store, timeOpen, tourStep, undoLast, view, visible, way } from "./state.js";
 
 const ARROWS = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
 const ZOOM = 1.25;
@@ -55,6 +55,13 @@ function go(direction) {
   if (next) focus.value = next.key;
 }
 
+/** An edge from the node in focus, or between the two that are selected. */
+function enterEdge() {
+  const own = (/** @type {string} */ key) => (graph.nodes.get(key)?.store === "" ? key : "");
+  const [from, to] = selected.value.size === 2 ? [...selected.value] : [focus.value, ""];
+  entry.value = { kind: "edge", from: own(from), to: own(to) };
+}
+
 /** Keys of the canvas; whether it knew this one. @param {KeyboardEvent} event */
 function onCanvas(event) {
   const direction = ARROWS[event.key];
@@ -64,6 +71,7 @@ function onCanvas(event) {
   else if (event.key === "h") hide(selected.value.size ? selected.value : [focus.value]);
   else if (event.key === "H") unhide();
   else if (event.key === "p") pin([focus.value]);
+  else if (event.key === "e" && mayWrite.value) enterEdge();
   else if (event.key === "w") findPath();
   else if (event.key === "+" || event.key === "=") canvas.zoom(ZOOM);
   else if (event.key === "-") canvas.zoom(1 / ZOOM);
@@ -93,6 +101,7 @@ function anywhere(event) {
   else if (event.key === "/") focusCommandBar();
   else if (event.key === "g" && store.value) document.getElementById("graph")?.focus();
   else if (event.key === "c" && store.value) toggleCypher();
+  else if (event.key === "n" && store.value && mayWrite.value) entry.value = { kind: "node" };
   else if (event.key === "t" && store.value) timeOpen.value = !timeOpen.value;
   else if (event.key === "[" && store.value) step(-1);
   else if (event.key === "]" && store.value) step(1);
@@ -100,20 +109,31 @@ function anywhere(event) {
     way.value = [];
     compared.value = null;
     timeOpen.value = false;
+    connecting.value = false;
     announce("");
   } else return false;
   return true;
 }
 
+/** End the tour, and go on with the graph. */
+export function endTour() {
+  tourStep.value = 0;
+  announce("");
+  document.getElementById("graph")?.focus();
+}
+
 /** @param {KeyboardEvent} event */
 export function onKey(event) {
+  if (event.key === "Escape" && tourStep.value) endTour();
   const target = /** @type {HTMLElement} */ (event.composedPath()[0]);
   if (event.key === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !document.querySelector("dialog[open]")) {
     event.preventDefault();
     focusCommandBar();
   }
+  const writing = target.isContentEditable || target.matches?.("input, textarea, select");
+  if (event.key === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey && !writing && undoLast()) event.preventDefault();
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (target.isContentEditable || target.matches?.("input, textarea, select")) return;
+  if (writing) return;
   const known = (target.id === "graph" && onCanvas(event)) || anywhere(event);
   if (known) event.preventDefault();
 }

@@ -5,7 +5,7 @@ import { MOST_NODES } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
 import { applyArrangement } from "./arrangement.js";
 import { ask, memory, Refused } from "./server.js";
-import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
+import { about, asOf, attempt, changed, compared, connecting, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
 import { W } from "./words.js";
 
 const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
@@ -91,6 +91,7 @@ export function leave() {
     compared.value = null;
     hiddenTypes.value = new Set();
     hiddenRelations.value = new Set();
+    connecting.value = false;
   });
 }
 

@@ -8,19 +8,21 @@ import { CanvasView } from "./panel/canvas.js";
 import { Fresh } from "./panel/fresh.js";
 import { loadCommands } from "./panel/command_bar.js";
 import { Legend } from "./panel/legend.js";
-import { Drawer, Help, KeyDialog, KeyForm, Live, Memories, Settings, Stats, Stores, Table } from "./panel/lazy.js";
+import { Drawer, Entry, Help, KeyDialog, KeyForm, Live, Memories, Settings, Stats, Stores, Table, Tour } from "./panel/lazy.js";
 import { hasDrawer, hasSidePanel, Navigation } from "./panel/navigation.js";
 import { Icon } from "./panel/parts.js";
 import { SidePanel } from "./panel/side_panel.js";
 import { TimeBar } from "./panel/time.js";
 import { refused, Unreachable } from "./server.js";
 import { enter, keepAddress, reopen } from "./session.js";
-import { about, announce, busy, cypherOpen, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, view } from "./state.js";
+import { about, announce, busy, cypherOpen, entry, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, tourStep, undoLast, view } from "./state.js";
 import { W } from "./words.js";
 
 const SHEETS = /** @type {const} */ (["middle", "details"]);
 const PARTS = { graph: CanvasView, table: Table, memories: Memories, live: Live, stats: Stats, settings: Settings };
 const TOAST_MS = 6000;
+/** Time to take a change back. */
+const UNDO_MS = 20_000;
 /** Set when the server could not be reached. */
 const unreachable = signal("");
 
@@ -43,20 +45,21 @@ function Store() {
 /** Status messages. Good ones go by themselves. */
 function Toast() {
   useSignalEffect(() => {
-    const { text, bad } = message.value;
+    const { text, bad, undo } = message.value;
     if (!text || bad) return undefined;
-    const gone = setTimeout(() => announce(""), TOAST_MS);
-    return () => clearTimeout(gone);
+    const gone = setInterval(() => document.querySelector(".toast:is(:hover, :focus-within)") ?? announce(""), undo ? UNDO_MS : TOAST_MS);
+    return () => clearInterval(gone);
   });
-  const { text, bad, quiet } = message.value;
+  const { text, bad, quiet, undo } = message.value;
   return html`<div class="toast" data-bad=${bad} data-quiet=${quiet || !text}>${bad ? html`<${Icon} of=${TriangleAlert} />` : html`<${Icon} of=${Check} />`}<p role=${bad ? "alert" : "status"}>${text}</p>
+      ${undo ? html`<button type="button" class="plain" title="Ctrl Z" onClick=${undoLast}>${W.undo}</button>` : null}
       ${text && !quiet ? html`<button type="button" class="icon-button" aria-label=${W.close} onClick=${() => announce("")}><${Icon} of=${X} /></button>` : null}</div>`;
 }
 
 function Page() {
   if (unreachable.value) return html`<main class="page"><h1>kgserve</h1><p class="note" role="alert">${unreachable.value}</p><button type="button" onClick=${start}>${W.lookAgain}</button></main>`;
   const body = refused.value ? html`<main class="page"><h1>kgserve</h1><${KeyForm} /></main>` : me.value === null ? html`<main class="page"><p role="status">${W.loading}</p></main>` : store.value ? html`<${Store} />` : html`<${Stores} />`;
-  return html`<a class="skip" href="#main" onClick=${skip}>${W.skip}</a><${TopBar} />${body}${keyOpen.value ? html`<${KeyDialog} />` : null}${helpOpen.value ? html`<${Help} />` : null}
+  return html`<a class="skip" href="#main" onClick=${skip}>${W.skip}</a><${TopBar} />${body}${keyOpen.value ? html`<${KeyDialog} />` : null}${helpOpen.value ? html`<${Help} />` : null}${entry.value ? html`<${Entry} />` : null}${tourStep.value ? html`<${Tour} />` : null}
     <${Toast} />${busy.value ? html`<p class="busy" aria-hidden="true"></p>` : null}`;
 }
 
@@ -82,4 +85,4 @@ page.replaceChildren();
 render(html`<${Page} />`, page);
 document.addEventListener("keydown", onKey);
 keepAddress();
-void start().then(() => Promise.all([import("./watch.js"), loadCommands()]));
+void start().then(() => Promise.all([import("./watch.js"), import("./entry/drop.js"), loadCommands()]));

@@ -12,6 +12,7 @@ export const W = {
   copied: "Copied",
   show: "Show",
   save: "Save",
+  undo: "Undo",
   skip: "Skip to the content",
   answered: (/** @type {number} */ status) => `The server answered ${status}.`,
   unreachable: (/** @type {string} */ why) => `The server cannot be reached: ${why}`,
@@ -56,23 +57,12 @@ export const W = {
   panelTabs: { details: "Details", results: "Results", compare: "Compare" },
   help: "Keys and help",
   apiPage: "API reference",
-  keys: [
-    ["/, Ctrl K", "search, jump to a node, or run a command"],
-    ["g", "to the graph"],
-    ["arrows", "to the neighbour in that direction"],
-    ["Enter", "expand or collapse the node"],
-    ["Space", "select the node"],
-    ["w", "path between two selected nodes"],
-    ["h, H", "hide the selection; show hidden nodes"],
-    ["p", "pin the node where it is"],
-    ["+ − 0", "zoom in, out, see everything"],
-    ["[ ]", "one commit back or forward"],
-    ["t", "look at another time"],
-    ["c", "query with Cypher"],
-    ["Ctrl Enter", "run the statement"],
-    ["Escape", "leave a comparison, a path, a message, the control for time"],
-    ["?", "this list"],
-  ],
+
+  // Entering data
+  add: "Add",
+  addNames: { node: "New node", edge: "New edge", connect: "Draw edges", import: "Import data" },
+  connectHint: "Drag from one node to another to draw an edge.",
+  stopConnecting: "Done",
 
   // Search
   search: "Search",
@@ -95,7 +85,7 @@ export const W = {
   commandKey: /Mac|iPhone|iPad/.test(navigator.userAgent) ? "⌘ K" : "Ctrl K",
   commands: "Commands",
   commandGroups: { search: "Search", nodes: "Nodes", actions: "Actions", stores: "Stores" },
-  actionNames: { cypher: "Write a Cypher statement", time: "Look at another time", compare: "Compare two commits", now: "Back to now", fit: "Fit the graph to the window", overview: "Restart with the overview" },
+  actionNames: { cypher: "Write a Cypher statement", time: "Look at another time", compare: "Compare two commits", now: "Back to now", fit: "Fit the graph to the window", overview: "Restart with the overview", tour: "Take the tour" },
   goTo: (/** @type {string} */ name) => `Go to ${name}`,
   askCypher: (/** @type {string} */ text) => `Run in Cypher: ${text}`,
 
@@ -211,18 +201,10 @@ export const W = {
   forgotten: (/** @type {string} */ label, /** @type {number} */ count) => `${label} is forgotten, with ${some(count, "memory", "memories")}`,
 
   // Editing
-  editTitle: (/** @type {string} */ id) => `Edit ${id}`,
-  basedOn: (/** @type {number} */ version) => `Based on version ${version}.`,
-  movedOn: (/** @type {number} */ version) => `Another caller has written version ${version}.`,
   valid_from: "True from",
   valid_to: "True until",
-  saved: (/** @type {number} */ version) => `Saved as version ${version}`,
   inConflict: (/** @type {number[]} */ versions) => `In conflict with version ${versions.join(", ")}.`,
   settle: "Resolve conflict",
-  conflictTitle: (/** @type {string} */ id) => `Two versions of ${id}`,
-  conflictText: "They were written concurrently. The one that you keep becomes a new version; the others stay in the history.",
-  keep: (/** @type {number} */ version) => `Keep version ${version}`,
-  settled: (/** @type {number} */ version) => `Resolved as version ${version}`,
 
   // History
   history: "History",

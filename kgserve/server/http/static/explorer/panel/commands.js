@@ -1,14 +1,14 @@
 // Commands of the command bar: search, nodes, Cypher, stores, actions. Loaded when the bar is first used.
 
 import { html } from "../vendor/preact.js";
-import { ArrowLeft, CircleQuestionMark, Clock, Database, GitCompareArrows, KeyRound, Search, SquareTerminal, Waypoints } from "../vendor/icons.js";
+import { ArrowLeft, CircleQuestionMark, Clock, Database, GitCompareArrows, KeyRound, Plus, Search, SquareTerminal, Waypoints } from "../vendor/icons.js";
 import { labelOf } from "../graph/labels.js";
 import { overview } from "../load.js";
-import { asOf, cypherOpen, helpOpen, keyOpen, looks, searchText, sheet, store, stores, timeOpen } from "../state.js";
+import { asOf, cypherOpen, helpOpen, keyOpen, looks, mayWrite, searchText, sheet, store, stores, timeOpen, tourStep } from "../state.js";
 import { W } from "../words.js";
 import { canvas } from "./canvas.js";
 import { Mark } from "./legend.js";
-import { hasDrawer, offeredViews, openView, VIEWS } from "./navigation.js";
+import { ADDITIONS, add, hasDrawer, offeredViews, openView, VIEWS } from "./navigation.js";
 import { Icon } from "./parts.js";
 import { focusPanel, found, runSearch, showNode } from "./search.js";
 import { compareAll } from "./time.js";
@@ -17,6 +17,7 @@ import { compareAll } from "./time.js";
 
 const NODES = 6;
 const STORES = 5;
+const ADDITION_KEYS = { node: "N", edge: "E" };
 export const CYPHER = /^\s*(optional\s+match|match|call|return|unwind|with|create|merge)\b/i;
 
 /** Search, and go to the hits. */
@@ -55,6 +56,8 @@ function storeActions() {
     action("fit", html`<${Icon} of=${Waypoints} />`, look(() => canvas.fit()), "0"),
     action("overview", html`<${Icon} of=${Waypoints} />`, look(() => void overview())),
     ...views,
+    ...(mayWrite.value ? ADDITIONS.map((key) => ({ key, group: "actions", label: W.addNames[key], icon: html`<${Icon} of=${Plus} />`, note: ADDITION_KEYS[key], run: () => void add(key) })) : []),
+    action("tour", html`<${Icon} of=${CircleQuestionMark} />`, () => { tourStep.value = 1; }),
   ];
 }
 

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { helpOpen } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Dialog } from "./parts.js";
 
 export function Help() {

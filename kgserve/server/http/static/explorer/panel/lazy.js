@@ -22,6 +22,7 @@ export const Clocks = lazy(() => import("./clocks.js").then((m) => m.ClockHandle
 export const Compared = lazy(() => import("./compare.js").then((m) => m.Compared));
 export const CypherPane = lazy(() => import("./cypher.js").then((m) => m.CypherPane));
 export const Drawer = lazy(() => import("./drawer.js").then((m) => m.Drawer));
+export const Entry = lazy(() => import("../entry/dialogs.js").then((m) => m.Entry));
 export const Help = lazy(() => import("./help.js").then((m) => m.Help));
 export const KeyDialog = lazy(() => import("./key.js").then((m) => m.KeyDialog));
 export const KeyForm = lazy(() => import("./key.js").then((m) => m.KeyForm));
@@ -33,3 +34,4 @@ export const Settings = lazy(() => import("./settings.js").then((m) => m.Setting
 export const Stats = lazy(() => import("./stats.js").then((m) => m.Stats));
 export const Stores = lazy(() => import("./stores.js").then((m) => m.Stores));
 export const Table = lazy(() => import("./table.js").then((m) => m.Table));
+export const Tour = lazy(() => import("../entry/tour.js").then((m) => m.Tour));

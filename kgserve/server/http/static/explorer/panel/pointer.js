@@ -1,15 +1,26 @@
 // Fingers and mouse on the canvas.
 
+import { signal } from "../vendor/preact.js";
 import { expand } from "../load.js";
-import { choose, look, selected, visible, way } from "../state.js";
+import { choose, connecting, entry, look, mayWrite, selected, visible, way } from "../state.js";
 import { W } from "../words.js";
+
+/** The edge that is being drawn: its ends in pixels, and the node that it would lead to. */
+export const drafted = signal(/** @type {{from: any, start: [number, number], x: number, y: number, to: any} | null} */ (null));
+
+/** The drawn edge ends. @param {boolean} done false: it was given up */
+function join(done) {
+  const edge = drafted.value;
+  drafted.value = null;
+  if (done && edge?.to) entry.value = { kind: "edge", from: edge.from.id, to: edge.to.id };
+}
 
 /** What fingers and mouse do. @param {any} on the canvas @returns {() => void} */
 export function handle(on) {
   const { element } = on;
   /** @type {Map<number, [number, number]>} */
   const down = new Map();
-  /** @type {{node: any, from: [number, number], moved: boolean, box: boolean} | null} */
+  /** @type {{node: any, from: [number, number], moved: boolean, box: boolean, joins: boolean} | null} */
   let drag = null;
   let apart = 0;
 
@@ -19,7 +30,8 @@ export function handle(on) {
     const at = on.point(event);
     down.set(event.pointerId, at);
     const node = down.size === 1 ? on.at(...at) : null;
-    drag = { node, from: at, moved: false, box: event.shiftKey && !node };
+    const joins = Boolean(node && !node.store && mayWrite.value && (connecting.value || event.altKey));
+    drag = { node, from: at, moved: false, box: event.shiftKey && !node, joins };
     if (down.size === 2) apart = between(down);
   };
   const move = (/** @type {PointerEvent} */ event) => {
@@ -42,7 +54,11 @@ export function handle(on) {
     if (Math.hypot(at[0] - drag.from[0], at[1] - drag.from[1]) > 4) drag.moved = true;
     if (!drag.moved) return;
     if (drag.box) box(drag.from, at);
-    else if (drag.node) {
+    else if (drag.joins) {
+      const over = on.at(...at);
+      drafted.value = { from: drag.node, x: at[0], y: at[1], start: on.screen(drag.node), to: over && over !== drag.node && !over.store ? over : null };
+      return;
+    } else if (drag.node) {
       on.drag(drag.node, ...on.world(...at));
     } else {
       on.view.x -= (at[0] - before[0]) / on.view.scale;
@@ -61,7 +77,8 @@ export function handle(on) {
   const release = (/** @type {PointerEvent} */ event) => {
     down.delete(event.pointerId);
     if (drag && !drag.moved && event.type === "pointerup") click(drag.node, event);
-    if (drag?.moved && drag.node) on.drop(drag.node);
+    if (drag?.joins) join(event.type === "pointerup" && drag.moved);
+    else if (drag?.moved && drag.node) on.drop(drag.node);
     if (!down.size) drag = null;
   };
   const click = (/** @type {any} */ node, /** @type {PointerEvent} */ event) => {

@@ -6,9 +6,10 @@ import { findPath, hide, pin, unhide } from "../keyboard.js";
 import { format, parse } from "../link.js";
 import { expand, more } from "../load.js";
 import { sceneOf } from "../scene.js";
-import { attempt, graph, revision, say, selected, store, truncated, visible, way } from "../state.js";
+import { attempt, connecting, graph, mayWrite, revision, say, selected, store, truncated, visible, way } from "../state.js";
 import { W } from "../words.js";
 import { canvas } from "./canvas.js";
+import { drafted } from "./pointer.js";
 
 const ZOOM = 1.25;
 const PNG = "image/png";
@@ -84,6 +85,13 @@ function Selection() {
     ${keys.length <= 10 ? html`<button type="button" class="plain small" onClick=${async () => { for (const key of keys) if (!graph.broughtOnlyBy(key).length) await expand(key); }}>${W.expand}</button>` : null}</p>`;
 }
 
+/** The edge that is being drawn, and what to do. */
+function DraftEdge() {
+  const edge = drafted.value;
+  return html`${edge ? html`<svg class="draft-edge" aria-hidden="true"><line x1=${edge.start[0]} y1=${edge.start[1]} x2=${edge.x} y2=${edge.y} /><circle class=${edge.to ? "over" : ""} cx=${edge.x} cy=${edge.y} r=${edge.to ? 14 : 5} /></svg>` : null}
+    ${connecting.value && mayWrite.value ? html`<p class="chosen connecting" role="status"><span>${W.connectHint}</span><button type="button" class="plain small" onClick=${() => { connecting.value = false; }}>${W.stopConnecting}</button></p>` : null}`;
+}
+
 export function CanvasTools() {
   revision.value;
   visible.value;
@@ -96,6 +104,7 @@ export function CanvasTools() {
       ${button("relayout", W.relayout, () => canvas.relayout())}
       <${Share} />
     </div>
+    <${DraftEdge} />
     <div class="over-canvas">
       ${truncated.value ? html`<button type="button" class="plain" onClick=${more}>${W.showMore}</button>` : null}
       ${hidden ? html`<button type="button" class="plain" onClick=${unhide}>${W.unhide(hidden)}</button>` : null}
