@@ -85,7 +85,6 @@ function Actions({ node }) {
     <button type="button" class="plain" aria-pressed=${node.pinned} onClick=${() => pin([node.key])}>${W.pin}</button>
     <button type="button" class="plain" onClick=${() => hide([node.key])}>${W.hide}</button>
     ${selected.value.size === 2 ? html`<button type="button" class="plain" onClick=${findPath}>${W.path}</button>` : null}
-    ${mayWrite.value ? html`<button type="button" class="plain" onClick=${() => { entry.value = { kind: "edge", from: node.id, to: "" }; }}>${W.addNames.edge}</button>` : null}
   </p>`;
 }
 
@@ -122,6 +121,7 @@ function Facts({ node, answer }) {
     ${node.store ? null : html`<${History} key=${`${row.id} ${row.sequence}`} id=${row.id} present=${row} />`}
     ${writable ? html`<p class="row">
       <button type="button" onClick=${() => beginEdit(row)}>${W.edit}</button>
+      <button type="button" class="plain" onClick=${() => { entry.value = { kind: "edge", from: row.id, to: "" }; }}>${W.addNames.edge}</button>
       <button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
       <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button>
       ${row.name && row.confidence === undefined ? html`<button type="button" class="plain bad" onClick=${() => { doing.value = "forget"; }}>${W.forget}</button>` : null}</p>` : null}
