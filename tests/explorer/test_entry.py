@@ -22,13 +22,15 @@ POINTS = """async keys => {
   const {left, top} = canvas.shown.element.getBoundingClientRect();
   return keys.map(key => canvas.shown.screen(graph.nodes.get(key))).map(([x, y]) => [x + left, y + top]);
 }"""
-PASTE = """text => {
+PASTE = """async text => {
+  await import('/explorer/entry/drop.js');
   const clipboardData = new DataTransfer();
   clipboardData.setData('text/plain', text);
   const how = {clipboardData, bubbles: true, composed: true, cancelable: true};
   document.body.dispatchEvent(new ClipboardEvent('paste', how));
 }"""
-DROP = """([name, text]) => {
+DROP = """async ([name, text]) => {
+  await import('/explorer/entry/drop.js');
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([text], name));
   const how = {dataTransfer, bubbles: true, cancelable: true};
