@@ -361,4 +361,5 @@ def test_the_sample_is_loaded_and_its_tour_can_be_skipped(
     expect(tour).to_be_visible()
     page.keyboard.press("Escape")
     expect(tour).to_be_hidden()
+    page.close()  # It would ask for the store that is gone.
     accepted(http.delete(f"/api/memory/{name}", params={"confirm": name}))
