@@ -35,7 +35,7 @@ mkdirSync(target, { recursive: true });
 mkdirSync(ofTests, { recursive: true });
 const files = {};
 const packages = new Set();
-for (const name of ["preact", "d3-force"]) {
+for (const name of ["preact", "d3-force", "icons"]) {
   const made = await build({
     absWorkingDir: here,
     entryPoints: [`${name}.js`],

@@ -267,10 +267,10 @@ def test_agents_are_notified_of_new_stores(proxied: ProxiedServer) -> None:
 def test_the_explorer_is_served_completely(proxied: ProxiedServer) -> None:
     page = proxied.http.get("/")
     assert page.status_code == 200
-    parts = re.findall(r'(?:href|src)="(/explorer/[^"]+)"', page.text)
+    parts = re.findall(r'(?:href|src)="(explorer/[^"]+)"', page.text)
     assert parts
     for part in parts:
-        answer = proxied.http.get(part, headers={"origin": f"https://{NAME}"})
+        answer = proxied.http.get(f"/{part}", headers={"origin": f"https://{NAME}"})
         assert answer.status_code == 200
         assert answer.headers["content-type"].count("charset") == 1
     assert proxied.http.get("/", headers={"origin": "https://elsewhere.example"}).status_code == 403

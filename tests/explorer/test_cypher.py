@@ -21,7 +21,7 @@ def write(editor: Locator, statement: str) -> None:
 def test_a_statement_as_table_json_graph_and_csv(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books)
     assert not any("editor.js" in url for url in looking.requests), "the editor is loaded when the pane is opened"
-    page.get_by_role("button", name="Cypher").click()
+    page.get_by_role("button", name="Cypher", exact=True).click()
     pane = page.get_by_role("region", name="Cypher")
     editor = pane.get_by_role("textbox", name="Statement")
     write(editor, "MATCH (a)-[e:RELATES_TO]->(b) WHERE e.relation_type = 'WROTE' RETURN a, e, b.id ORDER BY b.id")
@@ -43,7 +43,7 @@ def test_a_statement_as_table_json_graph_and_csv(looking: ExplorerBrowser, books
 def test_an_error_is_shown_where_it_is_and_writing_has_to_be_let(looking: ExplorerBrowser, books: str) -> None:
     looking.refusals = {400, 403}
     page = looking.graph(books)
-    page.get_by_role("button", name="Cypher").click()
+    page.get_by_role("button", name="Cypher", exact=True).click()
     pane = page.get_by_role("region", name="Cypher")
     editor = pane.get_by_role("textbox", name="Statement")
     write(editor, "MATCH (a RETURN a")
@@ -85,10 +85,10 @@ def test_what_is_pasted_is_text_whatever_it_was(looking: ExplorerBrowser, books:
     elsewhere.locator("body").press("ControlOrMeta+a")
     elsewhere.keyboard.press("ControlOrMeta+c")
     page = looking.at(f"#/{books}", context)
-    page.get_by_role("button", name="Cypher").click()
+    page.get_by_role("button", name="Cypher", exact=True).click()
     editor = page.get_by_role("textbox", name="Statement")
     editor.press("ControlOrMeta+a")
     editor.press("ControlOrMeta+v")
     expect(editor).to_have_value(re.compile(r"^MATCH \(n\)\s*RETURN n\.id\s*$"))
     editor.press("Control+Enter")
-    expect(page.get_by_role("tabpanel")).to_contain_text("austen")
+    expect(page.get_by_role("tabpanel", name="Table")).to_contain_text("austen")

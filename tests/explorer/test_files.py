@@ -21,8 +21,8 @@ VENDORED = PAGE / "vendor"
 OWN = sorted(path for path in PAGE.rglob("*") if path.suffix in {".js", ".css", ".html"} and path.parent != VENDORED)
 FORBIDDEN = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(|new Function|style=")
 IMPORTED = re.compile(r"^(?:import|export)\b[^\"]*?\bfrom \"(\.[^\"]+)\";$", re.MULTILINE)
-FIRST_PICTURE = 61_000
-WHEEL = 150_000
+FIRST_PICTURE = 75_000
+WHEEL = 220_000
 
 
 def packed(path: Path) -> int:
@@ -55,7 +55,7 @@ def test_what_is_vendored_is_what_its_manifest_says() -> None:
             assert digest.startswith(hashed[1])
     licences = (VENDORED / "LICENSES.txt").read_text()
     locked = json.loads((TOP / "scripts" / "vendor" / "package-lock.json").read_text())["packages"]
-    for name in ("preact", "htm", "@preact/signals", "d3-force"):
+    for name in ("preact", "htm", "@preact/signals", "d3-force", "lucide"):
         assert f"{name} {locked[f'node_modules/{name}']['version']} (" in licences
     assert AXE.with_name("axe-LICENSE").exists()
 
@@ -74,13 +74,13 @@ def test_swagger_ui_is_what_its_manifest_says() -> None:
 def test_sizes_are_within_their_budgets() -> None:
     first = modules(PAGE / "main.js") | {PAGE / "index.html", PAGE / "explorer.css"}
     assert sum(packed(path) for path in first) <= FIRST_PICTURE
-    assert sum(path.stat().st_size for path in first) <= 200_000
+    assert sum(path.stat().st_size for path in first) <= 220_000
     assert sum(packed(path) for path in PAGE.rglob("*") if path.is_file()) <= WHEEL
 
 
 def test_the_page_names_all_modules_that_it_begins_with() -> None:
     page = (PAGE / "index.html").read_text()
-    named = set(re.findall(r'<link rel="modulepreload" href="/explorer/([^"]+)">', page))
+    named = set(re.findall(r'<link rel="modulepreload" href="explorer/([^"]+)">', page))
     assert named == {path.relative_to(PAGE).as_posix() for path in modules(PAGE / "main.js")} - {"main.js"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 from playwright.sync_api import expect
 
@@ -14,20 +16,32 @@ def test_a_small_store_is_shown_whole_and_named(looking: ExplorerBrowser, books:
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
     assert drawn(page) == 7
     types = page.get_by_role("region", name="Types")
+    types.get_by_role("heading", name="Types").click()
     expect(types.get_by_role("checkbox", name="book")).to_be_checked()
     expect(types).to_contain_text("The store contains 7 nodes and 7 edges.")
     types.get_by_role("checkbox", name="book").uncheck()
     expect(page.get_by_role("listbox", name="Graph of 4 nodes")).to_be_visible()
-    types.get_by_role("button", name="Another colour for place").click()
+    types.get_by_role("button", name="Colour and shape of place").click()
+    choice = types.get_by_role("group", name="Colour and shape of place")
+    choice.get_by_role("button", name="violet").click()
+    choice.get_by_role("button", name="triangle").click()
+    expect(page).to_have_url(re.compile(r"looks=place\.5t"))
+    again = looking.graph(books, f"?{page.url.split('?')[1]}")
+    types = again.get_by_role("region", name="Types")
+    types.get_by_role("heading", name="Types").click()
+    types.get_by_role("button", name="Colour and shape of place").click()
+    expect(types.get_by_role("button", name="violet")).to_have_attribute("aria-pressed", "true")
+    types.get_by_role("button", name="Reset").click()
+    expect(again).not_to_have_url(re.compile("looks="))
 
 
 def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
     page.keyboard.press("/")
-    expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
-    page.get_by_label("Search mode").select_option("keyword")
-    page.get_by_role("searchbox").fill("sea")
+    expect(page.get_by_role("combobox", name="Search or run")).to_be_focused()
+    page.keyboard.type("sea")
     page.keyboard.press("Enter")
+    page.get_by_label("Search mode").select_option("keyword")
     hit = page.get_by_role("region", name="Results").get_by_role("button", name="A second chance by the sea")
     expect(hit).to_contain_text("words")
     hit.click()
@@ -42,17 +56,21 @@ def test_search_says_why_and_leads_to_a_node_with_its_edges(looking: ExplorerBro
 
 def test_search_finds_the_word_that_is_being_typed(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
+    bar = page.get_by_role("combobox", name="Search or run")
+    bar.fill("novel")
+    bar.press("Enter")
     page.get_by_label("Search mode").select_option("keyword")
     results = page.get_by_role("region", name="Results")
-    page.get_by_role("searchbox").press_sequentially("cha")
-    expect(results.get_by_role("button", name="A second chance by the sea")).to_be_visible()
-    page.get_by_role("searchbox").press_sequentially(" ")
+    bar.fill("")
+    bar.press_sequentially("cha")
+    expect(page.get_by_role("option", name="A second chance by the sea")).to_be_visible()
+    bar.press_sequentially(" ")
     expect(results.get_by_role("heading", name="Nothing was found")).to_be_visible()
 
 
 def test_search_says_that_no_word_was_found(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
-    page.get_by_role("searchbox").fill("海边")
+    page.get_by_role("combobox", name="Search or run").fill("海边")
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="Results")).to_contain_text("No word of the query was found; nearest by")
 
@@ -137,6 +155,7 @@ def test_what_is_too_much_is_said_with_filters_and_never_hangs(
     page = looking.graph(store)
     assert 0 < drawn(page) <= 300
     types = page.get_by_role("region", name="Types")
+    types.get_by_role("heading", name="Types").click()
     expect(types).to_contain_text("5,100 nodes exceed the limit of 5,000 on the canvas")
     before = drawn(page)
     types.get_by_role("button", name="Show more").click()

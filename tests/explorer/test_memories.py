@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import ExplorerBrowser, settled
+from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
 from tests.explorer.stores import edge, inject, node
 from tests.server.http.serving import accepted
 
@@ -46,7 +46,7 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     looking: ExplorerBrowser, http: httpx.Client, store: str
 ) -> None:
     accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": MEMORIES}))
-    page = looking.graph(store, "?node=tomato")
+    page = looking.graph(store, "?node=tomato", context=with_axe(looking.context()))
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("img", name="0.80 now, 0.80 when last used")).to_be_visible()
     expect(details).to_contain_text("2 fact")
@@ -55,7 +55,8 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     expect(details.get_by_text("Children", exact=True)).to_be_visible()
     accepted(http.put("/api/memories/tomato", params={"store": store}, json={"parent_id": ""}))
     expect(details.get_by_text("Children", exact=True)).to_be_hidden()
-    expect(page.get_by_role("slider", name="As of")).to_be_visible()
+    page.keyboard.press("t")
+    expect(page.get_by_role("slider", name="What we knew")).to_be_visible()
     page.keyboard.press("[")
     expect(details.get_by_text("Children", exact=True)).to_be_visible()
     page.keyboard.press("]")
@@ -64,7 +65,20 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     assert used == 0, "looking is no use of a memory"
     page.get_by_role("button", name="Memories").click()
     memories = page.get_by_role("region", name="Memories")
+    listed = memories.get_by_role("region", name="List of memories").get_by_role("row")
+    expect(listed).to_have_count(6)
+    memories.get_by_label("Confidence").select_option("at least 0.9")
+    expect(listed).to_have_count(5)
+    memories.get_by_role("button", name="Clear filters").click()
+    memories.get_by_label("Search memories").fill("skis")
+    expect(listed).to_have_count(4)
+    memories.get_by_role("button", name="Clear filters").click()
+    memories.get_by_role("button", name="Tomatoes want sun").click()
+    expect(details.get_by_role("heading", name="Tomatoes want sun")).to_be_visible()
+    assert not faults(page)
+    memories.get_by_role("tab", name="Numbers").click()
     expect(memories.get_by_role("table", name="Memories by type")).to_contain_text("fact")
+    memories.get_by_role("tab", name="Reflection").click()
     inject(http, f"/api/memory/{store}", RUN)
     memories.get_by_role("button", name="Reflect now").click()
     run = memories.get_by_role("region", name=RUN["id"])

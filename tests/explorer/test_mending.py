@@ -15,17 +15,19 @@ def test_an_edit_is_a_version_based_on_what_was_seen(
     page = looking.graph(books, "?node=emma")
     details = page.get_by_role("region", name="Details")
     details.get_by_role("button", name="Edit").click()
-    window = page.get_by_role("dialog", name="Edit emma")
+    window = page.get_by_role("form", name="Edit emma")
+    window.get_by_role("button", name="Edit as JSON").click()
     window.get_by_label("Attributes").fill("{broken")
     window.get_by_role("button", name="Save").click()
     expect(window.get_by_role("alert")).to_contain_text("Invalid JSON")
     window.get_by_label("Attributes").fill('{"pages": 474}')
     window.get_by_label("Content").fill("Corrected by hand")
+    window.get_by_label("True from").fill("1815-12-23T00:00:00")
     window.get_by_role("button", name="Save").click()
     expect(details.get_by_role("heading", name="Corrected by hand")).to_be_visible()
     now = accepted(http.get(f"{api}/nodes/emma"))["node"]
     assert (now["content"], now["attributes"], now["tags"]) == ("Corrected by hand", {"pages": 474}, ["genre:novel"])
-    assert now["version"] == 3
+    assert (now["version"], now["valid_from"]) == (3, "1815-12-23T00:00:00.000000Z")
 
 
 def test_concurrent_editors_see_both_versions(
@@ -35,11 +37,11 @@ def test_concurrent_editors_see_both_versions(
     page = looking.graph(books, "?node=persuasion")
     details = page.get_by_role("region", name="Details")
     details.get_by_role("button", name="Edit").click()
-    window = page.get_by_role("dialog", name="Edit persuasion")
+    window = page.get_by_role("form", name="Edit persuasion")
     window.get_by_label("Content").fill("Mine")
     theirs = {"id": "persuasion", "type": "book", "content": "Theirs", "based_on_version": 1}
     accepted(http.post(f"{api}/nodes", json=theirs))
-    expect(window.get_by_text("Another caller has written version 2.")).to_be_visible()
+    expect(details.get_by_text("Another caller has written version 2.")).to_be_visible()
     window.get_by_role("button", name="Save").click()
     both = page.get_by_role("dialog", name="Two versions of persuasion")
     expect(both.get_by_role("region", name="Version 3")).to_contain_text("Mine")
@@ -56,10 +58,10 @@ def test_what_was_written_before_events_came_is_seen_as_soon_as_they_do(
     with held(context, "**/api/events*") as late:
         page = looking.graph(books, "?node=persuasion", context=context)
         page.get_by_role("region", name="Details").get_by_role("button", name="Edit").click()
-        window = page.get_by_role("dialog", name="Edit persuasion")
+        expect(page.get_by_role("form", name="Edit persuasion")).to_be_visible()
         accepted(http.post(f"{api}/nodes", json={"id": "persuasion", "type": "book", "content": "Theirs"}))
     assert late
-    expect(window.get_by_text("Another caller has written version 2.")).to_be_visible()
+    expect(page.get_by_text("Another caller has written version 2.")).to_be_visible()
 
 
 def test_retiring_and_deleting(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import httpx
 from playwright.sync_api import Browser, expect
 
 from tests.cli.running import serving
-from tests.explorer.looking import ExplorerBrowser, settled
-from tests.explorer.stores import chain, library
+from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
+from tests.explorer.stores import chain, edge, library, node
 from tests.platform.access.keys import given
 from tests.server.http.serving import RunningServer, accepted
 
@@ -18,10 +19,11 @@ from tests.server.http.serving import RunningServer, accepted
 def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--indexes", "none") as server:
         looking = ExplorerBrowser(browser, server.url)
-        page = looking.at()
-        expect(page.get_by_text("There are no stores yet.")).to_be_visible()
-        expect(page.get_by_role("figure")).to_have_count(3)
-        told = page.get_by_role("figure").first.locator("pre").inner_text()
+        page = looking.at(context=with_axe(looking.context()))
+        expect(page.get_by_role("heading", name="There are no stores yet.")).to_be_visible()
+        assert not faults(page)
+        page.get_by_text("From a terminal").click()
+        told = page.get_by_role("figure").filter(has_text="curl").locator("pre").inner_text()
         body = told.split("-d '")[1].rstrip("'")
         assert server.url in told
         accepted(httpx.post(f"{server.url}/api/memory/first/inject", content=body, timeout=30))
@@ -29,14 +31,45 @@ def test_a_newcomers_minute_from_nothing_to_a_drawn_graph(browser: Browser, tmp_
         page.get_by_role("link", name="first").click()
         settled(page)
         expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
-        page.get_by_role("searchbox").fill("au")
-        page.get_by_role("button", name="Find").click()
+        page.get_by_role("combobox", name="Search or run").fill("au")
+        page.keyboard.press("Enter")
         found = page.get_by_role("region", name="Results")
         expect(found).to_contain_text("Ids with this prefix")
         expect(found.get_by_role("button", name="austen")).to_be_visible()
         fresh = looking.at()
         settled(fresh)
         assert fresh.url.endswith("#/first"), "the only store of a server on this machine is opened at once"
+        looking.close()
+
+
+def test_files_become_stores(browser: Browser, tmp_path: Path) -> None:
+    lines = [node("emma", "book"), node("austen", "author"), edge("austen", "WROTE", "emma")]
+    kinds = [{"kind": "node" if "id" in line else "edge", **line} for line in lines]
+    (tmp_path / "My books.jsonl").write_text("\n".join(map(json.dumps, kinds)))
+    (tmp_path / "books.txt").write_text("")
+    with serving(tmp_path / "data", "--indexes", "none") as server:
+        looking = ExplorerBrowser(browser, server.url)
+        page = looking.at()
+        field = page.get_by_label("Choose a file")
+        field.last.set_input_files(tmp_path / "books.txt")
+        expect(page.get_by_role("alert")).to_contain_text("The explorer imports files that end in .jsonl")
+        page.keyboard.press("Escape")
+        field.last.set_input_files(tmp_path / "My books.jsonl")
+        window = page.get_by_role("dialog", name="Import My books.jsonl")
+        expect(window.get_by_label("Store", exact=False)).to_have_value("my-books")
+        window.get_by_role("button", name="Import").click()
+        expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
+        expect(page.get_by_text("Imported: 2 nodes and 1 edge")).to_be_visible()
+        page.get_by_role("link", name="kgserve").click()
+        (tmp_path / "half.jsonl").write_text(json.dumps(kinds[0]) + "\nnonsense\n")
+        field.last.set_input_files(tmp_path / "half.jsonl")
+        window = page.get_by_role("dialog", name="Import half.jsonl")
+        window.get_by_role("button", name="Import").click()
+        left = window.get_by_role("region", name="Lines that were left out")
+        expect(left).to_contain_text("Imported: 1 node and 0 edges. Left out: 1 line.")
+        expect(left.get_by_role("listitem")).to_contain_text("Line 2: JSON is malformed")
+        left.get_by_role("button", name="Open the store").click()
+        expect(page.get_by_role("listbox", name="Graph of 1 node")).to_be_visible()
         looking.close()
 
 
@@ -77,15 +110,15 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     expect(page.get_by_role("button", name="Edit")).to_be_hidden()
     page.get_by_role("button", name="Settings").click()
     expect(page.get_by_text("Only a key with the role admin may change them.")).to_be_visible()
-    page.get_by_role("button", name="reader (read)").click()
-    window = page.get_by_role("dialog", name="Current key")
+    page.get_by_role("button", name="reader · read only").click()
+    window = page.get_by_role("dialog", name="Your access")
     expect(window).to_contain_text(store)
     window.get_by_role("button", name="Forget the key").click()
     expect(page.get_by_text("This server requires a key.")).to_be_visible()
     assert page.evaluate("[sessionStorage.getItem('kgserve-key'), localStorage.length]") == [None, 0]
     handed = looking.at(f"#/{store}?key={given(keyed.data, 'write', name='handed')}")
     settled(handed)
-    expect(handed.get_by_role("button", name="handed (write)")).to_be_visible()
+    expect(handed.get_by_role("button", name="handed · can edit")).to_be_visible()
     assert "kgs_" not in handed.url
     looking.close()
 
@@ -110,12 +143,29 @@ def test_statistics_and_settings(looking: ExplorerBrowser, http: httpx.Client, b
         assert Path(saved.value.path()).read_bytes().startswith(begins)
     page.get_by_role("button", name="Settings").click()
     form = page.get_by_role("region", name="Settings")
-    form.get_by_label("conflict policy").select_option("lww")
-    form.get_by_label("half life days").fill("90")
+    form.get_by_label("When two callers change the same version").select_option("The last write wins")
+    types = form.get_by_label("Allowed types of nodes")
+    for each in ("book", "author", "place", "note"):
+        types.fill(each)
+        types.press("Enter")
+    form.get_by_role("button", name="Remove note").click()
+    form.get_by_label("Former states").select_option("Keep for some days")
+    form.get_by_label("Half-life in days").fill("90")
+    form.get_by_label("Type of memory").fill("preference")
+    form.get_by_role("button", name="Add").click()
+    form.get_by_label("Notes (JSON)").fill("{")
+    expect(form.get_by_role("alert")).to_contain_text("Invalid JSON")
+    form.get_by_label("Notes (JSON)").fill('{"owner": "library"}')
     form.get_by_role("button", name="Save").click()
     expect(form.get_by_role("button", name="Save")).to_be_disabled()
     now = accepted(http.get(api))
-    assert (now["conflict_policy"], now["memory"]["half_life_days"]) == ("lww", 90)
+    assert (now["conflict_policy"], now["kind_whitelist"]) == ("lww", ["book", "author", "place"])
+    assert (now["history"], now["metadata"]) == (90, {"owner": "library"})
+    assert (now["memory"]["half_life_days"], now["memory"]["half_life_by_type"]) == (90, {"preference": None})
+    form.get_by_label("Half-life in days").fill("")
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("button", name="Save")).to_be_disabled()
+    assert accepted(http.get(api))["memory"]["half_life_days"] is None
 
 
 def test_who_administers_backs_stores_up_where_there_is_a_folder(browser: Browser, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def run(page: Page, module: str, script: str) -> Any:
         "#/books?ids=a,b&as_of=57&valid_at=2020-01-01&q=two%20words&node=a&view=table",
         "#/books?ids=a%252Cb,%25E2%2582%25AC%252F",
         "#/a.b-c?start=n1&depth=2",
+        "#/a?ids=a,b&places=-12_40,0_7&pins=a.b%252Cc.-1_2&hidden=x%252Fy&camera=-1.5_20_0.75&looks=book.3s",
     ],
 )
 def test_a_link_is_read_and_written_the_same(page: Page, fragment: str) -> None:
@@ -112,9 +113,9 @@ def test_the_renderer_puts_a_types_colour_where_a_node_is(page: Page) -> None:
       const canvas = new OffscreenCanvas(1, 1);
       canvas.getContext('2d', {alpha: false, willReadFrequently: true});
       const r = new m.Renderer(canvas);
-      const scene = {nodes: [{node: a, radius: 8, colour: 0, shape: 'circle', manner: 'plain', badge: ''},
-        {node: b, radius: 8, colour: 1, shape: 'square', manner: 'plain', badge: ''}],
-        edges: [{from: a, to: b, manner: 'plain', width: 1, type: 'R'}],
+      const nodes = [{node: a, radius: 8, colour: 0, shape: 'circle', manner: 'plain', badge: '', towards: []},
+        {node: b, radius: 8, colour: 1, shape: 'square', manner: 'plain', badge: '', towards: []}];
+      const scene = {nodes, edges: [{from: nodes[0], to: nodes[1], manner: 'plain', width: 1, type: 'R'}], sectors: [],
         selected: new Set(), focus: '', labelled: [], pulses: new Map(), fade: false};
       const two = (value) => value.toString(16).padStart(2, '0');
       const hex = (x, y) => '#' + [...r.context.getImageData(x, y, 1, 1).data.slice(0, 3)].map(two).join('');
@@ -130,6 +131,68 @@ def test_the_renderer_puts_a_types_colour_where_a_node_is(page: Page) -> None:
       return seen;
     """
     assert run(page, "graph/renderer.js", script) == [True, True, "#ffffff", True, True, True, "#14171a", True, True]
+
+
+def test_a_type_has_one_look_whatever_came_before_it(page: Page) -> None:
+    script = """
+      const types = ['author', 'book', 'place', 'publisher', 'memory', 'entity', 'task', 'person', 'city', 'a b,c.d'];
+      const looks = m.assignLooks(types), again = m.assignLooks([...types].reverse());
+      const first = new m.Looks(() => undefined), second = new m.Looks(() => undefined);
+      const seen = types.map((type) => first.of(type));
+      first.choose('a b,c.d', {colour: 7, shape: 'square'});
+      first.choose('book', {colour: 2});
+      second.parse(first.format());
+      const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+      const told = new Set([...looks.values()].map(({colour, shape}) => `${colour} ${shape}`));
+      return [types.every((type) => same(looks.get(type), again.get(type))), told.size,
+        new Set([...looks.values()].slice(0, 8).map(({colour}) => colour)).size,
+        [...types].reverse().every((type) => same(new m.Looks(() => undefined).of(type), seen[types.indexOf(type)])),
+        same(second.of('a b,c.d'), {colour: 7, shape: 'square'}), second.of('book').colour, second.chosen.size];
+    """
+    assert run(page, "graph/colours.js", script) == [True, 10, 8, True, True, 2, 2]
+
+
+def test_lines_end_at_the_border_and_lie_apart(page: Page) -> None:
+    script = """
+      const distances = [[1, 0], [0, 1], [Math.SQRT1_2, Math.SQRT1_2]].map(([x, y]) =>
+        ['circle', 'square', 'diamond'].map((shape) => Math.round(100 * m.borderDistance(shape, x, y))));
+      const [a, b] = [{node: {key: 'a'}}, {node: {key: 'b'}}];
+      const edges = [{from: a, to: b}, {from: b, to: a}, {from: a, to: b}, {from: a, to: a}];
+      const bends = m.bendsOf(edges);
+      const tips = [];
+      const heads = {moveTo: (x, y) => tips.push(Math.round(x), Math.round(y)), lineTo() {}, closePath() {}};
+      const lines = {moveTo() {}, lineTo() {}, quadraticCurveTo() {}, bezierCurveTo() {}};
+      const mark = (x, shape) => ({x, y: 0, radius: 10, shape});
+      m.addEdge(lines, heads, mark(0, 'circle'), mark(100, 'circle'), 0, 5);
+      m.addEdge(lines, heads, mark(0, 'circle'), mark(100, 'square'), 0, 5);
+      const [[x, y]] = m.addEdge(lines, null, mark(0, 'circle'), mark(100, 'circle'), 1, 5);
+      const [[u, v]] = m.addEdge(lines, null, mark(100, 'circle'), mark(0, 'circle'), 1, 5);
+      return [distances, edges.map((edge) => bends.get(edge) ?? null), tips, x === 50 && u === 50 && y === -v && y > 5];
+    """
+    distances = [[100, 90, 120], [100, 90, 120], [100, 127, 85]]
+    assert run(page, "graph/curves.js", script) == [distances, [-1, 0, 1, None], [89, 0, 90, 0], True]
+
+
+def test_leaves_of_a_hub_stand_in_a_fan_away_from_its_other_neighbours(page: Page) -> None:
+    script = """
+      const rest = {y: 0, placed: true, pinned: false, radius: 8};
+      const node = (index, x) => ({index, x, type: index % 2, neighbours: [], ...rest});
+      const [hub, other, next] = [node(0, 0), node(1, -100), node(2, -200)];
+      const leaves = Array.from({length: 60}, (_, i) => node(i + 3, 0));
+      const join = (one, two) => { one.neighbours.push(two); two.neighbours.push(one); };
+      [other, ...leaves].forEach((one) => join(hub, one));
+      join(other, next);
+      leaves[0].pinned = true;
+      const fans = m.findFans([hub, other, next, ...leaves]);
+      const fan = fans.get(hub);
+      m.placeFan(fan);
+      const inside = fan.sectors.flatMap((sector) => sector.leaves);
+      const far = (one, two) => Math.hypot(one.x - two.x, one.y - two.y);
+      const apart = inside.every((one, i) => inside.slice(i + 1).every((two) => far(one, two) > 11));
+      return [fans.size, inside.length, fan.sectors.length, apart,
+        inside.every(({x, y}) => Math.abs(Math.atan2(y, x)) < 2.2 && Math.hypot(x, y) < fan.outer)];
+    """
+    assert run(page, "graph/fans.js", script) == [1, 59, 2, True, True]
 
 
 def test_rows_in_sight_and_the_one_that_is_held(page: Page) -> None:
@@ -218,3 +281,63 @@ def test_an_event_of_the_stream_is_read(page: Page) -> None:
     script = f"return [m.readEvent({json.dumps(block)}), m.readEvent(': still here')];"
     told = {"id": "1-0", "event": "node_created", "data": {"store": "s", "id": "a: b"}}
     assert run(page, "events.js", script) == [told, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "lines"),
+    [
+        ("a,b\n1,2\n", [["a", "b"], ["1", "2"]], [1, 2]),
+        ("\ufeffa;b\r\n\r\n1;\r\n", [["a", "b"], ["1", ""]], [1, 3]),
+        ('a,b\n"x ""y""\nz",2\n3,4', [["a", "b"], ['x "y"\nz', "2"], ["3", "4"]], [1, 2, 4]),
+        ("a\tb\n1\t", [["a", "b"], ["1", ""]], [1, 2]),
+        ("", [], []),
+    ],
+)
+def test_csv_is_read_as_spreadsheets_write_it(page: Page, text: str, rows: list[list[str]], lines: list[int]) -> None:
+    read = run(page, "entry/csv.js", f"return m.readCsv({json.dumps(text)}, m.guessDelimiter({json.dumps(text)}));")
+    assert (read["rows"], read["lines"]) == (rows, lines)
+
+
+def test_csv_columns_are_guessed_and_wrong_cells_named(page: Page) -> None:
+    script = """
+      const table = m.readCsv('id,name,phone,zip,age,ok,when\\n1,A,+49,007,3,yes,x\\n,B,1,1,4,no,2020-01-02', ',');
+      const mapping = m.guessMapping(table);
+      const fault = m.mappingFault(mapping);
+      mapping.fixed = 'person';
+      mapping.targets[6] = 'valid_from';
+      const twice = m.mappingFault({...mapping, targets: mapping.targets.map(() => 'id')});
+      const edges = m.guessMapping(m.readCsv('source,target,type\\na,b,C\\n', ','));
+      return [mapping.targets.slice(0, 6), fault, twice, m.convertCsv(table, mapping).faults, edges];
+    """
+    targets, fault, twice, faults, edges = run(page, "entry/csv.js", script)
+    assert targets == ["id", "summary", "text", "text", "number", "boolean"]
+    assert "Type of all rows" in fault
+    assert "Two columns become “Id”" in twice
+    assert faults == [
+        {"line": 2, "message": "when is “x”, which is not a date"},
+        {"line": 3, "message": "id is empty"},
+    ]
+    assert (edges["kind"], edges["targets"]) == ("edge", ["from", "to", "relation_type"])
+
+
+def test_a_quoted_text_without_end_is_refused(page: Page) -> None:
+    script = "try { m.readCsv('a,b\\n\"x,1\\n', ','); } catch (error) { return error.message; }"
+    assert run(page, "entry/csv.js", script) == "Line 2: A quoted text has no end."
+
+
+def test_graphml_is_looked_at_as_a_whole_or_from_its_beginning(page: Page) -> None:
+    text = """<?xml version="1.0"?><!-- <node> --><graphml><key id='d0' for="node" attr.name="label"/><g:graph>
+      <node id="a &amp; b"><data key="d0"><![CDATA[<First>]]> &#233;</data></node><node id="c"/>
+      <edge source="a &amp; b" target="c"><data key="type">KNOWS</data></edge></g:graph></graphml>"""
+    script = f"""
+      const text = {json.dumps(text)};
+      const said = (...given) => {{ try {{ return m.readGraphml(...given); }} catch {{ return null; }} }};
+      return [said(text, true), said(text.slice(0, 150), false), said(text.slice(0, -3), true),
+        said('<html></html>', true), said('<graphml><a></b></graphml>', true)];
+    """
+    whole, beginning, *wrong = run(page, "entry/graphml.js", script)
+    node = {"id": "a & b", "type": "node", "content": "<First> é"}
+    assert whole["nodes"] == [node, {"id": "c", "type": "node", "content": ""}]
+    assert whole["edges"] == [{"from": "a & b", "to": "c", "relation_type": "KNOWS"}]
+    assert beginning == {"nodes": [], "edges": []}
+    assert wrong == [None, None, None]

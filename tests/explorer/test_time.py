@@ -11,7 +11,8 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: E
     page = looking.graph(books, "?valid_at=any&node=emma")
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("button", name="Edit")).to_be_visible()
-    slider = page.get_by_role("slider", name="As of")
+    page.keyboard.press("t")
+    slider = page.get_by_role("slider", name="What we knew")
     expect(slider).to_have_attribute("aria-valuetext", "now")
     page.get_by_role("listbox").focus()
     before = len(looking.requests)
@@ -36,17 +37,22 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: E
 def test_what_was_true_at_a_time(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books)
     expect(page.get_by_role("listbox", name="Graph of 5 nodes")).to_be_visible()
-    page.get_by_label("True at").select_option("any time")
+    page.get_by_role("button", name="Now", exact=True).click()
+    page.get_by_label("What was true").select_option("at any time")
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
-    page.get_by_label("True at").first.select_option("a time")
+    page.get_by_label("What was true").first.select_option("on a date")
     expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
-    page.get_by_role("slider", name="True at").press("End")
+    page.get_by_role("slider", name="What was true").press("End")
     expect(page.get_by_role("listbox", name="Graph of 5 nodes")).to_be_visible()
     assert "valid_at=188" in page.url
+    page.get_by_label("Date and time").fill("1800-01-01T00:00:00")
+    expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
+    expect(page.get_by_role("button", name="true on 1 Jan 1800")).to_be_visible()
 
 
 def test_two_commits_side_by_side(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any")
+    page.keyboard.press("t")
     page.get_by_role("button", name="Compare").click()
     compared = page.get_by_role("region", name="Compare")
     compared.get_by_role("slider", name="From").fill("2")
@@ -54,7 +60,7 @@ def test_two_commits_side_by_side(looking: ExplorerBrowser, books: str) -> None:
     expect(compared).to_contain_text("Changed: 1 node, 0 edges.")
     expect(compared).to_contain_text("Deleted: 1 node, 1 edge.")
     expect(compared.get_by_role("row", name="deleted An unfinished novel")).to_be_visible()
-    compared.get_by_role("button", name="Close").click()
+    compared.get_by_role("button", name="Stop comparing").click()
     expect(compared).to_be_hidden()
 
 

@@ -206,7 +206,7 @@ def test_its_pages_are_inside(served: httpx.Client) -> None:
     for link in ("docs.css", "docs.js"):
         assert link in page.text
     page = served.get("/").raise_for_status()
-    for link in re.findall(r'(?:href|src)="(/explorer/[^"]+)"', page.text):
+    for link in [*re.findall(r'(?:href|src)="(explorer/[^"]+)"', page.text), "explorer/entry/sample.json"]:
         served.get(link).raise_for_status()
     assert served.get("/openapi.json").raise_for_status().json()["info"]["version"] == __version__
 

@@ -3,7 +3,7 @@
 import { moment, MOST_NODES } from "./graph/model.js";
 import { AN_EXPANSION, chosenIds, FIRST_NODES, fits, onlyShownTypes, own, piece, REFRESHED, show } from "./load.js";
 import { ask, memory } from "./server.js";
-import { attempt, changed, focus, graph, say, selected, store, stores } from "./state.js";
+import { announce, attempt, changed, focus, graph, selected, store, stores } from "./state.js";
 import { W } from "./words.js";
 
 /** Bring the neighbours of a node; if that was done, take back what only it brought. @param {string} key */
@@ -16,7 +16,7 @@ export const expand = (key) =>
       if (!graph.nodes.has(focus.value)) focus.value = key;
       selected.value = new Set([...selected.value].filter((one) => graph.nodes.has(one)));
       changed();
-      say(W.collapsed(node.label, gone));
+      announce(W.collapsed(node.label, gone));
       return;
     }
     if (!fits(1)) return;
@@ -27,7 +27,7 @@ export const expand = (key) =>
     if (graph.nodes.get(key) !== node) return;
     const fresh = show(answer, key);
     const elsewhere = await links(node, answer);
-    say(W.expanded(node.label, fresh.length + elsewhere));
+    announce(W.expanded(node.label, fresh.length + elsewhere));
     // What is taken back while this is on its way shall not come back with it.
     if (graph.nodes.size <= REFRESHED && fresh.length) graph.freshen(await piece({ ids: own() }));
     changed();

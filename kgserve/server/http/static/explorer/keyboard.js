@@ -4,7 +4,7 @@ import { towards } from "./graph/pick.js";
 import { expand } from "./load.js";
 import { canvas } from "./panel/canvas.js";
 import { step } from "./panel/time.js";
-import { changed, choose, compared, cypherOpen, focus, graph, helpOpen, message, selected, store, visible, way } from "./state.js";
+import { announce, changed, choose, compared, connecting, cypherOpen, entry, focus, graph, helpOpen, mayWrite, selected, sheet, store, timeOpen, tourStep, undoLast, view, visible, way } from "./state.js";
 
 const ARROWS = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
 const ZOOM = 1.25;
@@ -14,7 +14,7 @@ export function findPath() {
   const ends = [...selected.value];
   if (ends.length === 1 && focus.value && focus.value !== ends[0]) ends.push(focus.value);
   if (ends.length < 2) return false;
-  way.value = graph.path(ends[0], ends[1]);
+  void import("./path.js").then((found) => found.showPath(ends[0], ends[1]));
   return true;
 }
 
@@ -55,6 +55,13 @@ function go(direction) {
   if (next) focus.value = next.key;
 }
 
+/** An edge from the node in focus, or between the two that are selected. */
+function enterEdge() {
+  const own = (/** @type {string} */ key) => (graph.nodes.get(key)?.store === "" ? key : "");
+  const [from, to] = selected.value.size === 2 ? [...selected.value] : [focus.value, ""];
+  entry.value = { kind: "edge", from: own(from), to: own(to) };
+}
+
 /** Keys of the canvas; whether it knew this one. @param {KeyboardEvent} event */
 function onCanvas(event) {
   const direction = ARROWS[event.key];
@@ -64,6 +71,7 @@ function onCanvas(event) {
   else if (event.key === "h") hide(selected.value.size ? selected.value : [focus.value]);
   else if (event.key === "H") unhide();
   else if (event.key === "p") pin([focus.value]);
+  else if (event.key === "e" && mayWrite.value) enterEdge();
   else if (event.key === "w") findPath();
   else if (event.key === "+" || event.key === "=") canvas.zoom(ZOOM);
   else if (event.key === "-") canvas.zoom(1 / ZOOM);
@@ -72,27 +80,60 @@ function onCanvas(event) {
   return true;
 }
 
+/** Go to the command bar; what stands there is replaced by the next word. */
+function focusCommandBar() {
+  const bar = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
+  bar?.focus();
+  bar?.select();
+}
+
+/** Open or close the drawer for Cypher, which belongs to the graph and its table. */
+export function toggleCypher() {
+  const beside = view.value === "graph" || view.value === "table";
+  cypherOpen.value = !(cypherOpen.value && beside);
+  if (!beside) view.value = "graph";
+  sheet.value = "middle";
+}
+
 /** Keys of the whole page. @param {KeyboardEvent} event */
 function anywhere(event) {
   if (event.key === "?") helpOpen.value = true;
-  else if (event.key === "/" && store.value) document.getElementById("search")?.focus();
+  else if (event.key === "/") focusCommandBar();
   else if (event.key === "g" && store.value) document.getElementById("graph")?.focus();
-  else if (event.key === "c" && store.value) cypherOpen.value = !cypherOpen.value;
+  else if (event.key === "c" && store.value) toggleCypher();
+  else if (event.key === "n" && store.value && mayWrite.value) entry.value = { kind: "node" };
+  else if (event.key === "t" && store.value) timeOpen.value = !timeOpen.value;
   else if (event.key === "[" && store.value) step(-1);
   else if (event.key === "]" && store.value) step(1);
   else if (event.key === "Escape") {
     way.value = [];
     compared.value = null;
-    message.value = { text: "", bad: false };
+    timeOpen.value = false;
+    connecting.value = false;
+    announce("");
   } else return false;
   return true;
 }
 
+/** End the tour, and go on with the graph. */
+export function endTour() {
+  tourStep.value = 0;
+  announce("");
+  document.getElementById("graph")?.focus();
+}
+
 /** @param {KeyboardEvent} event */
 export function onKey(event) {
+  if (event.key === "Escape" && tourStep.value) endTour();
   const target = /** @type {HTMLElement} */ (event.composedPath()[0]);
+  if (event.key === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !document.querySelector("dialog[open]")) {
+    event.preventDefault();
+    focusCommandBar();
+  }
+  const writing = target.isContentEditable || target.matches?.("input, textarea, select");
+  if (event.key === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey && !writing && undoLast()) event.preventDefault();
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (target.isContentEditable || target.matches?.("input, textarea, select")) return;
+  if (writing) return;
   const known = (target.id === "graph" && onCanvas(event)) || anywhere(event);
   if (known) event.preventDefault();
 }

@@ -7,10 +7,13 @@
  * @property {string} start @property {number} depth
  * @property {number | null} asOf @property {string} validAt `now`, `any`, or a time
  * @property {string} query @property {string} node @property {string} view
+ * @property {[number, number][]} places of `ids`, in their order; empty: the layout finds them
+ * @property {Map<string, [number, number]>} pins @property {string[]} hidden ids
+ * @property {[number, number, number] | null} camera the middle, and pixels a unit @property {string} looks chosen colours and shapes
  */
 
 /** @type {Link} */
-const EMPTY = { store: "", ids: [], start: "", depth: 1, asOf: null, validAt: "now", query: "", node: "", view: "graph" };
+const EMPTY = { store: "", ids: [], start: "", depth: 1, asOf: null, validAt: "now", query: "", node: "", view: "graph", places: [], pins: new Map(), hidden: [], camera: null, looks: "" };
 const DEEPEST = 5;
 
 /** @param {string} fragment with or without `#` @returns {Link} */
@@ -20,7 +23,7 @@ export function parse(fragment) {
   const asOf = Number.parseInt(given.get("as_of") ?? "", 10);
   return {
     store: decoded(path),
-    ids: given.getAll("ids").flatMap((one) => one.split(",").map(decoded)).filter(Boolean),
+    ids: list(given.getAll("ids").join(",")).map(decoded),
     start: given.get("start") ?? "",
     depth: Math.min(DEEPEST, Math.max(1, Number.parseInt(given.get("depth") ?? "", 10) || EMPTY.depth)),
     asOf: asOf >= 0 ? asOf : null,
@@ -28,12 +31,31 @@ export function parse(fragment) {
     query: given.get("q") ?? "",
     node: given.get("node") ?? "",
     view: given.get("view") || EMPTY.view,
+    places: list(given.get("places")).map((one) => /** @type {[number, number]} */ (numbers(one, "_", 2) ?? [0, 0])),
+    pins: new Map(list(given.get("pins")).flatMap((one) => {
+      const [, id, place] = one.match(/^(.*)\.(-?\d+_-?\d+)$/) ?? [];
+      const at = numbers(place ?? "", "_", 2);
+      return at ? [/** @type {[string, [number, number]]} */ ([decoded(id), at])] : [];
+    })),
+    hidden: list(given.get("hidden")).map(decoded),
+    camera: /** @type {[number, number, number] | null} */ (numbers(given.get("camera") ?? "", "_", 3)),
+    looks: given.get("looks") ?? "",
   };
+}
+
+/** Parts of a text between commas. @param {string | null} text */
+const list = (text) => (text ?? "").split(",").filter(Boolean);
+
+/** Just so many finite numbers, or null. @param {string} text @param {string} between @param {number} count */
+function numbers(text, between, count) {
+  const found = text.split(between).map(Number);
+  return text && found.length === count && found.every((one) => Number.isFinite(one) && Math.abs(one) < 1e6) ? found : null;
 }
 
 /** @param {Partial<Link>} link @returns {string} */
 export function format(link) {
-  const { store, ids, start, depth, asOf, validAt, query, node, view } = { ...EMPTY, ...link };
+  const { store, ids, start, depth, asOf, validAt, query, node, view, places, pins, hidden, camera, looks } = { ...EMPTY, ...link };
+  const place = (/** @type {[number, number]} */ at) => at.map(Math.round).join("_");
   const words = new URLSearchParams();
   if (ids.length) words.set("ids", ids.map(encodeURIComponent).join(","));
   if (start) words.set("start", start);
@@ -43,6 +65,11 @@ export function format(link) {
   if (query) words.set("q", query);
   if (node) words.set("node", node);
   if (view !== EMPTY.view) words.set("view", view);
+  if (places.length) words.set("places", places.map(place).join(","));
+  if (pins.size) words.set("pins", [...pins].map(([id, at]) => `${encodeURIComponent(id)}.${place(at)}`).join(","));
+  if (hidden.length) words.set("hidden", hidden.map(encodeURIComponent).join(","));
+  if (camera) words.set("camera", camera.map((one) => Math.round(one * 1000) / 1000).join("_"));
+  if (looks) words.set("looks", looks);
   return `#/${encodeURIComponent(store)}${words.size ? `?${words}` : ""}`;
 }
 

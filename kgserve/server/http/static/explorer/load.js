@@ -3,8 +3,9 @@
 import { batch, signal } from "./vendor/preact.js";
 import { MOST_NODES } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
+import { applyArrangement } from "./arrangement.js";
 import { ask, memory, Refused } from "./server.js";
-import { about, asOf, attempt, changed, compared, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
+import { about, asOf, attempt, changed, compared, connecting, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
 import { W } from "./words.js";
 
 const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
@@ -67,6 +68,7 @@ export function clear() {
   graph.nodes.clear();
   graph.edges.clear();
   graph.around.clear();
+  graph.fans.clear();
   chosenIds.value = false;
   batch(() => {
     selected.value = new Set();
@@ -89,6 +91,7 @@ export function leave() {
     compared.value = null;
     hiddenTypes.value = new Set();
     hiddenRelations.value = new Set();
+    connecting.value = false;
   });
 }
 
@@ -113,6 +116,7 @@ export async function refreshTimeline() {
 /** Take an answer onto the canvas. @param {any} answer @param {string} [start] */
 export function show(answer, start) {
   const fresh = graph.take(answer, start);
+  applyArrangement(graph);
   changed();
   void conflicts(fresh);
   return fresh;

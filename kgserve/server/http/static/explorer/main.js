@@ -1,52 +1,66 @@
 // Layout of the page.
 
-import { html, render, signal } from "./vendor/preact.js";
+import { html, render, signal, useSignalEffect } from "./vendor/preact.js";
+import { Check, TriangleAlert, X } from "./vendor/icons.js";
 import { onKey } from "./keyboard.js";
-import { memoryCount } from "./load.js";
 import { TopBar } from "./panel/bar.js";
 import { CanvasView } from "./panel/canvas.js";
 import { Fresh } from "./panel/fresh.js";
+import { loadCommands } from "./panel/command_bar.js";
 import { Legend } from "./panel/legend.js";
-import { Cypher, Help, KeyDialog, KeyForm, Live, Memories, NodePanel, Settings, Stats, Stores, Table } from "./panel/lazy.js";
-import { Found } from "./panel/search.js";
+import { Drawer, Entry, Help, KeyDialog, KeyForm, Live, Memories, Settings, Stats, Stores, Table, Tour } from "./panel/lazy.js";
+import { hasDrawer, hasSidePanel, Navigation } from "./panel/navigation.js";
+import { Icon } from "./panel/parts.js";
+import { SidePanel } from "./panel/side_panel.js";
 import { TimeBar } from "./panel/time.js";
 import { refused, Unreachable } from "./server.js";
 import { enter, keepAddress, reopen } from "./session.js";
-import { about, busy, helpOpen, keyOpen, lost, me, message, say, sheet, store, view } from "./state.js";
+import { about, announce, busy, cypherOpen, entry, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, tourStep, undoLast, view } from "./state.js";
 import { W } from "./words.js";
 
-const VIEWS = /** @type {const} */ (["graph", "table", "memories", "live", "stats", "settings"]);
-const SHEETS = /** @type {const} */ (["types", "middle", "details"]);
+const SHEETS = /** @type {const} */ (["middle", "details"]);
 const PARTS = { graph: CanvasView, table: Table, memories: Memories, live: Live, stats: Stats, settings: Settings };
+const TOAST_MS = 6000;
+/** Time to take a change back. */
+const UNDO_MS = 20_000;
 /** Set when the server could not be reached. */
 const unreachable = signal("");
 
-function Tabs() {
-  return html`<nav class="tabs" aria-label=${W.views}>
-    ${VIEWS.filter((name) => name !== "memories" || (memoryCount.value.store === store.value && memoryCount.value.count)).map((name) => html`<button key=${name} type="button" aria-current=${view.value === name ? "page" : undefined} onClick=${() => { view.value = name; sheet.value = "middle"; }}>${W.viewNames[name]}</button>`)}
-  </nav>`;
-}
-
 function Store() {
-  if (lost.value) return html`<main class="page"><p class="note" role="alert">${lost.value}</p><p><button type="button" onClick=${reopen}>${W.lookAgain}</button> <a href="#/">${W.toStores}</a></p></main>`;
+  if (lost.value) return html`<main class="page"><p class="note" role="alert">${lost.value}</p><p class="row"><button type="button" onClick=${reopen}>${W.lookAgain}</button> <a href="#/">${W.toStores}</a></p></main>`;
   if (!about.value) return html`<main class="page"><p role="status">${W.loading}</p></main>`;
   const Part = PARTS[view.value] ?? CanvasView;
-  return html`<nav class="sheets" aria-label=${W.sheets}>${SHEETS.map((name) => html`<button key=${name} type="button" aria-current=${sheet.value === name ? "page" : undefined} onClick=${() => { sheet.value = name; }}>${W.sheetNames[name]}</button>`)}</nav>
-    <main class="store" data-sheet=${sheet.value}>
+  const alone = !hasSidePanel();
+  const drawer = cypherOpen.value && hasDrawer();
+  return html`<div class="shell"><${Navigation} />
+    <main class="store" data-sheet=${alone ? "middle" : sheet.value} data-panel=${panelOpen.value && !alone} data-drawer=${drawer}>
       <h1 class="hidden">${store.value}</h1>
-      <aside class="left" aria-label=${W.sheetNames.types}><${Found} /><${Legend} /></aside>
-      <div class="middle"><${Tabs} /><${Fresh} /><${Part} key=${`${store.value} ${view.value}`} />${view.value === "graph" || view.value === "table" ? html`<${TimeBar} />` : null}<${Cypher} /></div>
-      <aside class="right" aria-label=${W.sheetNames.details}><${NodePanel} /></aside>
-    </main>`;
+      ${alone ? null : html`<nav class="sheets" aria-label=${W.sheets}>${SHEETS.map((name) => html`<button key=${name} type="button" aria-current=${sheet.value === name ? "page" : undefined} onClick=${() => { sheet.value = name; panelOpen.value = true; }}>${W.sheetNames[name]}</button>`)}</nav>`}
+      <div class="stage" data-view=${view.value}><${Fresh} /><${Part} key=${`${store.value} ${view.value}`} />${hasDrawer() ? html`<${Legend} /><${TimeBar} />` : null}</div>
+      ${alone ? null : html`<${SidePanel} />`}
+      ${drawer ? html`<${Drawer} />` : null}
+    </main></div>`;
+}
+
+/** Status messages. Good ones go by themselves. */
+function Toast() {
+  useSignalEffect(() => {
+    const { text, bad, undo } = message.value;
+    if (!text || bad) return undefined;
+    const gone = setInterval(() => document.querySelector(".toast:is(:hover, :focus-within)") ?? announce(""), undo ? UNDO_MS : TOAST_MS);
+    return () => clearInterval(gone);
+  });
+  const { text, bad, quiet, undo } = message.value;
+  return html`<div class="toast" data-bad=${bad} data-quiet=${quiet || !text}>${bad ? html`<${Icon} of=${TriangleAlert} />` : html`<${Icon} of=${Check} />`}<p role=${bad ? "alert" : "status"}>${text}</p>
+      ${undo ? html`<button type="button" class="plain" title="Ctrl Z" onClick=${undoLast}>${W.undo}</button>` : null}
+      ${text && !quiet ? html`<button type="button" class="icon-button" aria-label=${W.close} onClick=${() => announce("")}><${Icon} of=${X} /></button>` : null}</div>`;
 }
 
 function Page() {
   if (unreachable.value) return html`<main class="page"><h1>kgserve</h1><p class="note" role="alert">${unreachable.value}</p><button type="button" onClick=${start}>${W.lookAgain}</button></main>`;
   const body = refused.value ? html`<main class="page"><h1>kgserve</h1><${KeyForm} /></main>` : me.value === null ? html`<main class="page"><p role="status">${W.loading}</p></main>` : store.value ? html`<${Store} />` : html`<${Stores} />`;
-  return html`<a class="skip" href="#main" onClick=${skip}>${W.skip}</a><${TopBar} />${body}${keyOpen.value ? html`<${KeyDialog} />` : null}${helpOpen.value ? html`<${Help} />` : null}
-    <div class="message" data-bad=${message.value.bad}><p role=${message.value.bad ? "alert" : "status"}>${message.value.text}</p>
-      ${message.value.text && message.value.bad ? html`<button type="button" class="plain small" aria-label=${W.close} onClick=${() => say("")}>×</button>` : null}</div>
-    ${busy.value ? html`<p class="busy" aria-hidden="true"></p>` : null}`;
+  return html`<a class="skip" href="#main" onClick=${skip}>${W.skip}</a><${TopBar} />${body}${keyOpen.value ? html`<${KeyDialog} />` : null}${helpOpen.value ? html`<${Help} />` : null}${entry.value ? html`<${Entry} />` : null}${tourStep.value ? html`<${Tour} />` : null}
+    <${Toast} />${busy.value ? html`<p class="busy" aria-hidden="true"></p>` : null}`;
 }
 
 /** Go past the top of the page, without touching the address. @param {Event} event */
@@ -71,4 +85,4 @@ page.replaceChildren();
 render(html`<${Page} />`, page);
 document.addEventListener("keydown", onKey);
 keepAddress();
-void start().then(() => import("./watch.js"));
+void start().then(() => Promise.all([import("./watch.js"), import("./entry/drop.js"), loadCommands()]));

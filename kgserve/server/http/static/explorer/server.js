@@ -40,6 +40,9 @@ export class Refused extends Error {
 /** The path of a store, or of something in it; every part is percent-encoded. @param {string} store @param {string[]} parts */
 export const memory = (store, ...parts) => ["/api/memory", ...[store, ...parts].map(encodeURIComponent)].join("/");
 
+/** A path on this server as seen from the page, which may be below another path. @param {string} path */
+export const onServer = (path) => new URL(`.${path}`, document.baseURI).href;
+
 /** @param {string} path @param {Record<string, unknown>} [query] what is undefined or null is left out */
 export function address(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
@@ -58,11 +61,12 @@ const pause = (/** @type {number} */ seconds) => new Promise((done) => setTimeou
 export async function request(method, path, { body, query, signal: abort, accept } = {}) {
   /** @type {Record<string, string>} */
   const headers = key.value ? { Authorization: `Bearer ${key.value}` } : {};
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const raw = body instanceof Blob;
+  if (body !== undefined) headers["Content-Type"] = raw ? body.type : "application/json";
   if (accept) headers.Accept = accept;
-  const sent = { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: abort };
+  const sent = { method, headers, body: raw ? body : body === undefined ? undefined : JSON.stringify(body), signal: abort };
   for (let attempt = 0; ; attempt++) {
-    const answer = await reached(() => fetch(address(path, query), { ...sent, credentials: "omit", cache: "no-store" }));
+    const answer = await reached(() => fetch(onServer(address(path, query)), { ...sent, credentials: "omit", cache: "no-store" }));
     if (answer.ok) return answer;
     const wait = Number(answer.headers.get("Retry-After") ?? 1);
     if (method === "GET" && answer.status === 503 && attempt < RETRIES && wait <= LONGEST_WAIT) {

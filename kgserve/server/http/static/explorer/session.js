@@ -1,6 +1,7 @@
 // Login, navigation between stores, and synchronization of the URL with the view.
 
 import { batch, effect } from "./vendor/preact.js";
+import { arrangement, openArrangement } from "./arrangement.js";
 import { format, keyIn, parse } from "./link.js";
 import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
@@ -73,8 +74,10 @@ async function go(link) {
     if (link.store !== store.value || !about.value) {
       leave();
       searchText.value = "";
+      void runSearch();
       store.value = link.store;
     }
+    openArrangement(link);
     lost.value = "";
     document.title = link.store ? `${link.store} · kgserve` : "kgserve";
     if (!link.store) return;
@@ -93,7 +96,7 @@ async function go(link) {
     if (link.node && graph.nodes.has(link.node)) focus.value = link.node;
     if (link.query && link.query !== searchText.value) {
       searchText.value = link.query;
-      void runSearch();
+      void runSearch({ typing: Boolean(link.node) });
     }
   } finally {
     opening--;
@@ -115,7 +118,7 @@ async function countMemories() {
 export function here() {
   if (!store.value) return "#/";
   const ids = chosenIds.value ? own().slice(0, MOST_IDS) : [];
-  return format({ store: store.value, ids, asOf: asOf.value, validAt: validAt.value, query: searchText.value, node: focus.value, view: view.value });
+  return format({ store: store.value, ids, asOf: asOf.value, validAt: validAt.value, query: searchText.value, node: focus.value, view: view.value, ...arrangement() });
 }
 
 function write() {

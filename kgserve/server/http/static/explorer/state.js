@@ -26,7 +26,7 @@ export const timeline = signal(/** @type {[number, number, string, string, numbe
 export const noPast = signal("");
 
 export const graph = new Graph();
-export const looks = new Looks();
+export const looks = new Looks(() => about.value?.stats?.types);
 /** Incremented when the content or style of the canvas changes. */
 export const revision = signal(0);
 /** Incremented when nodes move. */
@@ -37,7 +37,7 @@ export const truncated = signal(false);
 
 /** Visible view: `graph`, `table`, `memories`, `live`, `stats`, `settings`. */
 export const view = signal("graph");
-/** Visible part on narrow screens: `middle`, `types`, `details`. */
+/** Visible part on narrow screens: `middle`, `details`. */
 export const sheet = signal("middle");
 /** Key of the node in focus, which the panel shows and keyboard navigation starts from. */
 export const focus = signal("");
@@ -55,11 +55,22 @@ export const validAt = signal("now");
 export const compared = signal(/** @type {{before: number, after: number} | null} */ (null));
 
 export const searchText = signal("");
+/** Open parts of the page. */
 export const cypherOpen = signal(false);
+export const timeOpen = signal(false);
+export const panelOpen = signal(true);
+/** Visible tab of the side panel: `details`, `results`, `compare`. */
+export const panelTab = signal("details");
 export const helpOpen = signal(false);
 export const keyOpen = signal(false);
-/** Status message, announced by screen readers. */
-export const message = signal(/** @type {{text: string, bad: boolean}} */ ({ text: "", bad: false }));
+/** What is being entered, in a dialog; null: nothing. */
+export const entry = signal(/** @type {{kind: "node"} | {kind: "edge", from: string, to: string} | {kind: "import", file: File | null} | null} */ (null));
+/** True while dragging from a node draws an edge. */
+export const connecting = signal(false);
+/** Step of the tour, from 1; 0: there is none. */
+export const tourStep = signal(0);
+/** Status message: shown as a toast unless quiet, and announced by screen readers. */
+export const message = signal(/** @type {{text: string, bad: boolean, quiet: boolean, undo?: () => Promise<void>}} */ ({ text: "", bad: false, quiet: true }));
 export const busy = signal(0);
 
 export const mayWrite = computed(() => me.value !== null && me.value.role !== "read" && asOf.value === null && compared.value === null);
@@ -106,12 +117,33 @@ export function choose(key) {
 export function look(key) {
   focus.value = key;
   selected.value = new Set([key]);
-  sheet.value = "details";
+  showPanel("details", false);
 }
 
-/** Say something to everybody. @param {string} text @param {boolean} [bad] */
-export const say = (text, bad = false) => {
-  message.value = { text, bad };
+/** Show a tab of the side panel. @param {string} tab @param {boolean} [open] false: leave a closed panel closed */
+export function showPanel(tab, open = true) {
+  panelTab.value = tab;
+  sheet.value = "details";
+  if (open) panelOpen.value = true;
+}
+
+/** Show a toast. @param {string} text @param {boolean} [bad] @param {() => Promise<void>} [undo] takes back what it reports */
+export const say = (text, bad = false, undo = undefined) => {
+  message.value = { text, bad, quiet: false, undo };
+};
+
+/** Take back what the toast reports, if that is possible. */
+export function undoLast() {
+  const { undo } = message.value;
+  if (!undo) return false;
+  announce("");
+  void attempt(undo);
+  return true;
+}
+
+/** Tell screen readers what everybody else sees. @param {string} text */
+export const announce = (text) => {
+  message.value = { text, bad: false, quiet: true };
 };
 
 /**

@@ -1,53 +1,160 @@
-// Export of the canvas: PNG by the renderer, SVG as text.
+// Export of the canvas: PNG and SVG, both by the renderer.
 
-import { LIGHT } from "./colours.js";
-import { Renderer } from "./renderer.js";
+import { bounds } from "./layout.js";
+import { loadDetail, Renderer } from "./renderer.js";
 
 const SIDE = 1600;
-const MARGIN = 80;
+const MARGIN = 110;
 
 /** @typedef {import("./renderer.js").Scene} Scene */
 
-/** The rectangle that holds all nodes. @param {Scene} scene */
-function bounds({ nodes }) {
-  const [xs, ys] = [nodes.map((one) => one.node.x), nodes.map((one) => one.node.y)];
-  const least = (/** @type {number[]} */ all) => all.reduce((one, other) => Math.min(one, other), Number.POSITIVE_INFINITY);
-  const most = (/** @type {number[]} */ all) => all.reduce((one, other) => Math.max(one, other), Number.NEGATIVE_INFINITY);
-  return nodes.length ? { left: least(xs), right: most(xs), top: least(ys), bottom: most(ys) } : { left: 0, right: 1, top: 0, bottom: 1 };
+/** The size of a picture of the whole scene, and how it is seen. @param {Scene} scene */
+function frameOf(scene) {
+  const { left, right, top, bottom } = bounds(scene.nodes.map(({ node }) => node));
+  const scale = Math.min(1.6, (SIDE - 2 * MARGIN) / Math.max(right - left, bottom - top, 1));
+  return {
+    width: Math.round((right - left) * scale) + 2 * MARGIN, height: Math.round((bottom - top) * scale) + 2 * MARGIN,
+    view: { x: (left + right) / 2, y: (top + bottom) / 2, scale },
+  };
 }
 
-/** @param {Scene} scene @returns {Promise<Blob>} */
-export function pictureOf(scene) {
-  const { left, right, top, bottom } = bounds(scene);
-  const scale = Math.min(3, (SIDE - 2 * MARGIN) / Math.max(right - left, bottom - top, 1));
+/** @param {Scene} scene @param {boolean} [dark] @returns {Promise<Blob>} */
+export async function pictureOf(scene, dark = false) {
+  await loadDetail();
+  const { width, height, view } = frameOf(scene);
   const canvas = new OffscreenCanvas(1, 1);
   const renderer = new Renderer(canvas);
-  renderer.fit((right - left) * scale + 2 * MARGIN, (bottom - top) * scale + 2 * MARGIN, 1, false);
-  renderer.draw(scene, { x: (left + right) / 2, y: (top + bottom) / 2, scale });
+  renderer.fit(width, height, 2, dark);
+  renderer.draw(scene, view);
   return canvas.convertToBlob({ type: "image/png" });
+}
+
+/** @param {Scene} scene @param {boolean} [dark] @returns {Promise<string>} */
+export async function svgOf(scene, dark = false) {
+  await loadDetail();
+  const { width, height, view } = frameOf(scene);
+  const context = new SvgContext();
+  const renderer = new Renderer({ width, height }, context);
+  renderer.fit(width, height, 1, dark);
+  renderer.draw(scene, view);
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" font-family="system-ui, sans-serif">\n${context.parts.join("\n")}\n</svg>\n`;
 }
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 // biome-ignore lint/suspicious/noControlCharactersInRegex: XML has no way to write them
 const UNWRITABLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ud800-\udfff\ufffe\uffff]/gu;
 const escaped = (/** @type {string} */ text) => text.replace(UNWRITABLE, "\ufffd").replace(/[&<>"]/g, (sign) => ESCAPES[sign]);
+const n = (/** @type {number} */ value) => String(Math.round(value * 10) / 10);
 
-/** @param {Scene} scene @returns {string} */
-export function svgOf(scene) {
-  const { left, right, top, bottom } = bounds(scene);
-  const [w, h] = [right - left + 2 * MARGIN, bottom - top + 2 * MARGIN];
-  const r = (/** @type {number} */ value) => Math.round(value * 10) / 10;
-  const lines = scene.edges.map(({ from, to, manner }) => `<line x1="${r(from.x)}" y1="${r(from.y)}" x2="${r(to.x)}" y2="${r(to.y)}"${manner === "dashed" ? ' stroke-dasharray="6 4"' : ""}/>`);
-  const marks = scene.nodes.map(({ node, radius, colour, shape }) => {
-    const fill = `fill="${LIGHT[colour]}"`;
-    const [x, y] = [r(node.x), r(node.y)];
-    const mark = shape === "square" ? `<rect x="${r(x - radius)}" y="${r(y - radius)}" width="${r(2 * radius)}" height="${r(2 * radius)}" ${fill}/>`
-      : shape === "triangle" ? `<path d="M${x} ${r(y - radius * 1.2)}L${r(x + radius * 1.2)} ${r(y + radius)}L${r(x - radius * 1.2)} ${r(y + radius)}Z" ${fill}/>`
-        : `<circle cx="${x}" cy="${y}" r="${r(radius)}" ${fill}/>`;
-    return `${mark}<text x="${r(x + radius + 4)}" y="${r(y + 4)}">${escaped(node.label)}</text>`;
-  });
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="${r(left - MARGIN)} ${r(top - MARGIN)} ${r(w)} ${r(h)}" font-family="sans-serif" font-size="12">
-<g stroke="#8c96a1">${lines.join("")}</g>
-<g>${marks.join("\n")}</g></svg>
-`;
+/** A path as SVG writes it. */
+class SvgPath {
+  constructor() {
+    this.text = "";
+  }
+
+  /** @param {number} x @param {number} y */
+  moveTo(x, y) {
+    this.text += `M${n(x)} ${n(y)}`;
+  }
+
+  /** @param {number} x @param {number} y */
+  lineTo(x, y) {
+    this.text += `L${n(x)} ${n(y)}`;
+  }
+
+  /** @param {number[]} all */
+  quadraticCurveTo(...all) {
+    this.text += `Q${all.map(n).join(" ")}`;
+  }
+
+  /** @param {number[]} all */
+  bezierCurveTo(...all) {
+    this.text += `C${all.map(n).join(" ")}`;
+  }
+
+  /** @param {number} x @param {number} y @param {number} w @param {number} h */
+  rect(x, y, w, h) {
+    this.text += `M${n(x)} ${n(y)}h${n(w)}v${n(h)}h${n(-w)}Z`;
+  }
+
+  /** @param {number} x @param {number} y @param {number} r @param {number} from @param {number} to @param {boolean} [back] */
+  arc(x, y, r, from, to, back = false) {
+    const point = (/** @type {number} */ angle) => `${n(x + r * Math.cos(angle))} ${n(y + r * Math.sin(angle))}`;
+    const middle = (from + to) / 2;
+    const part = (/** @type {number} */ angle) => `A${n(r)} ${n(r)} 0 0 ${back ? 0 : 1} ${point(angle)}`;
+    this.text += `${this.text && !this.text.endsWith("Z") ? "L" : "M"}${point(from)}${part(middle)}${part(to)}`;
+  }
+
+  closePath() {
+    this.text += "Z";
+  }
+}
+
+/** As much of a canvas's context as the renderer uses. It writes elements. */
+class SvgContext extends SvgPath {
+  constructor() {
+    super();
+    /** @type {string[]} */
+    this.parts = [];
+    this.fillStyle = "";
+    this.strokeStyle = "";
+    this.lineWidth = 1;
+    this.globalAlpha = 1;
+    this.font = "";
+    this.dash = /** @type {number[]} */ ([]);
+    this.measure = /** @type {OffscreenCanvasRenderingContext2D} */ (new OffscreenCanvas(1, 1).getContext("2d"));
+  }
+
+  newPath() {
+    return new SvgPath();
+  }
+
+  setTransform() {}
+
+  beginPath() {
+    this.text = "";
+  }
+
+  /** @param {number[]} dash */
+  setLineDash(dash) {
+    this.dash = dash;
+  }
+
+  /** @param {string} text */
+  measureText(text) {
+    this.measure.font = this.font;
+    return this.measure.measureText(text);
+  }
+
+  /** @param {SvgPath} [path] */
+  fill(path = this) {
+    if (path.text) this.parts.push(`<path d="${path.text}" fill="${this.fillStyle}"${this.faint()}/>`);
+  }
+
+  /** @param {SvgPath} [path] */
+  stroke(path = this) {
+    if (path.text) this.parts.push(`<path d="${path.text}" fill="none" ${this.line()}${this.faint()}/>`);
+  }
+
+  /** @param {number} x @param {number} y @param {number} w @param {number} h */
+  fillRect(x, y, w, h) {
+    this.parts.push(`<rect x="${n(x)}" y="${n(y)}" width="${n(w)}" height="${n(h)}" fill="${this.fillStyle}"/>`);
+  }
+
+  /** The halo is drawn with the text. */
+  strokeText() {}
+
+  /** @param {string} text @param {number} x @param {number} y */
+  fillText(text, x, y) {
+    const [, weight, size] = this.font.match(/^(600 )?([\d.]+)px/) ?? [];
+    this.parts.push(`<text x="${n(x)}" y="${n(y)}" dominant-baseline="central" font-size="${size}"${weight ? ' font-weight="600"' : ""} fill="${this.fillStyle}" ${this.line()} stroke-linejoin="round" paint-order="stroke">${escaped(text)}</text>`);
+  }
+
+  line() {
+    return `stroke="${this.strokeStyle}" stroke-width="${n(this.lineWidth)}"${this.dash.length ? ` stroke-dasharray="${this.dash.join(" ")}"` : ""}`;
+  }
+
+  faint() {
+    return this.globalAlpha < 1 ? ` opacity="${this.globalAlpha}"` : "";
+  }
 }

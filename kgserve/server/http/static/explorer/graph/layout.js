@@ -1,39 +1,18 @@
-// Interface of the layout worker: sends nodes and receives positions.
-
-const SPREAD = 24;
-const GOLDEN = Math.PI * (3 - Math.sqrt(5));
+// Interface of the layout worker: sends nodes and receives positions, and the fans of hubs.
 
 /** @typedef {import("./model.js").Graph} Graph */
 /** @typedef {import("./model.js").Node} Node */
 
-/** Nodes in breadth-first order from the one with most edges. @param {Graph} graph @returns {Node[]} */
-function inOrder(graph) {
-  const ordered = [];
-  const seen = new Set();
-  for (const start of [...graph.nodes.values()].sort((one, other) => other.degree - one.degree)) {
-    const waiting = seen.has(start.key) ? [] : [start.key];
-    for (const key of waiting) {
-      if (seen.has(key)) continue;
-      seen.add(key);
-      ordered.push(/** @type {Node} */ (graph.nodes.get(key)));
-      waiting.push(...graph.neighbours(key).filter((other) => !seen.has(other)));
-    }
+/** The rectangle that holds all nodes. @param {Iterable<Node>} nodes */
+export function bounds(nodes) {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  for (const { x, y } of nodes) {
+    left = Math.min(left, x);
+    right = Math.max(right, x);
+    top = Math.min(top, y);
+    bottom = Math.max(bottom, y);
   }
-  return ordered;
-}
-
-/** Give nodes without a place one to begin with: on a spiral, or beside what brought them. @param {Graph} graph */
-export function begin(graph) {
-  const fresh = [...graph.nodes.values()].filter((node) => !node.placed);
-  const anew = fresh.length === graph.nodes.size;
-  (anew ? inOrder(graph) : fresh).forEach((node, i) => {
-    const beside = anew ? undefined : graph.neighbours(node.key).map((key) => graph.nodes.get(key)).find((one) => one?.placed);
-    const distance = beside ? 40 + 4 * Math.sqrt(i) : SPREAD * Math.sqrt(i + 0.5);
-    node.x = (beside?.x ?? 0) + distance * Math.cos(i * GOLDEN);
-    node.y = (beside?.y ?? 0) + distance * Math.sin(i * GOLDEN);
-  });
-  for (const node of fresh) node.placed = true;
-  return fresh;
+  return left <= right ? { left, right, top, bottom } : { left: 0, right: 1, top: 0, bottom: 1 };
 }
 
 const made = () => new Worker(new URL("./layout.worker.js", import.meta.url), { type: "module" });
@@ -41,42 +20,67 @@ const made = () => new Worker(new URL("./layout.worker.js", import.meta.url), { 
 let spare = made();
 
 export class Layout {
-  /** @param {(settled: boolean) => void} onPlaces called each time that nodes have moved */
+  /** @param {(settled: boolean, first: boolean) => void} onPlaces called each time that nodes have moved; `first`: some have their first places */
   constructor(onPlaces) {
     this.worker = spare ?? made();
     spare = null;
     this.round = 0;
+    this.first = false;
+    this.edges = 0;
+    /** @type {Graph | null} */
+    this.graph = null;
     /** @type {Node[]} */
     this.nodes = [];
     this.worker.onmessage = ({ data }) => {
       if (data.id !== this.round) return;
-      this.nodes.forEach((node, i) => {
-        if (node.held) return;
-        node.x = data.places[2 * i];
-        node.y = data.places[2 * i + 1];
-      });
-      onPlaces(data.settled);
+      this.take(data);
+      onPlaces(data.settled, this.first);
+      this.first = false;
     };
+  }
+
+  /** @param {{places: Float32Array, fans: {hub: number, sectors: any[]}[]}} answer */
+  take({ places, fans }) {
+    const { nodes, graph } = this;
+    nodes.forEach((node, i) => {
+      node.placed = true;
+      if (node.held || node.pinned) return;
+      node.x = places[2 * i];
+      node.y = places[2 * i + 1];
+    });
+    if (!graph) return;
+    if (this.first) graph.fans.clear();
+    for (const { hub, sectors } of fans) {
+      const known = graph.fans.get(nodes[hub].key);
+      if (known) for (const [i, sector] of known.entries()) Object.assign(sector, { start: sectors[i].start, end: sectors[i].end });
+      else graph.fans.set(nodes[hub].key, sectors.map(({ leaves, ...sector }) => ({ ...sector, hub: nodes[hub], type: nodes[leaves[0]].type, leaves: leaves.map((/** @type {number} */ i) => nodes[i]) })));
+    }
   }
 
   /** Place what has no place yet, and let all settle; nodes that had one stay where something was added. @param {Graph} graph @param {(node: Node) => number} radius */
   run(graph, radius, { anew = false } = {}) {
-    if (anew) for (const node of graph.nodes.values()) node.placed = node.pinned;
-    const fresh = new Set(begin(graph));
-    if (!fresh.size) return false;
-    this.nodes = [...graph.nodes.values()];
-    const index = new Map(this.nodes.map((node, i) => [node.key, i]));
-    const added = fresh.size < this.nodes.length;
-    const places = Float32Array.from(this.nodes.flatMap((node) => [node.x, node.y]));
-    const fixed = Uint8Array.from(this.nodes, (node) => Number(node.pinned || (added && !fresh.has(node))));
-    const links = Uint32Array.from([...graph.edges.values()].flatMap((edge) => [index.get(edge.from) ?? 0, index.get(edge.to) ?? 0]));
-    const radii = Float32Array.from(this.nodes, radius);
-    this.worker.postMessage({ id: ++this.round, places, fixed, radii, links, warmth: added ? 0.5 : 1 });
+    const nodes = [...graph.nodes.values()];
+    if (anew) for (const node of nodes) node.placed = node.pinned;
+    if (!nodes.some((node) => !node.placed)) return false;
+    // What was asked for is on its way.
+    if (this.first && !anew && nodes.length === this.nodes.length && this.edges === graph.edges.size && nodes.every((node, i) => node === this.nodes[i])) return true;
+    this.send(graph, radius);
     return true;
   }
 
-  /** Discard results that are still pending. */
-  stop() {
-    this.round++;
+  /** Ask for places, and for those of leaves in fans if all others have one. @param {Graph} graph @param {(node: Node) => number} radius */
+  send(graph, radius) {
+    const nodes = [...graph.nodes.values()];
+    const index = new Map(nodes.map((node, i) => [node.key, i]));
+    const types = new Map([...new Set(nodes.map(({ type }) => type))].map((type, i) => [type, i]));
+    Object.assign(this, { graph, nodes, edges: graph.edges.size, first: true });
+    this.worker.postMessage({
+      id: ++this.round,
+      places: Float32Array.from(nodes.flatMap((node) => [node.x, node.y])),
+      flags: Uint8Array.from(nodes, (node) => (node.pinned ? 3 : Number(node.placed))),
+      radii: Float32Array.from(nodes, radius),
+      types: Uint32Array.from(nodes, (node) => types.get(node.type) ?? 0),
+      links: Uint32Array.from([...graph.edges.values()].flatMap((edge) => [index.get(edge.from) ?? 0, index.get(edge.to) ?? 0])),
+    });
   }
 }

@@ -19,6 +19,8 @@
  * @property {number | null} validFrom @property {number | null} validTo @property {Span[] | null} lives
  */
 
+/** @typedef {{hub: Node, type: string, start: number, end: number, inner: number, outer: number, leaves: Node[]}} Sector leaves of a type around a hub: angles in radians, distances from the hub */
+
 export const MOST_NODES = 5000;
 
 /** @param {string} from @param {string} type @param {string} to */
@@ -35,6 +37,8 @@ export class Graph {
     this.edges = new Map();
     /** @type {Map<string, Set<Edge>>} */
     this.around = new Map();
+    /** Sectors of fans by the keys of their hubs. @type {Map<string, Sector[]>} */
+    this.fans = new Map();
   }
 
   /** @param {Partial<Node> & {id: string}} given @returns {Node} */

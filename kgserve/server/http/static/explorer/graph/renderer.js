@@ -1,34 +1,55 @@
 // Draws nodes and edges into a canvas. Paths are batched by style, because each stroke and fill is expensive.
 
 import { DARK, LIGHT } from "./colours.js";
+import { addOutline, extentOf } from "./shapes.js";
 
 /** @typedef {import("./model.js").Node} Node */
-/** @typedef {import("./model.js").Edge} Edge */
+/** @typedef {import("./shapes.js").Mark} Mark */
+/** @typedef {import("./placement.js").LabelArea} LabelArea */
 /** @typedef {"plain" | "dim" | "dashed" | "gone" | "come" | "changed" | "lit"} Manner how something is drawn */
-/** @typedef {{node: Node, radius: number, colour: number, shape: string, manner: Manner, badge: string}} DrawnNode */
-/** @typedef {{from: Node, to: Node, manner: Manner, width: number, type: string}} DrawnEdge */
-/** @typedef {{nodes: DrawnNode[], edges: DrawnEdge[], selected: Set<string>, focus: string, labelled: DrawnNode[], pulses: Map<string, number>, fade: boolean}} Scene */
+/** @typedef {{node: Node, radius: number, colour: number, shape: string, manner: Manner, badge: string, towards: Node[]}} DrawnNode `towards`: its neighbours, of few */
+/** @typedef {{from: DrawnNode, to: DrawnNode, manner: Manner, width: number, type: string}} DrawnEdge */
+/** @typedef {{colour: number, text: string, lit: boolean, sector: import("./model.js").Sector}} DrawnSector */
+/** @typedef {{nodes: DrawnNode[], edges: DrawnEdge[], sectors: DrawnSector[], selected: Set<string>, focus: string, labelled: DrawnNode[], pulses: Map<string, number>, fade: boolean}} Scene */
 /** @typedef {{x: number, y: number, scale: number}} View the place in the middle, and pixels a unit */
+/** @typedef {{text: string, places: [number, number][], room: number, manner: Manner}} EdgeName where it may stand, and how long it may be */
+/** @typedef {import("./placement.js").Box & {key: string, text: string, badge: string, manner: Manner | "soft"}} PlacedLabel `key`: of a node; empty: of an edge or a fan */
 
-const WIDTHS = [0.8, 1.6, 3];
+const WIDTHS = [0.7, 1.3, 2.6];
 const TURN = 2 * Math.PI;
-const MANY_LABELS = 90;
-/** Limit of labels, which are expensive to draw. */
-const CROWD = 1500;
-const LABELS_OF_CROWD = 25;
-const ARROWS = 600;
+/** From this number of nodes on, they have no rim. */
+const MANY_NODES = 1500;
+/** From this number of nodes and edges on, a moving picture is moved instead of drawn again. */
+const CROWD = 500;
+const ARROWS = 1200;
+/** From this number of edges on, they are paler the more there are for each node. */
+const MANY_EDGES = 150;
+const NAMED_EDGES = 40;
 /** @type {Record<string, number[]>} */
 const DASHES = { dashed: [6, 4], gone: [2, 4] };
 
+/** What comes after the first picture: labels, curves and arrowheads, and the quick drawing of views that move. @type {(typeof import("./captions.js") & typeof import("./curves.js") & typeof import("./glide.js")) | null} */
+let detail = null;
+export const loadDetail = async () => {
+  detail ??= Object.assign({}, ...(await Promise.all([import("./captions.js"), import("./curves.js"), import("./glide.js")])));
+};
+
 /** How big a node is, by how many edges it has. @param {number} degree */
 export const radiusOf = (degree) => 4 + Math.min(14, 1.6 * Math.log2(1 + degree));
+
+/** Marks and lines grow less than distances do. @param {number} scale pixels a unit */
+export const growth = (scale) => Math.min(2.2, scale ** 0.7);
+
+/** What a mark takes of the space for labels. @param {Mark} mark @param {number} [gap] */
+export const discOf = ({ x, y, radius, shape }, gap = 1) => ({ x, y, radius: radius * extentOf(shape) + gap, round: shape === "circle" });
 
 /** Colours of the page, so that both grounds work. @param {boolean} dark */
 const paletteOf = (dark) => ({
   types: dark ? DARK : LIGHT,
   ground: dark ? "#14171a" : "#ffffff",
   text: dark ? "#e6e9ed" : "#1c2024",
-  line: dark ? "#77818c" : "#8c96a1",
+  soft: dark ? "#a3adb8" : "#5a636d",
+  line: dark ? "#66717b" : "#98a2ad",
   dim: dark ? "#3a424a" : "#d5dae0",
   lit: dark ? "#ffffff" : "#000000",
   gone: dark ? "#ff8080" : "#c81e1e",
@@ -37,21 +58,31 @@ const paletteOf = (dark) => ({
 });
 
 export class Renderer {
-  /** @param {HTMLCanvasElement | OffscreenCanvas} canvas */
-  constructor(canvas) {
+  /** @param {HTMLCanvasElement | OffscreenCanvas | {width: number, height: number}} canvas @param {any} [context] what is drawn with, if not the canvas's own */
+  constructor(canvas, context) {
     this.canvas = canvas;
-    this.context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", { alpha: false }));
-    this.dark = false;
+    this.context = /** @type {CanvasRenderingContext2D} */ (context ?? /** @type {HTMLCanvasElement} */ (canvas).getContext("2d", { alpha: false }));
+    this.newPath = () => context?.newPath() ?? new Path2D();
     this.density = 1;
+    this.dark = false;
+    this.width = 1;
+    this.height = 1;
     this.palette = paletteOf(false);
-    /** Where a node is on the canvas. @type {(node: Node) => [number, number]} */
-    this.at = () => [0, 0];
+    /** Where a node is on the canvas. @type {(drawn: DrawnNode) => Mark} */
+    this.at = () => ({ x: 0, y: 0, radius: 0, shape: "" });
+    /** Nodes move: a crowd gets no labels. */
+    this.hasty = false;
+    /** What lies over the canvas, and is kept free of labels. @type {import("./placement.js").Box[]} */
+    this.covered = [];
+    /** Labels of the last picture. @type {PlacedLabel[]} */
+    this.placed = [];
+    /** The picture that is moved, and what it shows. @type {{renderer: Renderer, scene: Scene, view: View} | null} */
+    this.moving = null;
   }
 
   /** @param {number} width @param {number} height @param {number} density pixels of the screen for one of the page @param {boolean} dark */
   fit(width, height, density, dark) {
-    this.density = density;
-    this.palette = paletteOf(dark);
+    Object.assign(this, { width, height, density, dark, palette: paletteOf(dark), moving: null });
     const [w, h] = [Math.max(1, Math.round(width * density)), Math.max(1, Math.round(height * density))];
     if (this.canvas.width !== w) this.canvas.width = w;
     if (this.canvas.height !== h) this.canvas.height = h;
@@ -59,172 +90,131 @@ export class Renderer {
 
   /** @param {Scene} scene @param {View} view */
   draw(scene, view) {
-    const { context, canvas, density, palette } = this;
-    const scale = view.scale * density;
-    this.at = (node) => [(node.x - view.x) * scale + canvas.width / 2, (node.y - view.y) * scale + canvas.height / 2];
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.fillStyle = palette.ground;
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    this.edges(scene, scale);
-    this.nodes(scene, scale);
-    this.marks(scene, scale);
-    this.labels(scene, scale);
+    const { context, density, width, height } = this;
+    const grown = growth(view.scale);
+    this.moving = null;
+    this.at = ({ node, radius, shape }) => ({
+      x: (node.x - view.x) * view.scale + width / 2, y: (node.y - view.y) * view.scale + height / 2, radius: radius * grown, shape: node.store ? "diamond" : shape,
+    });
+    context.setTransform(density, 0, 0, density, 0, 0);
+    context.fillStyle = this.palette.ground;
+    context.fillRect(0, 0, width, height);
+    const captions = detail && !(this.hasty && scene.nodes.length > CROWD) ? new detail.Captions(this, view) : null;
+    const area = captions?.area ?? null;
+    detail?.drawSectors(this, scene, view);
+    const edges = this.edges(scene, grown, area);
+    this.nodes(scene, grown, area);
+    this.marks(scene);
+    this.placed = captions?.write(scene, edges) ?? [];
   }
 
-  /** @param {Scene} scene @param {number} scale */
-  edges(scene, scale) {
-    const { context, canvas, palette, density } = this;
-    /** @type {Map<string, [DrawnEdge, Path2D]>} */
+  /** Draw while a view moves. @param {Scene} scene @param {View} view */
+  glide(scene, view) {
+    if (detail && scene.nodes.length + scene.edges.length >= CROWD) detail.glide(this, scene, view);
+    else this.draw(scene, view);
+  }
+
+  /** @param {Scene} scene @param {number} grown @param {LabelArea | null} area @returns {EdgeName[]} names to be written onto edges */
+  edges(scene, grown, area) {
+    const { context, palette, width, height } = this;
+    /** @type {Map<string, {edge: DrawnEdge, lines: Path2D, heads: Path2D}>} */
     const groups = new Map();
-    const arrows = scale / density > 0.5 && scene.edges.length < ARROWS ? new Path2D() : null;
+    const curves = scene.edges.length < ARROWS ? detail : null;
+    const bends = curves?.bendsOf(scene.edges);
+    const arrows = grown > 0.35;
+    const size = 3 + 2.2 * Math.min(1.4, grown);
+    const named = [];
     for (const edge of scene.edges) {
-      const [x, y] = this.at(edge.from);
-      const [u, v] = this.at(edge.to);
-      if ((x < 0 && u < 0) || (y < 0 && v < 0) || (x > canvas.width && u > canvas.width) || (y > canvas.height && v > canvas.height)) continue;
+      const [from, to] = [this.at(edge.from), this.at(edge.to)];
+      if ((from.x < 0 && to.x < 0) || (from.y < 0 && to.y < 0) || (from.x > width && to.x > width) || (from.y > height && to.y > height)) continue;
       const name = `${edge.manner} ${edge.width}`;
       let group = groups.get(name);
       if (!group) {
-        group = [edge, new Path2D()];
+        group = { edge, lines: this.newPath(), heads: this.newPath() };
         groups.set(name, group);
       }
-      if (edge.from === edge.to) {
-        const r = 10 * scale;
-        group[1].moveTo(x + r, y - r);
-        group[1].arc(x, y - r, r, 0, TURN);
+      if (!curves) {
+        group.lines.moveTo(from.x, from.y);
+        group.lines.lineTo(to.x, to.y);
         continue;
       }
-      group[1].moveTo(x, y);
-      group[1].lineTo(u, v);
-      if (arrows) arrow(arrows, x, y, u, v, (radiusOf(edge.to.degree) + 1) * scale, 5 * density);
+      const heads = arrows ? group.heads : null;
+      const loop = edge.from === edge.to;
+      const places = loop ? curves.addLoop(group.lines, heads, from, curves.awayFrom(edge.from) - ((bends?.get(edge) ?? 0) * TURN) / 6, size) : curves.addEdge(group.lines, heads, from, to, bends?.get(edge) ?? 0, size);
+      if (loop) area?.takeDisc(curves.loopDisc(from, places[0]));
+      named.push({ text: edge.type, places, room: loop ? 90 : Math.hypot(from.x - to.x, from.y - to.y) - from.radius - to.radius, manner: edge.manner });
     }
-    for (const [edge, path] of groups.values()) {
-      context.lineWidth = WIDTHS[edge.width] * density;
+    for (const { edge, lines, heads } of groups.values()) {
+      context.lineWidth = WIDTHS[edge.width];
       context.strokeStyle = palette[edge.manner] ?? palette.line;
-      context.setLineDash((DASHES[edge.manner] ?? []).map((each) => each * density));
-      context.stroke(path);
+      context.globalAlpha = edge.manner === "plain" ? Math.min(1, Math.max(0.35, scene.edges.length > MANY_EDGES ? (1.6 * scene.nodes.length) / scene.edges.length : 1) * (curves ? 1 : 0.6)) : 1;
+      context.setLineDash(DASHES[edge.manner] ?? []);
+      context.stroke(lines);
+      context.fillStyle = context.strokeStyle;
+      context.fill(heads);
     }
+    context.globalAlpha = 1;
     context.setLineDash([]);
-    if (!arrows) return;
-    context.fillStyle = palette.line;
-    context.fill(arrows);
+    return named.length <= NAMED_EDGES ? named : named.filter(({ manner }) => manner === "lit").slice(0, NAMED_EDGES);
   }
 
-  /** @param {Scene} scene @param {number} scale */
-  nodes(scene, scale) {
-    const { context, canvas, palette } = this;
+  /** @param {Scene} scene @param {number} grown @param {LabelArea | null} area */
+  nodes(scene, grown, area) {
+    const { context, palette, width, height } = this;
     /** @type {Map<string, [DrawnNode, Path2D]>} */
     const groups = new Map();
     for (const drawn of scene.nodes) {
-      const [x, y] = this.at(drawn.node);
-      const r = drawn.radius * scale;
-      if (x < -r || y < -r || x > canvas.width + r || y > canvas.height + r) continue;
+      const mark = this.at(drawn);
+      const { x, y, radius } = mark;
+      if (x < -radius || y < -radius || x > width + radius || y > height + radius) continue;
+      area?.takeDisc(discOf(mark));
       const faint = scene.fade && drawn.node.confidence !== null ? Math.ceil(drawn.node.confidence * 4) : 4;
       const name = `${drawn.colour} ${drawn.manner} ${faint} ${drawn.node.store ? "elsewhere" : ""}`;
       let group = groups.get(name);
       if (!group) {
-        group = [drawn, new Path2D()];
+        group = [drawn, this.newPath()];
         groups.set(name, group);
       }
-      outline(group[1], drawn.node.store ? "diamond" : drawn.shape, x, y, r);
+      addOutline(group[1], mark);
     }
     for (const [drawn, path] of groups.values()) {
       const ended = drawn.manner === "dashed" || drawn.manner === "gone";
       const colour = drawn.manner === "plain" || drawn.manner === "dashed" || drawn.manner === "lit" ? palette.types[drawn.colour] : palette[drawn.manner];
       const hollow = ended || drawn.node.store;
-      context.fillStyle = hollow ? palette.ground : colour;
-      context.globalAlpha = scene.fade && drawn.node.confidence !== null ? 0.25 + 0.75 * Math.ceil(drawn.node.confidence * 4) / 4 : 1;
-      context.fill(path);
+      const faint = scene.fade && drawn.node.confidence !== null;
+      context.fillStyle = palette.ground;
+      if (hollow || faint) context.fill(path);
+      context.globalAlpha = faint ? 0.25 + (0.75 * Math.ceil(Number(drawn.node.confidence) * 4)) / 4 : 1;
+      context.fillStyle = colour;
+      if (!hollow) context.fill(path);
       context.globalAlpha = 1;
       context.strokeStyle = hollow ? colour : palette.ground;
-      context.lineWidth = (hollow ? 2 : 1) * this.density;
-      context.setLineDash(ended ? [3 * this.density, 3 * this.density] : []);
-      if (hollow || scene.nodes.length < CROWD) context.stroke(path);
+      context.lineWidth = hollow ? 2 : Math.min(1.5, 1.5 * grown);
+      context.setLineDash(ended ? [3, 3] : []);
+      if (hollow || scene.nodes.length < MANY_NODES) context.stroke(path);
     }
     context.setLineDash([]);
   }
 
-  /** Rings of what is selected, in focus, in conflict, or has just changed. @param {Scene} scene @param {number} scale */
-  marks(scene, scale) {
-    const { context, palette, density } = this;
+  /** Rings of what is selected, in focus, pinned, in conflict, or has just changed. @param {Scene} scene */
+  marks(scene) {
+    const { context, palette } = this;
     const ring = (/** @type {DrawnNode} */ drawn, /** @type {number} */ gap, /** @type {string} */ colour, /** @type {number} */ width) => {
-      const [x, y] = this.at(drawn.node);
+      const { x, y, radius } = this.at(drawn);
       context.beginPath();
-      context.arc(x, y, drawn.radius * scale + gap * density, 0, TURN);
-      context.lineWidth = width * density;
+      context.arc(x, y, radius + gap, 0, TURN);
+      context.lineWidth = width;
       context.strokeStyle = colour;
       context.stroke();
     };
     for (const drawn of scene.nodes) {
       const { node } = drawn;
       if (node.conflict) ring(drawn, 2, palette.gone, 2);
-      if (node.pinned) ring(drawn, 1, palette.text, 1);
-      if (scene.selected.has(node.key)) ring(drawn, 4, palette.lit, 2.5);
-      if (scene.focus === node.key) ring(drawn, 8, palette.lit, 1.2);
+      if (node.pinned) ring(drawn, -0.7 * this.at(drawn).radius, palette.ground, 2);
+      if (scene.selected.has(node.key)) ring(drawn, 3.5, palette.lit, 2);
+      if (scene.focus === node.key) ring(drawn, 6.5, palette.lit, 1);
       const pulse = scene.pulses.get(node.key);
       if (pulse !== undefined) ring(drawn, 6 + 14 * pulse, palette.changed, 3 * (1 - pulse) + 0.5);
     }
   }
-
-  /** Names of the biggest that are in sight and do not lie upon each other. @param {Scene} scene @param {number} scale */
-  labels(scene, scale) {
-    const { context, canvas, palette, density } = this;
-    const size = 12 * density;
-    context.font = `${size}px system-ui, sans-serif`;
-    context.textBaseline = "middle";
-    context.lineJoin = "round";
-    context.lineWidth = 3 * density;
-    const taken = new Set();
-    let shown = 0;
-    for (const drawn of scene.labelled) {
-      if (shown >= (scene.nodes.length > CROWD ? LABELS_OF_CROWD : MANY_LABELS)) break;
-      const [x, y] = this.at(drawn.node);
-      if (x < 0 || y < 0 || x > canvas.width || y > canvas.height) continue;
-      const row = Math.floor((2 * y) / (size * 1.3));
-      const column = Math.floor(x / (size * 3.2));
-      const columns = Array.from({ length: 3 * (Math.ceil(drawn.node.label.length / 6) + 2) }, (_, i) => `${row + (i % 3)} ${column + Math.floor(i / 3)}`);
-      const chosen = scene.selected.has(drawn.node.key) || scene.focus === drawn.node.key;
-      if (!chosen && columns.some((cell) => taken.has(cell))) continue;
-      for (const cell of columns) taken.add(cell);
-      const left = x + drawn.radius * scale + 4 * density;
-      context.strokeStyle = palette.ground;
-      context.strokeText(drawn.node.label, left, y);
-      context.fillStyle = drawn.manner === "dim" ? palette.line : palette.text;
-      context.fillText(drawn.node.label, left, y);
-      shown++;
-      if (drawn.badge) {
-        context.fillStyle = palette.changed;
-        context.fillText(drawn.badge, left, y + size * 1.1);
-      }
-    }
-  }
-}
-
-/** @param {Path2D} path @param {string} shape @param {number} x @param {number} y @param {number} r */
-function outline(path, shape, x, y, r) {
-  if (r < 2.2 || shape === "square") {
-    const side = r < 2.2 ? r : r * 0.9;
-    path.rect(x - side, y - side, 2 * side, 2 * side);
-  } else if (shape === "triangle" || shape === "diamond") {
-    const big = r * 1.2;
-    path.moveTo(x, y - big);
-    path.lineTo(x + big, shape === "diamond" ? y : y + r * 0.8);
-    path.lineTo(shape === "diamond" ? x : x - big, shape === "diamond" ? y + big : y + r * 0.8);
-    if (shape === "diamond") path.lineTo(x - big, y);
-    path.closePath();
-  } else {
-    path.moveTo(x + r, y);
-    path.arc(x, y, r, 0, TURN);
-  }
-}
-
-/** @param {Path2D} path @param {number} x @param {number} y @param {number} u @param {number} v @param {number} back @param {number} size */
-function arrow(path, x, y, u, v, back, size) {
-  const length = Math.hypot(u - x, v - y);
-  if (length <= back + size) return;
-  const [dx, dy] = [(u - x) / length, (v - y) / length];
-  const [tx, ty] = [u - dx * back, v - dy * back];
-  path.moveTo(tx, ty);
-  path.lineTo(tx - dx * size * 1.6 - dy * size * 0.7, ty - dy * size * 1.6 + dx * size * 0.7);
-  path.lineTo(tx - dx * size * 1.6 + dy * size * 0.7, ty - dy * size * 1.6 - dx * size * 0.7);
-  path.closePath();
 }

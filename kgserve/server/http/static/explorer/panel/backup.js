@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
 import { attempt, mayAdminister, me, say } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { bytes, Command, Dialog, number, time } from "./parts.js";
 
 /** For who administers. @param {{name: string}} props the store; the empty text: all */

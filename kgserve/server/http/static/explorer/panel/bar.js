@@ -1,11 +1,13 @@
-// Top bar: store, search, clocks and caller.
+// Top bar: store, command bar, connection, and access.
 
 import { html } from "../vendor/preact.js";
+import { CircleQuestionMark, KeyRound, PanelRight } from "../vendor/icons.js";
 import { live } from "../events.js";
-import { asOf, helpOpen, keyOpen, lost, me, store, stores, timeline, validAt } from "../state.js";
+import { helpOpen, keyOpen, lost, me, panelOpen, store, stores, timeline } from "../state.js";
 import { W } from "../words.js";
-import { time } from "./parts.js";
-import { SearchBox } from "./search.js";
+import { CommandBar } from "./command_bar.js";
+import { hasSidePanel } from "./navigation.js";
+import { Icon, time } from "./parts.js";
 
 /** The time of a commit, as far as the timeline tells. @param {number} sequence */
 export function timeOf(sequence) {
@@ -21,19 +23,18 @@ export function TopBar() {
     location.hash = `#/${encodeURIComponent(event.currentTarget.value)}`;
   };
   const who = me.value;
+  const shown = store.value && !lost.value;
   return html`<header class="top">
-    <a class="brand" href="#/">kgserve</a>
-    ${store.value && !lost.value
-      ? html`<label class="quiet"><span class="hidden">${W.store}</span>
-          <select value=${store.value} onChange=${choose} aria-label=${W.store}>
+    <a class="brand" href="#/" title=${W.toStores}>kgserve</a>
+    ${shown
+      ? html`<select class="quiet" value=${store.value} onChange=${choose} aria-label=${W.store}>
             ${(stores.value ?? [{ name: store.value }]).map((one) => html`<option key=${one.name} value=${one.name}>${one.name}</option>`)}
-          </select></label>
-          <${SearchBox} />
-          <span class="moment">${W.asOfIs(asOf.value === null ? W.now : `${asOf.value}`)}</span>
-          <span class="moment">${W.trueIs(validAt.value === "now" ? W.now : validAt.value === "any" ? W.anyTime : time(validAt.value))}</span>
-          <span class="moment live" data-on=${live.value.on}>${live.value.on ? W.liveOn : W.liveOff}</span>`
-      : html`<span class="grow"></span>`}
-    <button type="button" class="plain" onClick=${() => { keyOpen.value = true; }}>${who ? W.keyIs(who) : W.key}</button>
-    <button type="button" class="plain" aria-label=${W.help} onClick=${() => { helpOpen.value = true; }}>?</button>
+          </select>`
+      : null}
+    ${who ? html`<${CommandBar} />` : html`<span class="grow"></span>`}
+    ${shown ? html`<span class="live" data-on=${live.value.on} title=${live.value.on ? W.liveOnText : W.liveOffText}>${live.value.on ? W.liveOn : W.liveOff}</span>` : null}
+    <button type="button" class="plain access" title=${W.whoAmI} onClick=${() => { keyOpen.value = true; }}><${Icon} of=${KeyRound} /><span>${who ? W.keyIs(who) : W.key}</span></button>
+    <button type="button" class="icon-button" aria-label=${W.help} title=${W.help} onClick=${() => { helpOpen.value = true; }}><${Icon} of=${CircleQuestionMark} /></button>
+    ${shown && hasSidePanel() ? html`<button type="button" class="icon-button panel-toggle" aria-label=${W.sidePanel} title=${W.sidePanel} aria-pressed=${panelOpen.value} onClick=${() => { panelOpen.value = !panelOpen.value; }}><${Icon} of=${PanelRight} /></button>` : null}
   </header>`;
 }

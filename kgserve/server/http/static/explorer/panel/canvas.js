@@ -1,23 +1,29 @@
 // The canvas: drawing on changes, and pointer input.
 
 import { effect, html, useEffect, useRef } from "../vendor/preact.js";
+import { takeCamera } from "../arrangement.js";
 import { listen } from "../events.js";
-import { Layout } from "../graph/layout.js";
+import { bounds, Layout } from "../graph/layout.js";
 import { Places } from "../graph/pick.js";
-import { radiusOf, Renderer } from "../graph/renderer.js";
-import { expand, more } from "../load.js";
+import { growth, loadDetail, radiusOf, Renderer } from "../graph/renderer.js";
 import { sceneOf } from "../scene.js";
-import { busy, choose, clock, compared, focus, graph, look, moved, revision, selected, settled, store, truncated, visible, way } from "../state.js";
+import { busy, changed, clock, compared, focus, graph, moved, revision, selected, settled, store, visible, way } from "../state.js";
 import { W } from "../words.js";
+import { CanvasTools } from "./lazy.js";
 
 const PULSE = 1200;
 const REACH = 10;
-const ZOOM = 1.25;
-const MARGIN = 60;
+const MARGIN = 64;
+/** Milliseconds after which a view that moved is drawn sharp. */
+const REST = 140;
+/** Largest scale of a picture that shows everything. */
+const CLOSEST = 2.2;
 const NEAREST = 6;
 const FARTHEST = 0.02;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
+
+const radius = (/** @type {import("../graph/model.js").Node} */ node) => radiusOf(node.degree);
 
 /** @type {Canvas | null} */
 let current = null;
@@ -39,8 +45,12 @@ class Canvas {
   constructor(element) {
     this.element = element;
     this.renderer = new Renderer(element);
+    const [x, y, scale] = takeCamera() ?? [];
+    if (scale) views.set(store.value, { x, y, scale: Math.min(NEAREST, Math.max(FARTHEST, scale)) });
     this.view = views.get(store.value) ?? { x: 0, y: 0, scale: 1 };
     this.fitted = views.has(store.value);
+    /** True if a link says what to look at. */
+    this.linked = Boolean(scale);
     /** True if the user moved the viewport; otherwise everything stays visible. */
     this.chosen = this.fitted;
     /** @type {Map<string, number>} */
@@ -51,17 +61,39 @@ class Canvas {
     this.scene = sceneOf(this.pulses);
     /** @type {Places | null} */
     this.places = null;
-    this.layout = new Layout((done) => this.settle(done));
+    this.layout = new Layout((done, first) => this.settle(done, first));
     this.frames = 0;
+    /** True once nodes rest, and once all that a canvas needs is here. */
+    this.done = true;
+    this.ready = false;
+    /** Boxes over an element, where no label goes. @type {typeof import("./pointer.js").coveredBoxes} */
+    this.covered = () => [];
+    /** True if nodes have their first places, which the scene does not know. */
+    this.fresh = false;
+    /** While a view moves: the timer until it rests. */
+    this.gliding = 0;
   }
 
-  settle(/** @type {boolean} */ done) {
-    if (done) settled.value = true;
+  /** All that comes after the first picture is here. */
+  begin() {
+    this.ready = true;
+    if (this.done) settled.value = true;
+    this.ask();
+  }
+
+  /** @param {boolean} done @param {boolean} first whether some nodes have their first places */
+  settle(done, first) {
+    this.done = done;
+    if (done && this.ready) settled.value = true;
+    this.fresh ||= first;
     if (STILL.matches && !done) return;
+    if (this.fresh) this.scene = sceneOf(this.pulses);
+    this.fresh = false;
     this.places = null;
     if (!this.fitted) this.fit(false);
     if (done) {
       this.fitted = true;
+      this.linked = false;
       this.remember();
     }
     moved.value++;
@@ -71,10 +103,12 @@ class Canvas {
   place(anew = false) {
     if (anew) this.fitted = false;
     else this.recall();
-    if (this.layout.run(graph, (node) => radiusOf(node.degree), { anew })) {
-      settled.value = false;
-      if (graph.nodes.size && !this.fitted) this.fit(false);
-    }
+    const nodes = [...graph.nodes.values()];
+    const all = !this.linked && nodes.every((node) => !node.placed);
+    if (this.layout.run(graph, radius, { anew })) {
+      if (all) this.fitted = this.chosen = false;
+      settled.value = this.done = false;
+    } else if (this.layout.nodes.length === 0 && nodes.length) this.layout.send(graph, radius);
   }
 
   /** Store the positions of nodes for this tab. */
@@ -89,14 +123,16 @@ class Canvas {
 
   /** Restore positions if all nodes were on the canvas before. */
   recall() {
-    if ([...graph.nodes.values()].some((node) => node.placed)) return;
+    if ([...graph.nodes.values()].some((node) => node.placed && !node.pinned)) {
+      return;
+    }
     const kept = new Map(JSON.parse(sessionStorage.getItem(`kgserve-places ${store.value}`) ?? "[]").map((/** @type {any[]} */ [key, x, y]) => [key, [x, y]]));
     if (!graph.nodes.size || ![...graph.nodes.keys()].every((key) => kept.has(key))) return;
     for (const node of graph.nodes.values()) {
-      [node.x, node.y] = kept.get(node.key);
+      if (!node.pinned) [node.x, node.y] = kept.get(node.key);
       node.placed = true;
     }
-    this.fit(false);
+    if (!this.chosen) this.fit(false);
     this.fitted = true;
   }
 
@@ -123,10 +159,24 @@ class Canvas {
         this.pulses.delete(key);
       } else this.pulses.set(key, age);
     }
-    this.renderer.draw(this.scene, this.view);
+    this.renderer.hasty = !this.done;
+    if (!this.gliding) this.renderer.covered = this.covered(this.element);
+    if (this.gliding) this.renderer.glide(this.scene, this.view);
+    else this.renderer.draw(this.scene, this.view);
     this.frames++;
     this.element.dataset.drawn = String(this.scene.nodes.length);
     if (this.pulses.size) this.ask();
+  }
+
+  /** The view moves: draw quickly until it rests. */
+  glide() {
+    this.chosen = true;
+    clearTimeout(this.gliding);
+    this.gliding = setTimeout(() => {
+      this.gliding = 0;
+      this.ask();
+    }, REST);
+    this.ask();
   }
 
   /** @param {string} key */
@@ -140,17 +190,11 @@ class Canvas {
   /** See everything. @param {boolean} [draw] */
   fit(draw = true) {
     this.chosen = false;
-    const nodes = [...visible.value.nodes.values()];
+    const nodes = [...visible.value.nodes.values()].filter((node) => node.placed);
     if (nodes.length) {
-      let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
-      for (const { x, y } of nodes) {
-        left = Math.min(left, x);
-        right = Math.max(right, x);
-        top = Math.min(top, y);
-        bottom = Math.max(bottom, y);
-      }
+      const { left, top, right, bottom } = bounds(nodes);
       const { clientWidth: w, clientHeight: h } = this.element;
-      const scale = Math.min((w - 2 * MARGIN) / (right - left || 1), (h - 2 * MARGIN) / (bottom - top || 1), 1.6);
+      const scale = Math.min((w - 2 * MARGIN) / (right - left || 1), (h - 2 * MARGIN) / (bottom - top || 1), CLOSEST);
       this.view = { x: (left + right) / 2, y: (top + bottom) / 2, scale: Math.max(FARTHEST, scale) };
       views.set(store.value, this.view);
     }
@@ -159,14 +203,13 @@ class Canvas {
 
   /** @param {number} by @param {[number, number]} [at] the point of the screen that stays */
   zoom(by, at) {
-    this.chosen = true;
     const [x, y] = at ?? [this.element.clientWidth / 2, this.element.clientHeight / 2];
     const [u, v] = this.world(x, y);
     this.view.scale = Math.min(NEAREST, Math.max(FARTHEST, this.view.scale * by));
     const [s, t] = this.world(x, y);
     this.view.x += u - s;
     this.view.y += v - t;
-    this.ask();
+    this.glide();
   }
 
   /** From a point of the element to one of the graph. @param {number} x @param {number} y @returns {[number, number]} */
@@ -191,7 +234,28 @@ class Canvas {
   at(x, y) {
     this.places ??= new Places(visible.value.nodes.values());
     const [u, v] = this.world(x, y);
-    return this.places.at(u, v, 18 + REACH / this.view.scale);
+    return this.places.at(u, v, (18 * growth(this.view.scale) + REACH) / this.view.scale);
+  }
+
+  /** Move a node, and its fan with it. @param {import("../graph/model.js").Node} node @param {number} x @param {number} y */
+  drag(node, x, y) {
+    for (const { leaves } of graph.fans.get(node.key) ?? []) {
+      for (const leaf of leaves) {
+        if (leaf.pinned) continue;
+        leaf.x += x - node.x;
+        leaf.y += y - node.y;
+      }
+    }
+    Object.assign(node, { x, y, held: true });
+    this.places = null;
+  }
+
+  /** A node that was moved stays there. @param {import("../graph/model.js").Node} node */
+  drop(node) {
+    node.held = false;
+    node.pinned = true;
+    this.remember();
+    changed();
   }
 
   /** Show a node that lies out of sight. @param {string} key */
@@ -207,113 +271,11 @@ class Canvas {
   }
 }
 
-/** What fingers and mouse do. @param {Canvas} on @returns {() => void} */
-function handle(on) {
-  const { element } = on;
-  /** @type {Map<number, [number, number]>} */
-  const down = new Map();
-  /** @type {{node: any, from: [number, number], moved: boolean, box: boolean} | null} */
-  let drag = null;
-  let apart = 0;
-
-  const press = (/** @type {PointerEvent} */ event) => {
-    if (event.button > 0) return;
-    element.setPointerCapture(event.pointerId);
-    const at = on.point(event);
-    down.set(event.pointerId, at);
-    const node = down.size === 1 ? on.at(...at) : null;
-    drag = { node, from: at, moved: false, box: event.shiftKey && !node };
-    if (down.size === 2) apart = between(down);
-  };
-  const move = (/** @type {PointerEvent} */ event) => {
-    const before = down.get(event.pointerId);
-    const at = on.point(event);
-    if (!before || !drag) {
-      element.classList.toggle("over", Boolean(on.at(...at)));
-      return;
-    }
-    down.set(event.pointerId, at);
-    if (down.size === 2) {
-      const now = between(down);
-      if (apart) on.zoom(now / apart, middle(down));
-      apart = now;
-      drag.moved = true;
-      return;
-    }
-    if (Math.hypot(at[0] - drag.from[0], at[1] - drag.from[1]) > 4) drag.moved = true;
-    if (!drag.moved) return;
-    if (drag.box) box(drag.from, at);
-    else if (drag.node) {
-      [drag.node.x, drag.node.y] = on.world(...at);
-      drag.node.held = true;
-      on.places = null;
-    } else {
-      on.chosen = true;
-      on.view.x -= (at[0] - before[0]) / on.view.scale;
-      on.view.y -= (at[1] - before[1]) / on.view.scale;
-    }
-    on.ask();
-  };
-  /** @param {[number, number]} from @param {[number, number]} to */
-  const box = (from, to) => {
-    const [left, top] = on.world(Math.min(from[0], to[0]), Math.min(from[1], to[1]));
-    const [right, bottom] = on.world(Math.max(from[0], to[0]), Math.max(from[1], to[1]));
-    const inside = [...visible.value.nodes.values()].filter((node) => node.x >= left && node.x <= right && node.y >= top && node.y <= bottom);
-    selected.value = new Set(inside.map((node) => node.key));
-  };
-  const release = (/** @type {PointerEvent} */ event) => {
-    down.delete(event.pointerId);
-    if (drag && !drag.moved && event.type === "pointerup") click(drag.node, event);
-    if (drag?.moved && drag.node) drag.node.held = false;
-    if (!down.size) drag = null;
-  };
-  const click = (/** @type {any} */ node, /** @type {PointerEvent} */ event) => {
-    if (!node) {
-      selected.value = new Set();
-      way.value = [];
-      return;
-    }
-    if (!event.shiftKey && !event.ctrlKey && !event.metaKey) {
-      look(node.key);
-      return;
-    }
-    choose(node.key);
-  };
-  const wheel = (/** @type {WheelEvent} */ event) => {
-    event.preventDefault();
-    on.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), on.point(event));
-  };
-  const double = (/** @type {MouseEvent} */ event) => {
-    const node = on.at(...on.point(event));
-    if (node) void expand(node.key);
-  };
-  const end = new AbortController();
-  const { signal } = end;
-  element.addEventListener("pointerdown", press, { signal });
-  element.addEventListener("pointermove", move, { signal });
-  element.addEventListener("pointerup", release, { signal });
-  element.addEventListener("pointercancel", release, { signal });
-  element.addEventListener("wheel", wheel, { signal, passive: false });
-  element.addEventListener("dblclick", double, { signal });
-  return () => end.abort();
-}
-
-/** @param {Map<number, [number, number]>} points */
-function between(points) {
-  const [[a, b], [c, d]] = [...points.values()];
-  return Math.hypot(a - c, b - d);
-}
-
-/** @param {Map<number, [number, number]>} points @returns {[number, number]} */
-function middle(points) {
-  const [[a, b], [c, d]] = [...points.values()];
-  return [(a + c) / 2, (b + d) / 2];
-}
-
 /** Keep an element drawn; what is returned ends that. @param {HTMLCanvasElement} element */
 function begin(element) {
   const on = new Canvas(element);
   current = on;
+  settled.value = false;
   const watched = new ResizeObserver(() => on.resize());
   watched.observe(element);
   const redress = () => on.resize();
@@ -336,8 +298,13 @@ function begin(element) {
     effect(() => {
       on.reveal(focus.value);
     }),
-    handle(on),
   ];
+  void Promise.all([import("./pointer.js"), loadDetail()]).then(([{ handle, coveredBoxes }]) => {
+    if (current !== on) return;
+    on.covered = coveredBoxes;
+    ends.push(handle(on));
+    on.begin();
+  });
   const pulse = (/** @type {any} */ told) => {
     for (const key of [told.data.id, told.data.from, told.data.to]) if (graph.nodes.has(key)) on.pulse(key);
   };
@@ -349,6 +316,7 @@ function begin(element) {
     watched.disconnect();
     DARK.removeEventListener("change", redress);
     cancelAnimationFrame(on.frame);
+    clearTimeout(on.gliding);
     on.layout.worker.terminate();
     settled.value = true;
     current = null;
@@ -368,15 +336,8 @@ export function CanvasView() {
         ${node ? W.nodeLabel(node.label, node.type, graph.around.get(node.key)?.size ?? 0) : W.emptyCanvas}</div>
     </div>
     <p class="hidden" id="graph-keys">${W.canvasKeys}</p>
-    <div class="tools" role="toolbar" aria-label=${W.tools}>
-      <button type="button" onClick=${() => canvas.zoom(ZOOM)} aria-label=${W.zoomIn}>+</button>
-      <button type="button" onClick=${() => canvas.zoom(1 / ZOOM)} aria-label=${W.zoomOut}>−</button>
-      <button type="button" onClick=${() => canvas.fit()} aria-label=${W.fit}>⤢</button>
-      <button type="button" onClick=${() => canvas.relayout()} aria-label=${W.relayout}>⟳</button>
-    </div>
     ${nodes.size ? null : html`<p class="empty">${graph.nodes.size ? W.nothingThen : W.emptyStore}</p>`}
-    ${truncated.value ? html`<p class="more"><button type="button" onClick=${more}>${W.showMore}</button></p>` : null}
-    ${way.value.length ? html`<p class="more way">${W.pathOf(way.value.length - 1)} <button type="button" class="plain" onClick=${() => { way.value = []; }}>${W.close}</button></p>` : null}
+    <${CanvasTools} />
   </div>`;
 }
 

@@ -22,11 +22,12 @@ export function Compared() {
   const count = (/** @type {string} */ what) => rows.filter((row) => row.what === what).length;
   const countEdges = (/** @type {string} */ what) => edges.filter((one) => one === what).length;
   return html`<section class="compared" aria-label=${W.compare}>
-    <header>${side("before")} ${side("after")}<button type="button" class="plain" onClick=${() => { compared.value = null; }}>${W.close}</button></header>
+    ${side("before")} ${side("after")}
     <p>${["come", "gone", "changed"].map((what) => html`<span key=${what} class=${what}>${W.counted(what, count(what), countEdges(what))}</span> `)}</p>
     ${rows.length
       ? html`<${LongTable} label=${W.whatDiffers} columns=${3} rows=${rows} keyOf=${(/** @type {Row} */ { node }) => node.key} head=${W.differenceColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}>
           ${(/** @type {Row} */ { node, what }) => html`<td class=${what}>${W.differences[what]}</td><th scope="row"><button type="button" class="link" onClick=${() => look(node.key)}>${node.label}</button></th><td><${Mark} ...${looks.of(node.type)} /> ${node.type}</td>`}<//>`
       : html`<p class="soft">${W.noDifference}</p>`}
+    <button type="button" onClick=${() => { compared.value = null; }}>${W.stopComparing}</button>
   </section>`;
 }

@@ -1,12 +1,13 @@
 // Cypher panel: results as graph, table and JSON, and all rows as CSV.
 
 import { html, signal, useEffect } from "../vendor/preact.js";
+import { Play } from "../vendor/icons.js";
 import { put } from "../load.js";
 import { ask, memory, Refused, request, save } from "../server.js";
-import { attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
+import { announce, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
 import { W } from "../words.js";
 import { Editor } from "./editor.js";
-import { number, plain } from "./parts.js";
+import { Icon, number, plain } from "./parts.js";
 import { LongTable } from "./rows.js";
 
 const FIRST = "MATCH (n)-[e]->(m) RETURN n, e, m LIMIT 25";
@@ -56,7 +57,7 @@ async function run() {
     const body = writing.value && mayWrite.value ? { query, mode: "write" } : { query };
     result.value = await ask("POST", memory(store.value, "cypher"), { body });
     remember(query);
-    say(W.rowsFound(result.value.row_count, result.value.truncated));
+    announce(W.rowsFound(result.value.row_count, result.value.truncated));
     if (how.value === "graph") await draw();
   } catch (error) {
     wrong.value = /** @type {Error} */ (error).message;
@@ -65,6 +66,12 @@ async function run() {
   } finally {
     running.value = false;
   }
+}
+
+/** Run a statement that was typed elsewhere. @param {string} query */
+export async function runStatement(query) {
+  text.value = query;
+  await run();
 }
 
 /** Ids of the nodes that a value names, however deep they lie. @param {any} value @param {Set<string>} ids */
@@ -143,15 +150,17 @@ export function CypherPane() {
     wrongAt.value = null;
     event.currentTarget.value = "";
   };
-  return html`<${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${run} wrong=${wrongAt.value} />
+  return html`<div class="asking"><div class="statement">
+    <${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${run} wrong=${wrongAt.value} />
     <p class="row">
-      <button type="button" disabled=${running.value} onClick=${run}>${running.value ? W.running : W.run}</button>
+      <button type="button" class="primary" disabled=${running.value} onClick=${run}><${Icon} of=${Play} />${running.value ? W.running : W.run}</button>
+      ${before.length ? html`<select aria-label=${W.earlier} onChange=${again}><option value="">${W.earlier}</option>${before.map((one) => html`<option key=${one} value=${one}>${one.slice(0, 80)}</option>`)}</select>` : null}
       ${mayWrite.value ? html`<label class="check"><input type="checkbox" checked=${writing.value} onChange=${() => { writing.value = !writing.value; }} /> ${W.mayChange}</label>` : null}
-      ${before.length ? html`<label><span class="hidden">${W.earlier}</span><select aria-label=${W.earlier} onChange=${again}><option value="">${W.earlier}</option>${before.map((one) => html`<option key=${one} value=${one}>${one.slice(0, 80)}</option>`)}</select></label>` : null}
       <label class="check"><input type="checkbox" checked=${remembers.value} onChange=${forgetStatements} /> ${W.rememberStatements}</label>
-    </p>
+    </p></div>
+    <div class="answer">
     ${wrong.value ? html`<p class="note mono" role="alert">${wrong.value}</p>` : null}
-    ${result.value ? html`<${Result} />` : null}`;
+    ${result.value ? html`<${Result} />` : wrong.value ? null : html`<p class="soft">${W.noResultYet}</p>`}</div></div>`;
 }
 
 function Result() {

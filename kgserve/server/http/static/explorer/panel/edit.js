@@ -1,80 +1,123 @@
-// Edit form for a node, based on the displayed version; shows both versions on a conflict.
+// Edit of a node in the side panel, based on the version that was seen, and the versions of a conflict side by side.
 
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, signal, useEffect, useState } from "../vendor/preact.js";
+import { readAttributes } from "../entry/fields.js";
+import { draftOf, isMemory, NodeForm, writeNode } from "../entry/node_form.js";
+import { undoChange } from "../entry/undo.js";
+import { W } from "../entry/words.js";
 import { refreshNode } from "../load.js";
 import { ask, memory, Refused } from "../server.js";
 import { attempt, say, store } from "../state.js";
-import { W } from "../words.js";
-import { Diff, differences } from "./history.js";
-import { refreshShown } from "./node.js";
-import { Dialog, time } from "./parts.js";
+import { Dialog, plain, time } from "./parts.js";
 
-/** @typedef {{type: string, content: string, summary: string, tags: string, attributes: string, valid_from: string, valid_to: string}} Draft */
+/** @typedef {import("../entry/node_form.js").NodeDraft} NodeDraft */
 
-/** @param {any} row @returns {Draft} */
-const draftOf = (row) => ({
-  type: row.type, content: row.content, summary: row.summary ?? "", tags: (row.tags ?? []).join("\n"),
-  attributes: JSON.stringify(row.attributes, null, 2), valid_from: row.valid_from ?? "", valid_to: row.valid_to ?? "",
-});
+/** Edits that are neither saved nor given up, by store and id; they stay while other nodes are looked at. */
+const edits = signal(/** @type {Map<string, {seen: any, draft: NodeDraft}>} */ (new Map()));
+const editKey = (/** @type {string} */ id) => JSON.stringify([store.value, id]);
 
-const lines = (/** @type {string} */ text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
-
-/** A memory has a confidence and more that a version as a whole would clear, so it is changed as a memory. @param {any} row */
-const isMemory = (row) => row.confidence !== undefined;
-
-/**
- * Write what a form holds. Raises Refused, and SyntaxError for attributes that are no JSON.
- * @param {any} row what was seen @param {Draft} draft @param {number} basedOn @returns {Promise<any>} the node as it is then
- */
-async function write(row, draft, basedOn) {
-  const attributes = JSON.parse(draft.attributes || "{}");
-  if (isMemory(row)) {
-    const body = { content: draft.content, tags: lines(draft.tags), metadata: attributes, based_on_version: basedOn };
-    await ask("PUT", `/api/memories/${encodeURIComponent(row.id)}`, { query: { store: store.value }, body });
-    return (await ask("GET", memory(store.value, "nodes", row.id))).node;
-  }
-  const body = {
-    id: row.id, type: draft.type, content: draft.content, summary: draft.summary, tags: lines(draft.tags), attributes,
-    valid_from: draft.valid_from, valid_to: draft.valid_to, freshness_at: row.freshness_at, based_on_version: basedOn,
-  };
-  return (await ask("POST", memory(store.value, "nodes"), { body })).node;
+/** @param {string} id @param {{seen: any, draft: NodeDraft} | null} edit null: it ends */
+function keepEdit(id, edit) {
+  const next = new Map(edits.value);
+  if (edit) next.set(editKey(id), edit);
+  else next.delete(editKey(id));
+  edits.value = next;
 }
 
-/** @param {{row: any, onClose: () => void}} props */
-export function Edit({ row, onClose }) {
-  const [seen] = useState(row);
-  const [draft, setDraft] = useState(() => draftOf(row));
-  const [wrong, setWrong] = useState("");
-  const [conflict, setConflict] = useState(/** @type {any} */ (null));
-  const change = (/** @type {keyof Draft} */ name) => (/** @type {any} */ event) => setDraft({ ...draft, [name]: event.currentTarget.value });
-  const send = async (/** @type {Event} */ event) => {
-    event.preventDefault();
+/** @param {string} id */
+export const isEdited = (id) => edits.value.has(editKey(id));
+
+/** @param {any} row */
+export const beginEdit = (row) => keepEdit(row.id, { seen: row, draft: draftOf(row) });
+
+/** @param {{row: any, onSaved: () => Promise<void>, onConflict: (node: any) => void}} props */
+export function Edit({ row, onSaved, onConflict }) {
+  const { seen, draft } = edits.value.get(editKey(row.id)) ?? { seen: row, draft: draftOf(row) };
+  const end = () => keepEdit(row.id, null);
+  const save = async () => {
     try {
-      const node = await write(seen, draft, seen.version);
+      const { node, replaced } = await writeNode(seen, draft);
+      end();
       refreshNode(node);
-      say(W.saved(node.version));
-      onClose();
-      await refreshShown();
+      say(W.saved(node.version), false, node.version === replaced ? undefined : undoChange(row.id, replaced, node.version));
+      await onSaved();
     } catch (error) {
-      if (error instanceof Refused && error.code === "conflict_manual") setConflict(error.problem.node);
-      else setWrong(error instanceof SyntaxError ? W.noJson(error.message) : /** @type {Error} */ (error).message);
+      if (!(error instanceof Refused) || error.code !== "conflict_manual") throw error;
+      end();
+      refreshNode(error.problem.node);
+      onConflict(error.problem.node);
     }
   };
-  if (conflict) return html`<${Heads} row=${conflict} onClose=${() => { onClose(); void refreshShown(); }} />`;
-  const line = (/** @type {keyof Draft} */ name, hint = "") => html`<label>${W[name]} <input value=${draft[name]} placeholder=${hint} onInput=${change(name)} /></label>`;
-  const text = (/** @type {keyof Draft} */ name, rows = 4) => html`<label>${W[name]} <textarea rows=${rows} value=${draft[name]} onInput=${change(name)}></textarea></label>`;
-  return html`<${Dialog} title=${W.editTitle(row.id)} onClose=${onClose} wide><form class="edit" onSubmit=${send}>
-    <p class="soft">${W.basedOn(seen.version)}</p>
-    ${row.version !== seen.version ? html`<p class="note">${W.movedOn(row.version)}</p>` : null}
-    ${isMemory(row) ? null : line("type")} ${text("content", 6)} ${isMemory(row) ? null : line("summary")} ${text("tags", 2)} ${text("attributes", 5)}
-    ${isMemory(row) ? null : html`${line("valid_from", "2020-01-31T00:00:00Z")} ${line("valid_to", "2020-01-31T00:00:00Z")}`}
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <button>${W.save}</button></form><//>`;
+  return html`
+    ${row.version > seen.version ? html`<div class="note" role="status"><p>${W.movedOn(row.version)}</p>
+      <${Versions} heads=${[draftedRow(seen, draft), row]} names=${[W.yours, W.versionNumber(row.version)]} /></div>` : null}
+    <${NodeForm} row=${seen} title=${W.editTitle(row.id)} draft=${draft} onInput=${(/** @type {NodeDraft} */ next) => keepEdit(row.id, { seen, draft: next })} onSave=${save} onCancel=${end} />
+    <p class="soft">${W.basedOn(seen.version)} ${W.unsaved}</p>`;
 }
 
-/** Both heads of a node in conflict, side by side; whoever looks decides. @param {{row: any, onClose: () => void}} props */
-export function Heads({ row, onClose }) {
+/** What a draft says, as far as it can be told. @param {any} seen @param {NodeDraft} draft */
+function draftedRow(seen, draft) {
+  const { type, summary, content, tags, valid_from, valid_to } = draft;
+  let { attributes } = seen;
+  try {
+    attributes = readAttributes(draft.attributes);
+  } catch {
+    // Not finished yet: the form says what is missing when it is sent.
+  }
+  return { ...seen, type, summary, content, tags, attributes, valid_from, valid_to };
+}
+
+/** Fields that people choose between. */
+const FIELDS = /** @type {const} */ (["type", "summary", "content", "tags", "valid_from", "valid_to"]);
+const FIELD_NAMES = { type: W.type, summary: W.titleField, content: W.content, tags: W.tags, valid_from: W.valid_from, valid_to: W.valid_to };
+
+/** Value of a field; attributes by their names. @param {any} head @param {string} path */
+function valueAt(head, path) {
+  const value = path.startsWith("attributes.") ? head.attributes[path.slice(11)] : head[path];
+  return value === undefined || value === "" || (Array.isArray(value) && !value.length) ? null : value;
+}
+
+/** Fields in which versions differ. @param {any[]} heads @returns {string[]} */
+function differingFields(heads) {
+  const attributes = new Set(heads.flatMap((head) => Object.keys(head.attributes).map((name) => `attributes.${name}`)));
+  return [...FIELDS, ...attributes].filter((path) => new Set(heads.map((head) => JSON.stringify(valueAt(head, path)))).size > 1);
+}
+
+/** A cell of a comparison. @param {string} path @param {any} value */
+const cell = (path, value) => (value === null ? html`<span class="soft">${W.nothing}</span>` : path.startsWith("valid_") ? time(value) : plain(value));
+
+/** @param {string} path */
+const fieldName = (path) => FIELD_NAMES[path] ?? path.slice(11);
+
+/**
+ * Versions side by side; with `picks`, one of them can be chosen for each field.
+ * @param {{heads: any[], names: string[], picks?: Record<string, number>, onPick?: (path: string, at: number) => void}} props
+ */
+function Versions({ heads, names, picks, onPick }) {
+  const paths = differingFields(heads);
+  if (!paths.length) return html`<p class="soft">${W.noDifference}</p>`;
+  return html`<div class="scroll rows" tabindex="0" role="region" aria-label=${W.compare}><table class="versions"><thead><tr><th scope="col">${W.field}</th>${names.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${paths.map((path) => html`<tr key=${path}><th scope="row">${fieldName(path)}</th>${heads.map((head, at) => html`<td key=${at}>${picks
+      ? html`<label class="check"><input type="radio" name=${`pick ${path}`} checked=${(picks[path] ?? 0) === at} aria-label=${W.takeFrom(fieldName(path), head.version)} onChange=${() => onPick?.(path, at)} /> <span>${cell(path, valueAt(head, path))}</span></label>`
+      : cell(path, valueAt(head, path))}</td>`)}</tr>`)}</tbody></table></div>`;
+}
+
+/** A version of which each field is that of the chosen head. @param {any[]} heads @param {Record<string, number>} picks */
+function pickFields(heads, picks) {
+  const made = { ...heads[0], attributes: { ...heads[0].attributes } };
+  for (const [path, at] of Object.entries(picks)) {
+    const value = valueAt(heads[at], path);
+    if (!path.startsWith("attributes.")) made[path] = value ?? (path === "tags" ? [] : "");
+    else if (value === null && !(path.slice(11) in heads[at].attributes)) delete made.attributes[path.slice(11)];
+    else made.attributes[path.slice(11)] = heads[at].attributes[path.slice(11)];
+  }
+  return made;
+}
+
+/** All heads of a node in conflict, side by side; whoever looks decides. @param {{row: any, onClose: () => void, onSaved: () => Promise<void>}} props */
+export function Heads({ row, onClose, onSaved }) {
   const [heads, setHeads] = useState(/** @type {any[]} */ ([row]));
+  const [picks, setPicks] = useState(/** @type {Record<string, number>} */ ({}));
   const [wrong, setWrong] = useState("");
   useEffect(() => {
     void attempt(async () => {
@@ -84,21 +127,23 @@ export function Heads({ row, onClose }) {
   }, [row]);
   const keep = async (/** @type {any} */ head) => {
     try {
-      const node = await write(head, draftOf(head), row.version);
+      const { node } = await writeNode(head, draftOf(head), row.version);
       refreshNode(node);
       say(W.settled(node.version));
       onClose();
-      await refreshShown();
+      await onSaved();
     } catch (error) {
       setWrong(/** @type {Error} */ (error).message);
     }
   };
+  const names = heads.map((head) => W.versionNumber(head.version));
   return html`<${Dialog} title=${W.conflictTitle(row.id)} onClose=${onClose} wide>
     <p>${W.conflictText}</p>
     ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
     <div class="heads">${heads.map((head) => html`<section key=${head.version} aria-label=${W.versionNumber(head.version)}>
       <h3>${W.versionNumber(head.version)}</h3><p class="soft">${time(head.updated_at)}${head.created_by ? ` ${W.by(head.created_by)}` : ""}</p>
       <p class="content">${head.content}</p>
-      ${head === heads[0] ? null : html`<${Diff} diff=${differences(heads[0], { ...head, conflicts: heads[0].conflicts })} />`}
-      <button type="button" onClick=${() => keep(head)}>${W.keep(head.version)}</button></section>`)}</div><//>`;
+      <button type="button" onClick=${() => keep(head)}>${W.keep(head.version)}</button></section>`)}</div>
+    ${heads.length > 1 && !isMemory(row) ? html`<h3>${W.merged}</h3><${Versions} heads=${heads} names=${names} picks=${picks} onPick=${(/** @type {string} */ path, /** @type {number} */ at) => setPicks({ ...picks, [path]: at })} />
+      <p><button type="button" class="primary" disabled=${!Object.values(picks).some(Boolean)} onClick=${() => keep(pickFields(heads, picks))}>${W.saveMerged}</button></p>` : null}<//>`;
 }

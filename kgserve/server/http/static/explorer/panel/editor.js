@@ -190,7 +190,8 @@ export function Editor({ text, label, words, run, wrong }) {
     if (!box || !list.current) return;
     const { offsetHeight: high, offsetWidth: wide, style } = list.current;
     style.left = `${Math.max(4, Math.min(box.left, innerWidth - wide - 4))}px`;
-    style.top = `${box.bottom + high + 4 > innerHeight ? box.top - high - 2 : box.bottom + 2}px`;
+    // Above the line, where the graph is, rather than below, where the result is.
+    style.top = `${box.top - high - 2 > 4 ? box.top - high - 2 : box.bottom + 2}px`;
     list.current.children[chosen]?.scrollIntoView({ block: "nearest" });
   }, [offer, chosen]);
   const accept = (/** @type {number} */ which) => {

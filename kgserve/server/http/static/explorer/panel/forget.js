@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { ask } from "../server.js";
 import { attempt, changed, focus, graph, say, selected, store } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Dialog } from "./parts.js";
 
 /** @param {string} entity @param {boolean} dry */

@@ -3,6 +3,7 @@
 import { html, signal } from "../vendor/preact.js";
 import { listen, onLive } from "../events.js";
 import { catchUp, put, refreshAbout, refreshNode, refreshTimeline } from "../load.js";
+import { edgeKey } from "../graph/model.js";
 import { asOf, attempt, changed, graph, selected, store } from "../state.js";
 import { W } from "../words.js";
 
@@ -17,9 +18,9 @@ const EDGE = new Set(["edge_created", "edge_updated"]);
 listen(({ event, data }) => {
   if (NODE.has(event) && graph.nodes.has(data.id)) refreshNode(data);
   else if (event === "node_created") fresh.value = new Set([...fresh.value, data.id]);
-  else if (event === "node_deleted") end(graph.nodes.get(data.id), data);
+  else if (event === "node_deleted") end(graph.nodes.get(data.id), data.sequence);
   else if (EDGE.has(event)) takeEdge(data);
-  else if (event === "edge_deleted") end([...(graph.around.get(data.from) ?? [])].find((edge) => edge.to === data.to && edge.type === data.relation_type), data);
+  else if (event === "edge_deleted") endEdge(data, data.sequence);
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     const name = store.value;
@@ -29,15 +30,23 @@ listen(({ event, data }) => {
 
 onLive(() => void catchUp());
 
-/** What is gone stays for those who look back. @param {import("../graph/time.js").Dated | undefined} row @param {any} data */
-function end(row, data) {
+/** What is gone stays for those who look back. @param {import("../graph/time.js").Dated | undefined} row @param {number} sequence */
+function end(row, sequence) {
   if (!row) return;
-  row.lives = (row.lives ?? [[0, null]]).map(([from, to]) => [from, to ?? data.sequence]);
+  row.lives = (row.lives ?? [[0, null]]).map(([from, to]) => [from, to ?? sequence]);
   changed();
 }
 
+/** An edge that is deleted. @param {{from: string, to: string, relation_type: string}} edge @param {number} sequence the commit that deleted it */
+export const endEdge = (edge, sequence) => end(graph.edges.get(edgeKey(edge.from, edge.relation_type, edge.to)), sequence);
+
+/** Offer nodes no longer. @param {string[]} ids */
+export function forgetFresh(ids) {
+  if (ids.some((id) => fresh.value.has(id))) fresh.value = new Set([...fresh.value].filter((id) => !ids.includes(id)));
+}
+
 /** An edge between two nodes of the canvas. @param {any} data */
-function takeEdge(data) {
+export function takeEdge(data) {
   if (!graph.nodes.has(data.from) || !graph.nodes.has(data.to)) return;
   const known = [...(graph.around.get(data.from) ?? [])].find((edge) => edge.to === data.to && edge.type === data.relation_type);
   const lives = (known?.lives ?? []).map(([from, to]) => /** @type {[number, number | null]} */ ([from, to ?? data.sequence]));

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { request } from "../server.js";
 import { attempt, store } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { bytes, number, time } from "./parts.js";
 
 const EVERY = 5000;

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { helpOpen } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Dialog } from "./parts.js";
 
 export function Help() {
@@ -11,5 +11,5 @@ export function Help() {
   };
   return html`<${Dialog} title=${W.help} onClose=${close}>
     <table><tbody>${W.keys.map(([keys, what]) => html`<tr key=${keys}><th scope="row"><kbd>${keys}</kbd></th><td>${what}</td></tr>`)}</tbody></table>
-    <p><a href="/docs">${W.apiPage}</a></p><//>`;
+    <p><a href="docs">${W.apiPage}</a></p><//>`;
 }

@@ -36,7 +36,7 @@ export function KeyDialog() {
     ${who
       ? html`<dl>
           <dt>${W.name}</dt><dd>${who.name}</dd>
-          <dt>${W.role}</dt><dd>${who.role}</dd>
+          <dt>${W.role}</dt><dd>${W.access[who.role]}</dd>
           <dt>${W.storesSeen}</dt><dd>${who.stores.includes("*") ? W.allStores : who.stores.join(", ")}</dd>
           <dt>${W.ends}</dt><dd>${who.expires ? time(who.expires) : W.never}</dd>
         </dl>

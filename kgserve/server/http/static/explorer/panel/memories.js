@@ -1,17 +1,20 @@
-// Statistics of a store's memories, and proposals of reflection with buttons to accept or refuse.
+// Memories of a store: their list, their numbers, and proposals of reflection with buttons to accept or refuse.
 
 import { html, signal, useEffect, useState } from "../vendor/preact.js";
 import { put } from "../load.js";
 import { short } from "../graph/labels.js";
 import { ask, memory } from "../server.js";
 import { attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
+import { MemoryList } from "./memory_list.js";
 import { Bar, number } from "./parts.js";
 import { showNode } from "./search.js";
 
 /** Runs with open proposals, newest first. */
 const runs = signal(/** @type {{run: string, proposals: any[], linked: any[]}[]} */ ([]));
 const RUNS = 20;
+/** Visible part: `list`, `numbers`, `reflection`. */
+const shown = signal("list");
 
 /** Load the stored runs with their open proposals. */
 async function readRuns() {
@@ -32,19 +35,26 @@ export function Memories() {
       const query = { store: store.value };
       const [all, byType] = await Promise.all([ask("GET", "/api/analytics/overview", { query }), ask("GET", "/api/analytics/types", { query }), readRuns()]);
       setNumbers(all);
-      setTypes(Array.isArray(byType) ? byType : (byType.types ?? []));
+      setTypes(byType.types);
     });
   }, [store.value]);
-  const most = Math.max(1, ...types.map((one) => one.count));
+  const tabs = { list: () => html`<${MemoryList} types=${types.map((one) => one.memory_type)} />`, numbers: () => html`<${Numbers} numbers=${numbers} types=${types} />`, reflection: () => html`<${Reflection} />` };
   return html`<div class="scroll fill pad" tabindex="0" role="region" aria-label=${W.memories}>
-    <h2>${W.memories}</h2>
-    ${numbers ? html`<dl class="wide">${Object.entries(numbers).filter(([, value]) => typeof value === "number").map(([name, value]) => html`<dt key=${name}>${name.replaceAll("_", " ")}</dt><dd>${number(Math.round(Number(value) * 100) / 100)}</dd>`)}</dl>` : null}
-    ${types.length ? html`<table><caption>${W.memoryTypes}</caption><tbody>${types.map((one) => html`<tr key=${one.memory_type ?? one.type}><th scope="row">${one.memory_type ?? one.type}</th><td class="number">${number(one.count)}</td><td><${Bar} share=${one.count / most} label=${String(one.count)} /></td></tr>`)}</tbody></table>` : null}
-    <h2>${W.reflecting}</h2><p>${W.reflectingText}</p>
-    ${mayWrite.value ? html`<button type="button" onClick=${run}>${W.reflectNow}</button>` : null}
-    ${runs.value.map((one) => html`<${Run} key=${one.run} one=${one} />`)}
+    <header class="row"><h2>${W.memories}</h2> <div role="tablist" aria-label=${W.memories}>${Object.keys(tabs).map((name) => html`<button key=${name} type="button" role="tab" id=${`memories-${name}`} aria-selected=${shown.value === name} aria-controls="memories-part" onClick=${() => { shown.value = name; }}>${W.memoryTabs[name]}</button>`)}</div></header>
+    <div role="tabpanel" id="memories-part" aria-labelledby=${`memories-${shown.value}`}>${tabs[shown.value]()}</div>
   </div>`;
 }
+
+/** @param {{numbers: any, types: any[]}} props */
+function Numbers({ numbers, types }) {
+  const most = Math.max(1, ...types.map((one) => one.count));
+  return html`${numbers ? html`<dl class="wide">${Object.entries(numbers).filter(([, value]) => typeof value === "number").map(([name, value]) => html`<dt key=${name}>${name.replaceAll("_", " ")}</dt><dd>${number(Math.round(Number(value) * 100) / 100)}</dd>`)}</dl>` : null}
+    ${types.length ? html`<table><caption>${W.memoryTypes}</caption><tbody>${types.map((one) => html`<tr key=${one.memory_type}><th scope="row">${one.memory_type}</th><td class="number">${number(one.count)}</td><td class="share"><${Bar} share=${one.count / most} label=${String(one.count)} /></td></tr>`)}</tbody></table>` : null}`;
+}
+
+const Reflection = () => html`<p>${W.reflectingText}</p>
+  ${mayWrite.value ? html`<button type="button" onClick=${run}>${W.reflectNow}</button>` : null}
+  ${runs.value.map((one) => html`<${Run} key=${one.run} one=${one} />`)}`;
 
 const run = () =>
   attempt(async () => {

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { ask } from "../server.js";
 import { asOf, attempt, store } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Bar, time } from "./parts.js";
 import { showNode } from "./search.js";
 

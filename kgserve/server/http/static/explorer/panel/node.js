@@ -7,9 +7,10 @@ import { stateAt } from "../graph/time.js";
 import { findPath, hide, pin } from "../keyboard.js";
 import { expand, missed, put, refreshNode } from "../load.js";
 import { ask, memory } from "../server.js";
-import { asOf, attempt, changed, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
+import { asOf, attempt, changed, entry, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
 import { W } from "../words.js";
-import { Edit, Heads } from "./edit.js";
+import { undoChange, undoDeletion, undoEdgeEnd } from "../entry/undo.js";
+import { beginEdit, Edit, Heads, isEdited } from "./edit.js";
 import { Forget } from "./forget.js";
 import { History } from "./history.js";
 import { Mark } from "./legend.js";
@@ -19,7 +20,7 @@ import { Dialog, number, time, Tree } from "./parts.js";
 const EDGES = 20;
 /** Data of the node in focus; null: none, or not loaded yet. */
 export const shown = signal(/** @type {{key: string, answer: any, error: string} | null} */ (null));
-/** Open dialog: `edit`, `delete`, `retire`, `forget`, `heads`. */
+/** Open dialog: `delete`, `retire`, `forget`, `heads`. */
 const doing = signal("");
 let round = 0;
 
@@ -62,7 +63,7 @@ export function NodePanel() {
   });
   revision.value;
   const node = graph.nodes.get(focus.value);
-  if (!node) return html`<section class="details" aria-label=${W.details}><p class="soft">${W.nothingChosen}</p></section>`;
+  if (!node) return html`<section class="details" aria-label=${W.details}><p>${W.nothingChosen}</p><ul class="plain-list soft">${W.tips.map((tip) => html`<li key=${tip}>${tip}</li>`)}</ul></section>`;
   const now = shown.value?.key === node.key ? shown.value : null;
   return html`<section class="details" aria-label=${W.details}>
     <h2><${Mark} ...${looks.of(node.type)} /> ${node.label}</h2>
@@ -91,6 +92,12 @@ function Actions({ node }) {
 function Facts({ node, answer }) {
   const row = answer.node;
   const writable = mayWrite.value && !node.store;
+  const conflict = writable && doing.value === "heads" ? html`<${Heads} row=${row} onClose=${stop} onSaved=${refreshShown} />` : null;
+  const disputed = async () => {
+    await refreshShown();
+    doing.value = "heads";
+  };
+  if (writable && isEdited(row.id)) return html`<${Edit} row=${row} onSaved=${refreshShown} onConflict=${disputed} />`;
   return html`
     <dl>
       <dt>${W.id}</dt><dd class="mono">${row.id}</dd>
@@ -113,12 +120,12 @@ function Facts({ node, answer }) {
     ${answer.edges_truncated ? html`<p class="note">${W.moreEdges}</p>` : null}
     ${node.store ? null : html`<${History} key=${`${row.id} ${row.sequence}`} id=${row.id} present=${row} />`}
     ${writable ? html`<p class="row">
-      <button type="button" onClick=${() => { doing.value = "edit"; }}>${W.edit}</button>
+      <button type="button" onClick=${() => beginEdit(row)}>${W.edit}</button>
+      <button type="button" class="plain" onClick=${() => { entry.value = { kind: "edge", from: row.id, to: "" }; }}>${W.addNames.edge}</button>
       <button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
       <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button>
       ${row.name && row.confidence === undefined ? html`<button type="button" class="plain bad" onClick=${() => { doing.value = "forget"; }}>${W.forget}</button>` : null}</p>` : null}
-    ${doing.value === "edit" && writable ? html`<${Edit} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
-    ${doing.value === "heads" && writable ? html`<${Heads} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
+    ${conflict}
     ${doing.value === "retire" && writable ? html`<${Retire} row=${row} />` : null}
     ${doing.value === "forget" && writable ? html`<${Forget} row=${row} onClose=${() => { doing.value = ""; }} />` : null}
     ${doing.value === "delete" && writable ? html`<${Delete} row=${row} />` : null}`;
@@ -179,7 +186,7 @@ const retireEdge = (edge) =>
   attempt(async () => {
     const body = { from: edge.from, to: edge.to, relation_type: edge.relation_type };
     const answer = await ask("POST", memory(store.value, "edges", "retire"), { body });
-    say(W.retired(time(answer.valid_to)));
+    say(W.retired(time(answer.valid_to)), false, await undoEdgeEnd(edge));
     await refreshShown();
   });
 
@@ -196,7 +203,7 @@ function Retire({ row }) {
     void attempt(async () => {
       const body = when ? { valid_to: new Date(when).toISOString() } : {};
       const answer = await ask("POST", memory(store.value, "nodes", row.id, "retire"), { body });
-      say(W.retired(time(answer.valid_to)));
+      say(W.retired(time(answer.valid_to)), false, answer.changed ? undoChange(row.id, row.version, answer.version) : undefined);
       await refreshShown();
     });
   };
@@ -213,12 +220,13 @@ function Delete({ row }) {
     event.preventDefault();
     stop();
     void attempt(async () => {
+      const before = await ask("GET", memory(store.value, "nodes", row.id), { query: { valid_at: "any" } });
       const answer = await ask("DELETE", memory(store.value, "nodes", row.id));
       graph.removeNode(row.id);
       focus.value = "";
       selected.value = new Set();
       changed();
-      say(W.deleted(labelOf(row), answer.edges_deleted ?? 0) + (answer.memories_about ? W.memoriesStay(answer.memories_about) : ""));
+      say(W.deleted(labelOf(row), answer.edges_deleted ?? 0) + (answer.memories_about ? W.memoriesStay(answer.memories_about) : ""), false, undoDeletion(before));
     });
   };
   return html`<${Dialog} title=${W.deleteTitle(labelOf(row))} onClose=${stop}><form onSubmit=${send}>

@@ -1,7 +1,11 @@
 // Components that several panels share.
 
 import { html, useEffect, useRef } from "../vendor/preact.js";
+import { X } from "../vendor/icons.js";
 import { W } from "../words.js";
+
+/** An icon beside words, or in a button that has a label. @param {{of: import("../vendor/icons.js").IconShape}} props */
+export const Icon = ({ of }) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">${of.map(([tag, drawn], i) => html`<${tag} key=${i} ...${drawn} />`)}</svg>`;
 
 /** A number, its digits grouped. @param {number | null | undefined} value */
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
@@ -24,6 +28,26 @@ export function time(value) {
 /** The day of a time. @param {number} value */
 export const day = (value) => new Date(value).toLocaleDateString("en-GB", { dateStyle: "medium", timeZone: "UTC" });
 
+/** A time as a field for local dates holds it; empty for none. @param {string | number | null | undefined} value */
+export function localTime(value) {
+  const date = new Date(value || Number.NaN);
+  const local = new Date(date.getTime() - date.getTimezoneOffset() * 60_000);
+  return Number.isNaN(local.getTime()) || local.getUTCFullYear() > 9999 || local.getUTCFullYear() < 1 ? "" : local.toISOString().slice(0, 19);
+}
+
+/**
+ * A date and time to pick. What is not touched is sent as it was, to the microsecond.
+ * @param {{label: string, value: string, help?: string, disabled?: boolean, onPick: (value: string) => void}} props `value` is RFC 3339, or empty
+ */
+export function TimeField({ label, value, help, disabled, onPick }) {
+  const shown = localTime(value);
+  const pick = (/** @type {any} */ event) => onPick(event.currentTarget.value ? new Date(event.currentTarget.value).toISOString() : "");
+  return html`<label class="field">${label}
+    ${value && !shown ? html`<input value=${value} disabled=${disabled} onInput=${(/** @type {any} */ event) => onPick(event.currentTarget.value)} />`
+      : html`<input type="datetime-local" step="1" value=${shown} disabled=${disabled} onChange=${pick} />`}
+    ${help ? html`<span class="help">${help}</span>` : null}</label>`;
+}
+
 /** @param {Date} date */
 function zone(date) {
   const minutes = -date.getTimezoneOffset();
@@ -38,7 +62,7 @@ export function Dialog({ title, onClose, children, wide }) {
     if (!dialog.current?.open) dialog.current?.showModal();
   }, []);
   return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose}>
-    <header><h2>${title}</h2><button type="button" class="plain" onClick=${() => dialog.current?.close()}>${W.close}</button></header>
+    <header><h2>${title}</h2><button type="button" class="icon-button" aria-label=${W.close} onClick=${() => dialog.current?.close()}><${Icon} of=${X} /></button></header>
     ${children}
   </dialog>`;
 }
@@ -70,5 +94,5 @@ export function Command({ text, label }) {
 }
 
 /** A horizontal bar for a share. @param {{share: number, label: string}} props */
-export const Bar = ({ share, label }) => html`<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=${label}>
+export const Bar = ({ share, label }) => html`<svg class="bar-of" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=${label}>
   <rect class="ground" width="100" height="8" /><rect class="part" width=${Math.max(0.5, 100 * share)} height="8" /></svg>`;

@@ -1,11 +1,12 @@
-// Search by words and meaning while you type; without indexes by id prefix.
+// Search by words and meaning while you type, without indexes by id prefix, and the list of hits.
 
 import { html, signal } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { put } from "../load.js";
 import { ask, memory } from "../server.js";
-import { about, asOf, graph, look, looks, say, searchText, selected, sheet, store, validAt, view } from "../state.js";
+import { about, announce, asOf, graph, look, looks, panelOpen, searchText, selected, showPanel, store, validAt, view } from "../state.js";
 import { W } from "../words.js";
+import { Mark } from "./legend.js";
 
 const HITS = 30;
 const TYPING_PAUSE_MS = 300;
@@ -20,8 +21,9 @@ let under = null;
 let pause;
 
 /** Search soon, unless more is typed. */
-function searchSoon() {
+export function searchSoon() {
   clearTimeout(pause);
+  if (!searchText.value.trim()) under?.abort();
   pause = setTimeout(() => void runSearch({ typing: true }), TYPING_PAUSE_MS);
 }
 
@@ -40,13 +42,14 @@ export async function runSearch({ typing = false } = {}) {
     const answer = await search(query, mine.signal);
     if (!mine.signal.aborted) {
       found.value = { query, ...answer };
-      if (!typing) sheet.value = "types";
-      say(W.hits(answer.hits.length));
+      if (!typing) showPanel("results");
+      announce(W.hits(answer.hits.length));
     }
   } catch (error) {
     if (typing) return;
-    if (!mine.signal.aborted) found.value = { query, hits: [], note: /** @type {Error} */ (error).message, failed: true };
-    if (!mine.signal.aborted) sheet.value = "types";
+    if (mine.signal.aborted) return;
+    found.value = { query, hits: [], note: /** @type {Error} */ (error).message, failed: true };
+    showPanel("results");
   }
 }
 
@@ -69,25 +72,21 @@ async function search(query, signal) {
   return { hits, note: W.noIndexes };
 }
 
-export function SearchBox() {
-  const submit = (/** @type {Event} */ event) => {
-    event.preventDefault();
-    void runSearch();
-  };
-  return html`<form role="search" class="search" onSubmit=${submit}>
-    <label class="grow"><span class="hidden">${W.search}</span>
-      <input id="search" type="search" placeholder=${W.searchHint} value=${searchText.value} onInput=${(/** @type {any} */ event) => { searchText.value = event.currentTarget.value; searchSoon(); }} /></label>
-    <label><span class="hidden">${W.mode}</span><select aria-label=${W.mode} value=${mode.value} onChange=${(/** @type {any} */ event) => { mode.value = event.currentTarget.value; void runSearch(); }}>
-      ${MODES.map((one) => html`<option key=${one} value=${one}>${W.modes[one]}</option>`)}</select></label>
-    <button>${W.find}</button>
-  </form>`;
-}
+/** Move the focus to the side panel, so that the keyboard goes on there. */
+export const focusPanel = () => setTimeout(() => {
+  const heading = /** @type {HTMLElement | null} */ (document.querySelector("#side-content h2"));
+  if (!heading) return;
+  heading.tabIndex = -1;
+  heading.focus();
+});
 
 /** Put something on the canvas and look at it. @param {string} id */
 export async function showNode(id) {
   if (!graph.nodes.has(id)) await put([id]);
   if (!graph.nodes.has(id)) return;
   look(id);
+  panelOpen.value = true;
+  if (document.activeElement?.closest(".side") || document.activeElement === document.body) focusPanel();
 }
 
 export function Found() {
@@ -102,18 +101,23 @@ export function Found() {
     void put(ids).then(() => {
       selected.value = new Set(ids.filter((id) => graph.nodes.has(id)));
       if (view.value !== "table") view.value = "graph";
-      found.value = null;
     });
   };
+  const change = (/** @type {any} */ event) => {
+    mode.value = event.currentTarget.value;
+    void runSearch();
+  };
   return html`<section class="found" aria-label=${W.results}>
-    <header><h2>${now.failed ? W.searchFailed : W.hits(now.hits.length)}</h2>
+    <h2>${now.failed ? W.searchFailed : W.hitsFor(now.hits.length, now.query)}</h2>
+    <p class="row">
+      ${about.value?.stats.indexes.length ? html`<select aria-label=${W.mode} value=${mode.value} onChange=${change}>${MODES.map((one) => html`<option key=${one} value=${one}>${W.modes[one]}</option>`)}</select>` : null}
       ${now.failed ? html`<button type="button" onClick=${() => runSearch()}>${W.searchAgain}</button>` : null}
       ${now.hits.length ? html`<button type="button" onClick=${all}>${W.putAll}</button>` : null}
-      <button type="button" class="plain" onClick=${close}>${W.close}</button></header>
+      <button type="button" class="plain" onClick=${close}>${W.clear}</button></p>
     ${now.note ? html`<p class="note" role=${now.failed ? "alert" : undefined}>${now.note}</p>` : null}
     <ol>${now.hits.map((hit) => html`<li key=${hit.node.id}>
       <button type="button" class="hit" onClick=${() => showNode(hit.node.id)}>
-        <svg class="dot" data-colour=${looks.of(hit.node.type).colour} viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="4" /></svg>
-        <strong>${labelOf(hit.node)}</strong> <span class="soft">${hit.node.type}</span> ${hit.why ? html`<span class="why">${hit.why}</span>` : null}</button></li>`)}</ol>
+        <${Mark} ...${looks.of(hit.node.type)} />
+        <span class="grow"><strong>${labelOf(hit.node)}</strong> <span class="soft">${hit.node.type}</span> ${hit.why ? html`<span class="why">${hit.why}</span>` : null}</span></button></li>`)}</ol>
   </section>`;
 }

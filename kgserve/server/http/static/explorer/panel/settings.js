@@ -1,68 +1,92 @@
-// Form for the settings of a store, for admin keys.
+// Form for the settings of a store, for admin keys. Labels and explanations are in view_words.js.
 
 import { html, useState } from "../vendor/preact.js";
 import { refreshAbout } from "../load.js";
 import { ask, memory } from "../server.js";
 import { about, attempt, mayAdminister, say, store } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
+import { DaysByTypeField, HistoryField, JsonField, ListField } from "./setting_fields.js";
 
 const LANGUAGES = ["auto", "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "ta", "tr"];
-const CHOICES = { language: LANGUAGES, conflict_policy: ["lww", "manual"], dedup: ["guarded", "off"], consolidation: ["safe", "full", "suggest", "off"], prune: ["archive", "delete", "off"] };
-const FIXED = new Set(["store", "created_at", "sequence"]);
+const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
+/** Fields that are more than a text, a number or a mark, by path. */
+const FIELDS = { kind_whitelist: ListField, indexed_attributes: ListField, metadata: JsonField, history: HistoryField, "memory.half_life_by_type": DaysByTypeField };
+/** Settings in the order of the form; others that the server has follow at the end. */
+const GROUPS = {
+  general: ["name", "language", "metadata"],
+  writing: ["conflict_policy", "kind_whitelist", "history"],
+  search: ["indexes", "indexed_attributes", "late_interaction"],
+  fading: ["memory.half_life_days", "memory.half_life_by_type", "memory.reinforcement", "memory.reinforcement_amount", "memory.prune", "memory.prune_threshold", "memory.prune_hours"],
+  merging: ["memory.dedup", "memory.dedup_threshold", "memory.consolidation", "memory.consolidation_threshold", "memory.consolidation_guard", "memory.consolidation_interval", "memory.consolidation_hours"],
+  recall: ["memory.default_limit", "memory.min_confidence", "memory.alpha", "memory.min_similarity", "memory.min_relevance", "memory.extract"],
+};
+const FIXED = new Set(["store", "created_at", "sequence", "memory"]);
 
-/** What a field holds, as text. @param {any} value */
-const shown = (value) => (value === null || typeof value === "object" ? JSON.stringify(value) : String(value));
+/** Settings by path, those of memories with their prefix. @param {any} given @returns {Record<string, any>} */
+const byPath = (given) => Object.fromEntries([
+  ...Object.entries(given).filter(([name]) => !FIXED.has(name)),
+  ...Object.entries(given.memory ?? {}).map(([name, value]) => [`memory.${name}`, value]),
+]);
 
-/** What a field says, as the kind of value that it was; raises SyntaxError. @param {string} text @param {any} was */
-function read(text, was) {
-  if (typeof was === "boolean") return text === "true";
-  if (typeof was === "string") return text;
-  return JSON.parse(text);
+/** The body of a change. @param {Record<string, any>} draft */
+function bodyOf(draft) {
+  /** @type {Record<string, any>} */
+  const body = {};
+  for (const [path, value] of Object.entries(draft)) {
+    const [name, inner] = path.split(".");
+    if (inner) body.memory = { ...body.memory, [inner]: value };
+    else body[name] = value;
+  }
+  return body;
+}
+
+/** @param {{path: string, value: any, disabled: boolean, onChange: (value: any) => void}} props */
+function Field({ path, value, disabled, onChange }) {
+  const name = path.split(".").at(-1) ?? path;
+  const [label, help, choices] = W.settingFields[path] ?? [name.replaceAll("_", " "), ""];
+  const Own = FIELDS[path];
+  if (Own) return html`<${Own} label=${label} help=${help} value=${value} disabled=${disabled} onChange=${onChange} />`;
+  const explained = help ? html`<span class="help">${help}</span>` : null;
+  if (typeof value === "boolean") return html`<div class="field"><label class="check"><input type="checkbox" checked=${value} disabled=${disabled} onChange=${() => onChange(!value)} /> ${label}</label>${explained}</div>`;
+  const options = path === "language" ? Object.fromEntries(LANGUAGES.map((code) => [code, code === "auto" ? W.detected : languageNames.of(code)])) : choices;
+  if (options) {
+    return html`<label class="field">${label}<select value=${value} disabled=${disabled} onChange=${(/** @type {any} */ event) => onChange(event.currentTarget.value)}>
+      ${Object.entries({ [value]: value, ...options }).map(([one, words]) => html`<option key=${one} value=${one}>${words}</option>`)}</select>${explained}</label>`;
+  }
+  if (typeof value === "number" || value === null) {
+    const change = (/** @type {any} */ event) => onChange(event.currentTarget.value === "" ? null : event.currentTarget.valueAsNumber);
+    return html`<label class="field">${label}<input type="number" step="any" required=${value !== null && path !== "memory.half_life_days"} value=${value ?? ""} placeholder=${path === "memory.half_life_days" ? W.never : ""} disabled=${disabled} onInput=${change} />${explained}</label>`;
+  }
+  return html`<label class="field">${label}<input value=${value} disabled=${disabled} onInput=${(/** @type {any} */ event) => onChange(event.currentTarget.value)} />${explained}</label>`;
 }
 
 export function Settings() {
   const given = about.value?.settings;
-  const [draft, setDraft] = useState(/** @type {Record<string, string>} */ ({}));
-  const [wrong, setWrong] = useState("");
+  const [draft, setDraft] = useState(/** @type {Record<string, any>} */ ({}));
   if (!given) return html`<p role="status">${W.loading}</p>`;
-  const { memory: ofMemories = {}, ...own } = given;
-  const send = async (/** @type {Event} */ event) => {
+  const known = byPath(given);
+  const listed = new Set(Object.values(GROUPS).flat());
+  const groups = { ...GROUPS, more: Object.keys(known).filter((path) => !listed.has(path)) };
+  const send = (/** @type {Event} */ event) => {
     event.preventDefault();
-    try {
-      /** @type {Record<string, any>} */
-      const body = {};
-      for (const [path, text] of Object.entries(draft)) {
-        const [name, inner] = path.split(".");
-        if (inner) body.memory = { ...body.memory, [inner]: read(text, ofMemories[inner]) };
-        else body[name] = read(text, own[name]);
-      }
-      setWrong("");
-      await attempt(async () => {
-        await ask("PATCH", memory(store.value), { body });
-        setDraft({});
-        say(W.settingsSaved);
-        await refreshAbout();
-      });
-    } catch (error) {
-      setWrong(W.noJson(/** @type {Error} */ (error).message));
-    }
+    void attempt(async () => {
+      await ask("PATCH", memory(store.value), { body: bodyOf(draft) });
+      await refreshAbout();
+      setDraft({});
+      say(W.settingsSaved);
+    });
   };
-  const field = (/** @type {string} */ path, /** @type {any} */ value) => {
-    const name = path.split(".").at(-1) ?? path;
-    const now = draft[path] ?? shown(value);
-    const change = (/** @type {any} */ event) => setDraft({ ...draft, [path]: event.currentTarget.value });
-    const choices = CHOICES[name] ?? (typeof value === "boolean" ? ["true", "false"] : null);
-    const disabled = !mayAdminister.value;
-    return html`<label key=${path}>${name.replaceAll("_", " ")} ${choices
-      ? html`<select value=${now} disabled=${disabled} onChange=${change}>${[...new Set([...choices, shown(value)])].map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select>`
-      : html`<input value=${now} disabled=${disabled} onInput=${change} />`}</label>`;
+  const change = (/** @type {string} */ path) => (/** @type {any} */ value) => {
+    const { [path]: _, ...rest } = draft;
+    setDraft(JSON.stringify(value) === JSON.stringify(known[path]) ? rest : { ...rest, [path]: value });
   };
-  return html`<div class="scroll fill pad" tabindex="0" role="region" aria-label=${W.settings}><form class="edit" onSubmit=${send}>
+  const count = Object.keys(draft).length;
+  return html`<div class="scroll fill pad" tabindex="0" role="region" aria-label=${W.settings}><form class="settings" onSubmit=${send}>
     <h2>${W.settings}</h2>
     ${mayAdminister.value ? null : html`<p class="note">${W.onlyAdmin}</p>`}
-    ${Object.entries(own).filter(([name]) => !FIXED.has(name)).map(([name, value]) => field(name, value))}
-    <h3>${W.memories}</h3>${Object.entries(ofMemories).map(([name, value]) => field(`memory.${name}`, value))}
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    ${mayAdminister.value ? html`<button disabled=${!Object.keys(draft).length}>${W.save}</button>` : null}
+    ${Object.entries(groups).map(([group, paths]) => paths.some((path) => path in known) ? html`<fieldset key=${group}><legend>${W.settingGroups[group]}</legend>
+      ${paths.filter((path) => path in known).map((path) => html`<${Field} key=${path} path=${path} value=${path in draft ? draft[path] : known[path]} disabled=${!mayAdminister.value} onChange=${change(path)} />`)}</fieldset>` : null)}
+    ${mayAdminister.value ? html`<p class="row save"><button disabled=${!count}>${W.save}</button>
+      ${count ? html`<button type="button" class="plain" onClick=${() => setDraft({})}>${W.discard}</button> <span class="soft">${W.changesToSave(count)}</span>` : null}</p>` : null}
   </form></div>`;
 }

@@ -6,7 +6,7 @@ import { refreshAbout } from "../load.js";
 import { ask, memory, request, save } from "../server.js";
 import { about, attempt, looks, mayAdminister, say, store, timeline } from "../state.js";
 import { sceneOf } from "../scene.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Mark } from "./legend.js";
 import { BackUp } from "./backup.js";
 import { Health } from "./health.js";
@@ -88,7 +88,7 @@ export function Stats() {
       <button type="button" class="plain" onClick=${() => download("", "jsonl")}>${W.exportAs("JSON lines")}</button>
       <button type="button" class="plain" onClick=${() => download("graphml", "graphml")}>${W.exportAs("GraphML")}</button>
       <button type="button" class="plain" onClick=${picture}>${W.exportAs("PNG")}</button>
-      <button type="button" class="plain" onClick=${() => save(new Blob([svgOf(sceneOf(new Map()))], { type: "image/svg+xml" }), `${store.value}.svg`)}>${W.exportAs("SVG")}</button>
+      <button type="button" class="plain" onClick=${drawing}>${W.exportAs("SVG")}</button>
     </p>
     <${BackUp} name=${store.value} />
     <${Others} stats=${stats} />
@@ -96,4 +96,5 @@ export function Stats() {
   </div>`;
 }
 
+const drawing = () => attempt(async () => save(new Blob([await svgOf(sceneOf(new Map()))], { type: "image/svg+xml" }), `${store.value}.svg`));
 const picture = () => attempt(async () => save(await pictureOf(sceneOf(new Map())), `${store.value}.png`));

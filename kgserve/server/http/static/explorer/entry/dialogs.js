@@ -1,0 +1,43 @@
+// Dialogs for what is entered: a new node, a new edge, or data to import.
+
+import { html, useState } from "../vendor/preact.js";
+import { labelOf } from "../graph/labels.js";
+import { Dialog } from "../panel/parts.js";
+import { connecting, entry, mayWrite, say } from "../state.js";
+import { EdgeForm } from "./edge_form.js";
+import { ImportData } from "./import.js";
+import { EMPTY, NodeForm, writeNode } from "./node_form.js";
+import { showWritten, undoNode } from "./undo.js";
+import { W } from "./words.js";
+
+/** @param {{onClose: () => void}} props */
+function NewNode({ onClose }) {
+  const [draft, setDraft] = useState(EMPTY);
+  const save = async () => {
+    const { node } = await writeNode(null, draft);
+    onClose();
+    await showWritten(node.id);
+    say(W.nodeCreated(labelOf(node)), false, undoNode(node));
+  };
+  return html`<${NodeForm} row=${null} title=${W.newNode} draft=${draft} onInput=${setDraft} onSave=${save} onCancel=${onClose} />`;
+}
+
+export function Entry() {
+  const now = entry.value;
+  if (!now) return null;
+  // A dialog that closes late does not close its successor.
+  const close = () => {
+    if (entry.value === now) entry.value = null;
+  };
+  if (now.kind === "import") return html`<${ImportData} key=${now.file} file=${now.file} onClose=${close} />`;
+  if (!mayWrite.value) return null;
+  if (now.kind === "node") return html`<${Dialog} key="node" title=${W.newNode} onClose=${close}><${NewNode} onClose=${close} /><//>`;
+  return html`<${Dialog} key="edge" title=${W.newEdge} onClose=${close}><${EdgeForm} from=${now.from} to=${now.to} onClose=${close} /><//>`;
+}
+
+/** Begin to enter something. @param {string} what */
+export function beginEntry(what) {
+  if (what === "connect") connecting.value = true;
+  else if (what === "import") entry.value = { kind: "import", file: null };
+  else entry.value = what === "node" ? { kind: "node" } : { kind: "edge", from: "", to: "" };
+}

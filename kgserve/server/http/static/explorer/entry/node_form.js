@@ -1,0 +1,86 @@
+// Form of a node: a new one, or another version of one.
+
+import { html, useState } from "../vendor/preact.js";
+import { ListField } from "../panel/setting_fields.js";
+import { ask, memory } from "../server.js";
+import { about, store } from "../state.js";
+import { roundedAttribute, rowsOf } from "./attributes.js";
+import { AttributesField, checkValidity, OfferField, readAttributes, typed, ValidityFields } from "./fields.js";
+import { W } from "./words.js";
+
+/** @typedef {{id: string, type: string, summary: string, content: string, tags: string[], attributes: import("./fields.js").AttributesDraft, valid_from: string, valid_to: string}} NodeDraft */
+
+/** @type {NodeDraft} */
+export const EMPTY = { id: "", type: "", summary: "", content: "", tags: [], attributes: { rows: [], json: null }, valid_from: "", valid_to: "" };
+
+/** @param {any} row @returns {NodeDraft} */
+export const draftOf = (row) => ({
+  id: row.id, type: row.type, summary: row.summary ?? "", content: row.content, tags: row.tags ?? [],
+  attributes: { rows: rowsOf(row.attributes), json: null }, valid_from: row.valid_from ?? "", valid_to: row.valid_to ?? "",
+});
+
+/** A memory has a confidence and more that a version as a whole would clear, so it is changed as a memory. @param {any} row */
+export const isMemory = (row) => row?.confidence !== undefined;
+
+/**
+ * Write a version of a node. Raises Refused, and Error for what the form itself can tell.
+ * @param {any} seen what it is based on; null: a new node @param {NodeDraft} draft @param {number} [basedOn] @returns {Promise<{node: any, replaced: number}>} the node as it is then, and the version before
+ */
+export async function writeNode(seen, draft, basedOn = seen?.version) {
+  checkValidity(draft.valid_from, draft.valid_to);
+  const attributes = readAttributes(draft.attributes);
+  const rounded = seen && roundedAttribute(seen.attributes);
+  if (rounded) throw new Error(W.hugeNumber(rounded));
+  const name = store.value;
+  if (isMemory(seen)) {
+    const body = { content: draft.content, tags: draft.tags, metadata: attributes, based_on_version: basedOn };
+    await ask("PUT", `/api/memories/${encodeURIComponent(seen.id)}`, { query: { store: name }, body });
+    return { node: (await ask("GET", memory(name, "nodes", seen.id), { query: { valid_at: "any" } })).node, replaced: seen.version };
+  }
+  const id = draft.id.trim();
+  if (!seen && id && (await ask("POST", memory(name, "get"), { body: { ids: [id], valid_at: "any" } })).nodes.length) throw new Error(W.idTaken(id));
+  const { valid_from, valid_to } = draft;
+  const body = {
+    id: id || undefined, type: draft.type.trim(), content: draft.content, summary: draft.summary, tags: draft.tags, attributes,
+    valid_from: valid_from || undefined, valid_to: valid_to || undefined, freshness_at: seen?.freshness_at, based_on_version: basedOn,
+  };
+  const { node, replaced_version } = await ask("POST", memory(name, "nodes"), { body });
+  return { node, replaced: replaced_version ?? basedOn };
+}
+
+/**
+ * @param {object} props
+ * @param {any} props.row the node; null: a new one
+ * @param {NodeDraft} props.draft
+ * @param {(draft: NodeDraft) => void} props.onInput
+ * @param {() => Promise<void>} props.onSave what it raises is shown
+ * @param {() => void} props.onCancel
+ * @param {string} props.title
+ */
+export function NodeForm({ row, draft, onInput, onSave, onCancel, title }) {
+  const [wrong, setWrong] = useState("");
+  const [saving, setSaving] = useState(false);
+  const change = (/** @type {Partial<NodeDraft>} */ part) => onInput({ ...draft, ...part });
+  const send = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    setWrong("");
+    setSaving(true);
+    try {
+      await onSave();
+    } catch (error) {
+      setWrong(/** @type {Error} */ (error).message);
+    }
+    setSaving(false);
+  };
+  const types = Object.keys(about.value?.stats.types ?? {});
+  return html`<form class="entry" aria-label=${title} onSubmit=${send}>
+    ${isMemory(row) ? null : html`<${OfferField} label=${W.type} help=${row ? "" : W.typeHelp} list="types-offered" offered=${types} required value=${draft.type} onInput=${(/** @type {string} */ type) => change({ type })} />
+      <label class="field">${W.titleField}<input value=${draft.summary} onInput=${(/** @type {any} */ event) => change({ summary: typed(event) })} /><span class="help">${W.titleHelp}</span></label>`}
+    <label class="field">${W.content}<textarea rows="4" value=${draft.content} onInput=${(/** @type {any} */ event) => change({ content: typed(event) })}></textarea></label>
+    <${ListField} label=${W.tags} help=${W.tagsHelp} value=${draft.tags} disabled=${false} onChange=${(/** @type {string[]} */ tags) => change({ tags })} />
+    <${AttributesField} draft=${draft.attributes} onInput=${(/** @type {any} */ attributes) => change({ attributes })} />
+    ${isMemory(row) ? null : html`<${ValidityFields} from=${draft.valid_from} to=${draft.valid_to} onPick=${(/** @type {string} */ which, /** @type {string} */ value) => change({ [which]: value })} />`}
+    ${row ? null : html`<label class="field">${W.id}<input class="mono" value=${draft.id} onInput=${(/** @type {any} */ event) => change({ id: typed(event) })} /><span class="help">${W.idHelp}</span></label>`}
+    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
+    <p class="row"><button disabled=${saving}>${row ? W.save : W.create}</button><button type="button" onClick=${onCancel}>${W.cancel}</button></p></form>`;
+}

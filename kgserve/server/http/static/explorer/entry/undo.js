@@ -1,0 +1,120 @@
+// Ways to take a change back, offered by the toast that reports it. Each checks that nothing has changed since.
+
+import { MOST_NODES } from "../graph/model.js";
+import { missed, put, refreshNode } from "../load.js";
+import { endEdge, forgetFresh } from "../panel/fresh.js";
+import { ask, memory, Refused } from "../server.js";
+import { changed, focus, graph, noPast, say, selected, store } from "../state.js";
+import { W } from "./words.js";
+
+/** @typedef {(() => Promise<void>) | undefined} Undo undefined: it cannot be taken back */
+/** @typedef {{from: string, to: string, relation_type: string}} EdgeName */
+
+/** The node as it is now, with its edges; null: there is none. @param {string} name @param {string} id @returns {Promise<any>} */
+async function present(name, id) {
+  const { nodes } = await ask("POST", memory(name, "get"), { body: { ids: [id], valid_at: "any" } });
+  return nodes[0] ?? null;
+}
+
+/** Show what was taken back. @param {string} name @param {string} id */
+async function showAgain(name, id) {
+  if (store.value !== name) return;
+  const row = await present(name, id);
+  if (row && graph.nodes.has(id)) refreshNode(row);
+  missed.value++;
+}
+
+/** Put a node on the canvas and look at it. @param {string} id */
+export async function showWritten(id) {
+  if (!graph.nodes.has(id) && graph.nodes.size < MOST_NODES) await put([id]);
+  forgetFresh([id]);
+  if (!graph.nodes.has(id)) return;
+  focus.value = id;
+  selected.value = new Set([id]);
+}
+
+/** Back to a former version. @param {string} id @param {number} version the one that was replaced @param {number} written the one that replaced it @returns {Undo} */
+export function undoChange(id, version, written) {
+  if (noPast.value) return undefined;
+  const name = store.value;
+  return async () => {
+    if ((await present(name, id))?.version !== written) throw new Error(W.changedSince(id));
+    await ask("POST", memory(name, "nodes", id, "revert"), { body: { version } });
+    say(W.undone);
+    await showAgain(name, id);
+  };
+}
+
+/** Remove a node that was created. @param {any} row @returns {Undo} */
+export function undoNode(row) {
+  const name = store.value;
+  return async () => {
+    const answer = await ask("GET", memory(name, "nodes", row.id), { query: { valid_at: "any" } });
+    if (answer.node.version !== row.version) throw new Error(W.changedSince(row.id));
+    if (answer.outgoing.length || answer.incoming.length) throw new Error(W.linkedSince(row.id));
+    if (focus.value === row.id) focus.value = "";
+    await ask("DELETE", memory(name, "nodes", row.id));
+    say(W.undone);
+    if (store.value !== name) return;
+    graph.removeNode(row.id);
+    selected.value = new Set();
+    changed();
+  };
+}
+
+/** An edge without what the server adds to it. @param {any} edge */
+function bare({ from, to, relation_type, weight, valid_from, valid_to, ordinal, to_graph, attributes = {} }) {
+  const { created_at, updated_at, ...own } = attributes;
+  return { from, to, relation_type, weight, valid_from, valid_to, ordinal, to_graph, attributes: own };
+}
+
+/** Bring a node back, with its edges. @param {any} answer the node and its edges as they were @returns {Undo} */
+export function undoDeletion(answer) {
+  const edges = [...answer.outgoing, ...answer.incoming.filter((/** @type {any} */ edge) => edge.from !== edge.to && (!edge.store || edge.store === store.value))];
+  if (noPast.value || answer.edges_truncated) return undefined;
+  const [name, id] = [store.value, answer.node.id];
+  return async () => {
+    if (await present(name, id)) throw new Error(W.changedSince(id));
+    await ask("POST", memory(name, "nodes", id, "revert"), { body: { version: answer.node.version } });
+    const back = edges.length ? await ask("POST", memory(name, "inject"), { body: { edges: edges.map(bare) } }) : { edges_skipped_count: 0 };
+    say(back.edges_skipped_count ? W.restoredWithout(back.edges_skipped_count) : W.undone, back.edges_skipped_count > 0);
+    if (store.value === name) await showWritten(id);
+  };
+}
+
+/** The edge as it is now; null: there is none. @param {string} name @param {string} id @returns {Promise<any>} */
+const presentEdge = async (name, id) => {
+  try {
+    return (await ask("GET", memory(name, "edges", id))).edge;
+  } catch (error) {
+    if (error instanceof Refused && error.status === 404) return null;
+    throw error;
+  }
+};
+
+/** Remove an edge that was created, or give it back its former values. @param {string} id @param {EdgeName} edge @param {Record<string, any> | null} replaced null: it is new @returns {Promise<Undo>} */
+export async function undoEdge(id, edge, replaced) {
+  const name = store.value;
+  const written = await presentEdge(name, id);
+  if (!written) return undefined;
+  return async () => {
+    if ((await presentEdge(name, id))?.version !== written.version) throw new Error(W.edgeChangedSince);
+    if (replaced) await restoreEdge(name, edge, replaced);
+    else {
+      const { sequence } = await ask("DELETE", memory(name, "edges", id));
+      if (store.value === name) endEdge(edge, sequence);
+    }
+    say(W.undone);
+    missed.value++;
+  };
+}
+
+/** @param {string} name @param {EdgeName} edge @param {Record<string, any>} values those that differ; null clears */
+async function restoreEdge(name, edge, values) {
+  const { from, to, relation_type } = edge;
+  const given = Object.fromEntries(Object.entries(values).map(([field, value]) => [field, value ?? (field.startsWith("valid_") ? "" : value)]));
+  await ask("POST", memory(name, "inject"), { body: { edges: [{ from, to, relation_type, ...given }] } });
+}
+
+/** Take the end of an edge's validity back. @param {any} edge as it was @returns {Promise<Undo>} */
+export const undoEdgeEnd = (edge) => undoEdge(edge.id, { from: edge.from, to: edge.to, relation_type: edge.relation_type }, { valid_to: edge.valid_to ?? null });

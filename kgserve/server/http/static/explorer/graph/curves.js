@@ -1,0 +1,145 @@
+// Geometry of edges and fans: where a line meets a node, curves, arrowheads, loops and sectors. Independent of what draws them.
+
+import { CORNERS } from "./shapes.js";
+
+/** @typedef {import("./shapes.js").Path} Path */
+/** @typedef {import("./shapes.js").Mark} Mark */
+
+/** @typedef {import("./renderer.js").DrawnEdge} DrawnEdge */
+
+/**
+ * How far each edge is bent, so that those between the same two nodes lie apart; for a loop, how many come before it.
+ * @param {DrawnEdge[]} edges @returns {Map<DrawnEdge, number>} those that are not straight
+ */
+export function bendsOf(edges) {
+  /** @type {Map<string, DrawnEdge[]>} */
+  const pairs = new Map();
+  for (const edge of edges) {
+    const [from, to] = [edge.from.node.key, edge.to.node.key];
+    const name = from < to ? `${from}\n${to}` : `${to}\n${from}`;
+    const alike = pairs.get(name);
+    if (alike) alike.push(edge);
+    else pairs.set(name, [edge]);
+  }
+  const bends = new Map();
+  for (const alike of pairs.values()) {
+    if (alike.length < 2) continue;
+    for (const [i, edge] of alike.entries()) {
+      const aside = i - (alike.length - 1) / 2;
+      bends.set(edge, edge.from === edge.to ? i : edge.from.node.key < edge.to.node.key ? aside : -aside);
+    }
+  }
+  return bends;
+}
+
+/** Distance from the middle of a shape of radius 1 to its border. @param {string} shape @param {number} dx @param {number} dy a direction of length 1 */
+export function borderDistance(shape, dx, dy) {
+  const corners = CORNERS[shape];
+  if (!corners) return 1;
+  let least = Number.POSITIVE_INFINITY;
+  corners.forEach(([x, y], i) => {
+    const [u, v] = corners[(i + 1) % corners.length];
+    const [nx, ny] = [v - y, x - u];
+    const along = nx * dx + ny * dy;
+    if (along > 1e-9) least = Math.min(least, (nx * x + ny * y) / along);
+  });
+  return least;
+}
+
+/** Where a line from the middle of a mark to a point leaves it. @param {Mark} mark @param {number} x @param {number} y @param {number} gap @returns {[number, number]} */
+function leave(mark, x, y, gap) {
+  const length = Math.hypot(x - mark.x, y - mark.y) || 1;
+  const [dx, dy] = [(x - mark.x) / length, (y - mark.y) / length];
+  const away = mark.radius * borderDistance(mark.shape, dx, dy) + gap;
+  return [mark.x + dx * away, mark.y + dy * away];
+}
+
+/** An arrowhead with its tip at a point, seen from another one; where its shaft ends. @param {Path} path @param {number} x @param {number} y @param {number} fromX @param {number} fromY @param {number} size @returns {[number, number]} */
+function addArrow(path, x, y, fromX, fromY, size) {
+  const length = Math.hypot(x - fromX, y - fromY) || 1;
+  const [dx, dy] = [(x - fromX) / length, (y - fromY) / length];
+  const [bx, by] = [x - dx * size * 1.7, y - dy * size * 1.7];
+  path.moveTo(x, y);
+  path.lineTo(bx - dy * size * 0.7, by + dx * size * 0.7);
+  path.lineTo(bx + dy * size * 0.7, by - dx * size * 0.7);
+  path.closePath();
+  return [bx, by];
+}
+
+/** Shares of an edge at which its name may stand. */
+const NAME_PLACES = [0.5, 0.36, 0.64];
+
+/**
+ * An edge between two marks, from border to border; what is returned is where its name may stand.
+ * @param {Path} lines @param {Path | null} arrows null: without a head @param {Mark} from @param {Mark} to @param {number} bend 0: straight @param {number} size of the head @returns {[number, number][]}
+ */
+export function addEdge(lines, arrows, from, to, bend, size) {
+  const [dx, dy] = [to.x - from.x, to.y - from.y];
+  const length = Math.hypot(dx, dy) || 1;
+  const aside = bend * (13 + 0.16 * Math.min(length, 400));
+  const [cx, cy] = [(from.x + to.x) / 2 - (dy / length) * aside, (from.y + to.y) / 2 + (dx / length) * aside];
+  let [x, y] = [to.x, to.y];
+  const [tipX, tipY] = leave(to, bend ? cx : from.x, bend ? cy : from.y, 1);
+  const room = length - from.radius - to.radius;
+  if (arrows && room > 2.2 * size) [x, y] = addArrow(arrows, tipX, tipY, bend ? cx : from.x, bend ? cy : from.y, size);
+  lines.moveTo(from.x, from.y);
+  if (bend) lines.quadraticCurveTo(cx, cy, x, y);
+  else lines.lineTo(x, y);
+  return NAME_PLACES.map((t) => [
+    (1 - t) ** 2 * from.x + 2 * t * (1 - t) * cx + t ** 2 * to.x,
+    (1 - t) ** 2 * from.y + 2 * t * (1 - t) * cy + t ** 2 * to.y,
+  ]);
+}
+
+/** An edge from a mark to itself; what is returned is where its name may stand. @param {Path} lines @param {Path | null} arrows @param {Mark} mark @param {number} middle its direction @param {number} size @returns {[number, number][]} */
+export function addLoop(lines, arrows, mark, middle, size) {
+  const reach = mark.radius + 10 + 2.6 * size;
+  const point = (/** @type {number} */ angle, /** @type {number} */ distance) => /** @type {[number, number]} */ ([mark.x + Math.cos(angle) * distance, mark.y + Math.sin(angle) * distance]);
+  const [controlX, controlY] = point(middle - 0.55, reach * 1.5);
+  const [otherX, otherY] = point(middle + 0.55, reach * 1.5);
+  const begin = leave(mark, ...point(middle - 0.4, reach), 0);
+  let end = leave(mark, ...point(middle + 0.4, reach), 1);
+  if (arrows) end = addArrow(arrows, ...end, otherX, otherY, size);
+  lines.moveTo(...begin);
+  lines.bezierCurveTo(controlX, controlY, otherX, otherY, ...end);
+  return [point(middle, reach * 1.28 + 12)];
+}
+
+/** A part of a ring. @param {Path} path @param {number} x @param {number} y @param {number} inner @param {number} outer @param {number} start @param {number} end */
+function addSector(path, x, y, inner, outer, start, end) {
+  path.moveTo(x + Math.cos(start) * inner, y + Math.sin(start) * inner);
+  path.arc(x, y, outer, start, end);
+  path.arc(x, y, inner, end, start, true);
+  path.closePath();
+}
+
+/** The ground of fans, which stands for the edges to their leaves. @param {import("./renderer.js").Renderer} renderer @param {import("./renderer.js").Scene} scene @param {import("./renderer.js").View} view */
+export function drawSectors(renderer, { sectors }, view) {
+  const { context, palette, width, height } = renderer;
+  for (const { lit, colour, sector: { hub, start, end, inner, outer } } of sectors) {
+    const [x, y] = [(hub.x - view.x) * view.scale + width / 2, (hub.y - view.y) * view.scale + height / 2];
+    const path = renderer.newPath();
+    addSector(path, x, y, Math.max(1, inner * 0.3) * view.scale, (outer + 9) * view.scale, start, end);
+    context.globalAlpha = lit ? 0.3 : 0.13;
+    context.fillStyle = palette.types[colour];
+    context.fill(path);
+    context.globalAlpha = 1;
+  }
+}
+
+/** What a loop takes of the space for labels. @param {Mark} mark @param {[number, number]} name where its name may stand @returns {import("./placement.js").Disc} */
+export function loopDisc(mark, [x, y]) {
+  const share = 0.42;
+  return { x: mark.x + (x - mark.x) * share, y: mark.y + (y - mark.y) * share, radius: Math.hypot(x - mark.x, y - mark.y) * share * 0.7, round: true };
+}
+
+/** The direction that is opposite to a node's neighbours. @param {import("./renderer.js").DrawnNode} drawn */
+export function awayFrom({ node, towards }) {
+  let [x, y] = [0, 0];
+  for (const other of towards) {
+    const distance = Math.hypot(other.x - node.x, other.y - node.y) || 1;
+    x -= (other.x - node.x) / distance;
+    y -= (other.y - node.y) / distance;
+  }
+  return x || y ? Math.atan2(y, x) : -Math.PI / 4;
+}

@@ -1,0 +1,64 @@
+// Ways to a store: an example, a file, an editor, or an empty one.
+
+import { html, useRef, useState } from "../vendor/preact.js";
+import { BookOpen, FileUp, Plug } from "../vendor/icons.js";
+import { loadSample } from "../entry/sample.js";
+import { ask, memory, onServer } from "../server.js";
+import { listStores } from "../session.js";
+import { attempt, entry, mayWrite } from "../state.js";
+import { W } from "../view_words.js";
+import { Command, Icon } from "./parts.js";
+
+const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]*";
+const INJECT = () => `curl -X POST ${onServer("/api/memory/first/inject")} -d '{
+  "nodes": [{"id": "emma", "type": "book"}, {"id": "austen", "type": "author"}],
+  "edges": [{"from": "austen", "to": "emma", "relation_type": "WROTE"}]}'`;
+
+/** A file to choose; one may be dropped anywhere. */
+function FileCard() {
+  const field = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const take = (/** @type {any} */ event) => {
+    const [file] = event.currentTarget.files;
+    if (file) entry.value = { kind: "import", file };
+    event.currentTarget.value = "";
+  };
+  return html`<section class="way">
+    <h2><${Icon} of=${FileUp} />${W.dropFile}</h2><p>${W.dropFileText}</p>
+    <button type="button" onClick=${() => field.current?.click()}>${W.chooseFile}</button>
+    <input ref=${field} type="file" hidden accept=".jsonl,.ndjson,.json,.graphml,.xml,.csv,.tsv,.zip" aria-label=${W.chooseFile} onChange=${take} /></section>`;
+}
+
+/** Three ways to begin. @param {{empty: boolean}} props whether there is no store yet */
+export function FirstStore({ empty }) {
+  const [loading, setLoading] = useState(false);
+  const load = async () => {
+    setLoading(true);
+    await attempt(loadSample);
+    setLoading(false);
+  };
+  return html`${empty ? html`<p class="lead">${W.whatThisIs}</p>` : null}
+    <div class="ways">
+      ${mayWrite.value ? html`<section class="way"><h2><${Icon} of=${BookOpen} />${W.loadExample}</h2><p>${W.loadExampleText}</p><button type="button" class=${empty ? "primary" : ""} disabled=${loading} onClick=${load}>${loading ? W.loading : W.loadExample}</button></section>` : null}
+      ${mayWrite.value ? html`<${FileCard} />` : null}
+      ${empty ? html`<section class="way"><h2><${Icon} of=${Plug} />${W.connectEditor}</h2><p>${W.connectEditorText}</p><${Command} label=${W.byMcp} text="kgserve mcp config --client claude-code --store first" /></section>` : null}
+    </div>
+    ${mayWrite.value ? html`<${NewStore} />` : null}
+    ${empty ? html`<details><summary>${W.fromTerminal}</summary><${Command} label=${W.byInject} text=${INJECT()} /><${Command} label=${W.byImport} text="kgserve import first graph.jsonl" /></details>
+      <p><button type="button" onClick=${() => attempt(listStores)}>${W.lookAgain}</button></p>` : null}`;
+}
+
+function NewStore() {
+  const [name, setName] = useState("");
+  const make = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    void attempt(async () => {
+      await ask("PUT", memory(name.trim()));
+      await listStores();
+      location.hash = `#/${encodeURIComponent(name.trim())}`;
+    });
+  };
+  return html`<form class="row" onSubmit=${make}>
+    <label>${W.newStore} <input required pattern=${NAME} value=${name} onInput=${(/** @type {any} */ event) => setName(event.currentTarget.value)} /></label>
+    <button disabled=${!name.trim()}>${W.create}</button>
+  </form>`;
+}

@@ -1,0 +1,51 @@
+// Views of a store: a rail of icons with words, on phones a bar at the bottom.
+
+import { html } from "../vendor/preact.js";
+import { Brain, ChartColumn, Activity, Plus, Settings, SquareTerminal, Table2, Waypoints } from "../vendor/icons.js";
+import { toggleCypher } from "../keyboard.js";
+import { memoryCount } from "../load.js";
+import { cypherOpen, mayWrite, sheet, store, view } from "../state.js";
+import { W } from "../words.js";
+import { Icon } from "./parts.js";
+
+/** Icons of the views, in order. */
+export const VIEWS = /** @type {const} */ ({ graph: Waypoints, table: Table2, memories: Brain, live: Activity, stats: ChartColumn, settings: Settings });
+
+/** True if a view has the drawer for Cypher below it. */
+export const hasDrawer = () => view.value === "graph" || view.value === "table";
+
+/** True if a view has the side panel: what it shows are nodes. */
+export const hasSidePanel = () => view.value !== "stats" && view.value !== "settings";
+
+/** Names of the views that this store has. */
+export const offeredViews = () => Object.keys(VIEWS).filter((name) => name !== "memories" || view.value === "memories" || (memoryCount.value.store === store.value && memoryCount.value.count));
+
+/** @param {string} name */
+export function openView(name) {
+  view.value = name;
+  sheet.value = "middle";
+}
+
+/** Ways to enter data. */
+export const ADDITIONS = /** @type {const} */ (["node", "edge", "connect", "import"]);
+
+/** Begin to enter something. @param {string} what one of ADDITIONS */
+export async function add(what) {
+  if (what === "connect" && view.value !== "graph") openView("graph");
+  (await import("../entry/dialogs.js")).beginEntry(what);
+}
+
+const closeMenu = () => document.getElementById("additions")?.hidePopover();
+
+/** Menu of what can be added; not there for those who may only read. */
+const AddMenu = () => html`<button type="button" class="add" popovertarget="additions"><${Icon} of=${Plus} />${W.add}</button>
+  <div id="additions" class="menu" popover role="group" aria-label=${W.add}>${ADDITIONS.map((what) => html`<button key=${what} type="button" class="plain" onClick=${() => { closeMenu(); void add(what); }}>${W.addNames[what]}</button>`)}</div>`;
+
+export function Navigation() {
+  return html`<nav class="rail" aria-label=${W.views}>
+    ${mayWrite.value ? html`<${AddMenu} />` : null}
+    ${offeredViews().map((name) => html`<button key=${name} type="button" aria-current=${view.value === name ? "page" : undefined} onClick=${() => openView(name)}><${Icon} of=${VIEWS[name]} />${W.viewNames[name]}</button>`)}
+    <span class="grow"></span>
+    <button type="button" class="cypher-toggle" aria-expanded=${cypherOpen.value && hasDrawer()} onClick=${toggleCypher}><${Icon} of=${SquareTerminal} />${W.cypher}</button>
+  </nav>`;
+}

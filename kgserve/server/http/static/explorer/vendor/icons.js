@@ -1,0 +1,1 @@
+export * from "./icons.742aaf1b2f.js";
