@@ -15,12 +15,14 @@ import { SidePanel } from "./panel/side_panel.js";
 import { TimeBar } from "./panel/time.js";
 import { refused, Unreachable } from "./server.js";
 import { enter, keepAddress, reopen } from "./session.js";
-import { about, announce, busy, cypherOpen, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, view } from "./state.js";
+import { about, announce, busy, cypherOpen, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, undoLast, view } from "./state.js";
 import { W } from "./words.js";
 
 const SHEETS = /** @type {const} */ (["middle", "details"]);
 const PARTS = { graph: CanvasView, table: Table, memories: Memories, live: Live, stats: Stats, settings: Settings };
 const TOAST_MS = 6000;
+/** Time to take a change back. */
+const UNDO_MS = 20_000;
 /** Set when the server could not be reached. */
 const unreachable = signal("");
 
@@ -43,13 +45,14 @@ function Store() {
 /** Status messages. Good ones go by themselves. */
 function Toast() {
   useSignalEffect(() => {
-    const { text, bad } = message.value;
+    const { text, bad, undo } = message.value;
     if (!text || bad) return undefined;
-    const gone = setTimeout(() => announce(""), TOAST_MS);
-    return () => clearTimeout(gone);
+    const gone = setInterval(() => document.querySelector(".toast:is(:hover, :focus-within)") ?? announce(""), undo ? UNDO_MS : TOAST_MS);
+    return () => clearInterval(gone);
   });
-  const { text, bad, quiet } = message.value;
+  const { text, bad, quiet, undo } = message.value;
   return html`<div class="toast" data-bad=${bad} data-quiet=${quiet || !text}>${bad ? html`<${Icon} of=${TriangleAlert} />` : html`<${Icon} of=${Check} />`}<p role=${bad ? "alert" : "status"}>${text}</p>
+      ${undo ? html`<button type="button" class="plain" title="Ctrl Z" onClick=${undoLast}>${W.undo}</button>` : null}
       ${text && !quiet ? html`<button type="button" class="icon-button" aria-label=${W.close} onClick=${() => announce("")}><${Icon} of=${X} /></button>` : null}</div>`;
 }
 

@@ -64,7 +64,7 @@ export const panelTab = signal("details");
 export const helpOpen = signal(false);
 export const keyOpen = signal(false);
 /** Status message: shown as a toast unless quiet, and announced by screen readers. */
-export const message = signal(/** @type {{text: string, bad: boolean, quiet: boolean}} */ ({ text: "", bad: false, quiet: true }));
+export const message = signal(/** @type {{text: string, bad: boolean, quiet: boolean, undo?: () => Promise<void>}} */ ({ text: "", bad: false, quiet: true }));
 export const busy = signal(0);
 
 export const mayWrite = computed(() => me.value !== null && me.value.role !== "read" && asOf.value === null && compared.value === null);
@@ -121,10 +121,19 @@ export function showPanel(tab, open = true) {
   if (open) panelOpen.value = true;
 }
 
-/** Show a toast. @param {string} text @param {boolean} [bad] */
-export const say = (text, bad = false) => {
-  message.value = { text, bad, quiet: false };
+/** Show a toast. @param {string} text @param {boolean} [bad] @param {() => Promise<void>} [undo] takes back what it reports */
+export const say = (text, bad = false, undo = undefined) => {
+  message.value = { text, bad, quiet: false, undo };
 };
+
+/** Take back what the toast reports, if that is possible. */
+export function undoLast() {
+  const { undo } = message.value;
+  if (!undo) return false;
+  announce("");
+  void attempt(undo);
+  return true;
+}
 
 /** Tell screen readers what everybody else sees. @param {string} text */
 export const announce = (text) => {
