@@ -46,7 +46,7 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     looking: ExplorerBrowser, http: httpx.Client, store: str
 ) -> None:
     accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": MEMORIES}))
-    page = looking.graph(store, "?node=tomato", context=with_axe(looking.context()))
+    page = looking.graph(store, "?node=tomato", context=with_axe(looking.context(reduced_motion="reduce")))
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("img", name="0.80 now, 0.80 when last used")).to_be_visible()
     expect(details).to_contain_text("2 fact")
@@ -113,7 +113,7 @@ def test_a_memory_is_edited_merged_and_forgotten_with_undo(
     looking: ExplorerBrowser, http: httpx.Client, store: str
 ) -> None:
     remember_people(http, store)
-    page = looking.graph(store, "?view=memories", context=with_axe(looking.context()))
+    page = looking.graph(store, "?view=memories", context=with_axe(looking.context(reduced_motion="reduce")))
     listed = page.get_by_role("region", name="List of memories")
     toast = page.locator(".toast")
     listed.get_by_role("button", name="Edit: Grace leads the compiler team").click()
@@ -162,7 +162,9 @@ def test_an_entity_has_a_page_and_equal_memories_are_merged_when_accepted(
     looking: ExplorerBrowser, http: httpx.Client, store: str
 ) -> None:
     remember_people(http, store)
-    page = looking.graph(store, "?view=memories", context=with_axe(looking.context(color_scheme="dark")))
+    page = looking.graph(
+        store, "?view=memories", context=with_axe(looking.context(color_scheme="dark", reduced_motion="reduce"))
+    )
     memories = page.get_by_role("region", name="Memories", exact=True)
     memories.get_by_role("tab", name="Entities").click()
     memories.get_by_label("Name begins with").fill("gr")

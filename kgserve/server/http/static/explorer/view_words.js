@@ -67,6 +67,37 @@ export const W = {
   syncers: "External indexes",
   syncerColumns: ["Name", "Behind", "Sent", "Failures", "State"],
 
+  // Overview of a store
+  growth: "Growth",
+  grewTo: (/** @type {string} */ nodes, /** @type {string} */ from, /** @type {string} */ to) => `Growth: ${nodes} nodes, created from ${from} to ${to}`,
+  matrix: "Types and their relations",
+  matrixText: "Choose a relation to see its edges.",
+  fromAndTo: "From ↓ to →",
+  edgesFromTo: (/** @type {string} */ from, /** @type {string} */ relation, /** @type {string} */ to, /** @type {number} */ count) => `${relation} from ${from} to ${to}: ${some(count, "edge")}`,
+  typesLeftOut: (/** @type {number} */ count) => `${some(count, "row or column", "rows and columns")} with fewer edges are not shown.`,
+  lastWrites: "Last writes",
+  writeColumns: ["Commit", "Time", "Written", "Nodes"],
+  writeKinds: {
+    nodes_created: (/** @type {number} */ count) => some(count, "new node"), nodes_updated: (/** @type {number} */ count) => `${some(count, "node")} changed`, nodes_deleted: (/** @type {number} */ count) => `${some(count, "node")} deleted`,
+    edges_created: (/** @type {number} */ count) => some(count, "new edge"), edges_updated: (/** @type {number} */ count) => `${some(count, "edge")} changed`, edges_deleted: (/** @type {number} */ count) => `${some(count, "edge")} deleted`,
+  },
+  nothingVisible: "settings or redirects",
+  lookAtCommit: (/** @type {number} */ commit) => `Show the store at commit ${commit}`,
+  engineLog: "Engine log",
+  pastStates: "History",
+  indexNamed: (/** @type {string} */ name) => `Index ${name}`,
+  storageOf: (/** @type {string} */ size) => `Storage (${size})`,
+  ofStorage: (/** @type {number} */ share) => `${share} % of the store`,
+  backups: "Backups",
+  keysTitle: "Keys",
+  noKeyYet: "This server has no key: it accepts requests from its own machine only. Once a key exists, every caller needs one.",
+  keyInUse: (/** @type {string} */ name) => `You use the key ${name}. Keys are created and revoked on the server's machine.`,
+  createKey: "Create a key for this store",
+  listKeys: "List all keys",
+  revokeKey: "Revoke a key at once",
+  audit: "Refused requests and acts of administration",
+  auditColumns: ["Time", "Caller", "Act", "Store", "Outcome"],
+
   // Backups
   backUp: "Back up",
   backUpAll: "Back all stores up",
@@ -219,6 +250,18 @@ export const W = {
   nothingToMerge: "Nothing was found.",
   mergedInto: (/** @type {string} */ label, /** @type {string} */ into) => `${label} is merged into ${into}`,
   mergedCluster: (/** @type {number} */ count) => `${some(count, "memory", "memories")} became one`,
+
+  // Cypher
+  plan: "Plan",
+  planText: "What the statement would do, without running it.",
+  parameters: "Parameters",
+  parameterHelp: "as JSON, or as text",
+  savedStatements: "Saved statements",
+  saveStatement: "Save statement",
+  savedHere: "Saved in this browser, for this store.",
+  replaceStatement: "Replace",
+  statementSaved: (/** @type {string} */ name) => `Saved: ${name}`,
+  statementDeleted: (/** @type {string} */ name) => `Deleted: ${name}`,
 
   // Entities
   entities: "Entities",
