@@ -68,6 +68,9 @@ export const W = {
   syncerColumns: ["Name", "Behind", "Sent", "Failures", "State"],
 
   // Overview of a store
+  projections: "Engine, history and indexes",
+  indexHealth: "Health of the indexes",
+  behindBy: (/** @type {number} */ commits) => `${some(commits, "commit")} behind`,
   growth: "Growth",
   grewTo: (/** @type {string} */ nodes, /** @type {string} */ from, /** @type {string} */ to) => `Growth: ${nodes} nodes, created from ${from} to ${to}`,
   matrix: "Types and their relations",
@@ -252,6 +255,23 @@ export const W = {
   mergedCluster: (/** @type {number} */ count) => `${some(count, "memory", "memories")} became one`,
 
   // Cypher
+  statement: "Statement",
+  run: "Run",
+  rows: "Rows of the result",
+  completions: "Completions",
+  wordKinds: { relation: "relationship type" },
+  running: "Running…",
+  noResultYet: "The result appears here. Ctrl Enter runs the statement.",
+  mayChange: "may change the store",
+  earlier: "Earlier statements",
+  rememberStatements: "remember statements in this browser",
+  rowsFound: (/** @type {number} */ count, /** @type {boolean} */ more) => `${some(count, "row")}${more ? ", and more exist" : ""}`,
+  form: "Form of the result",
+  forms: { graph: "Graph", table: "Table", json: "JSON" },
+  csv: "All rows as CSV",
+  nothingChanged: "Nothing was changed",
+  noNodesInRows: "These rows contain no nodes: return nodes to see a graph.",
+  isOnCanvas: "The nodes of these rows are selected on the canvas.",
   plan: "Plan",
   planText: "What the statement would do, without running it.",
   parameters: "Parameters",

@@ -275,25 +275,8 @@ export const W = {
 
   // Cypher
   cypher: "Cypher",
-  statement: "Statement",
-  run: "Run",
-  rows: "Rows of the result",
-  completions: "Completions",
-  wordKinds: { relation: "relationship type" },
-  running: "Running…",
-  noResultYet: "The result appears here. Ctrl Enter runs the statement.",
   drawerHeight: "Height of the Cypher drawer",
   closeDrawer: "Close Cypher",
-  mayChange: "may change the store",
-  earlier: "Earlier statements",
-  rememberStatements: "remember statements in this browser",
-  rowsFound: (/** @type {number} */ count, /** @type {boolean} */ more) => `${some(count, "row")}${more ? ", and more exist" : ""}`,
-  form: "Form of the result",
-  forms: { graph: "Graph", table: "Table", json: "JSON" },
-  csv: "All rows as CSV",
-  nothingChanged: "Nothing was changed",
-  noNodesInRows: "These rows contain no nodes: return nodes to see a graph.",
-  isOnCanvas: "The nodes of these rows are selected on the canvas.",
 
   // Live
   live: "Changes",

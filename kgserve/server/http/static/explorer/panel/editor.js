@@ -1,7 +1,7 @@
 // Statement editor: a text field with a highlighted overlay and completions.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 
 /** A word to complete; `of`: the labels and relationship types that a property belongs to, if not to all. @typedef {{label: string, type: string, of?: string[]}} Word */
 
