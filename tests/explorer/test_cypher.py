@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from tests.explorer.looking import ExplorerBrowser
+from tests.explorer.looking import ExplorerBrowser, faults, with_axe
 
 
 def write(editor: Locator, statement: str) -> None:
@@ -74,6 +74,44 @@ def test_an_error_is_shown_where_it_is_and_writing_has_to_be_let(looking: Explor
     write(editor, "MATCH (n)")
     editor.press("ControlOrMeta+z")
     expect(editor).not_to_have_value("MATCH (n)")
+
+
+def test_parameters_a_plan_and_saved_statements(looking: ExplorerBrowser, books: str) -> None:
+    looking.refusals = {400}
+    page = looking.graph(books, context=with_axe(looking.context(reduced_motion="reduce")))
+    page.get_by_role("button", name="Cypher", exact=True).click()
+    pane = page.get_by_role("region", name="Cypher")
+    editor = pane.get_by_role("textbox", name="Statement")
+    write(editor, "MATCH (a:author) WHERE a.id = $who RETURN a.id, $many AS many, '$none' AS text")
+    group = pane.get_by_role("group", name="Parameters")
+    expect(group.get_by_role("textbox")).to_have_count(2)
+    group.get_by_label("$who").fill("eliot")
+    group.get_by_label("$many").fill("[1, 2]")
+    pane.get_by_role("button", name="Run").click()
+    expect(pane.get_by_role("row", name="eliot [1,2] $none")).to_be_visible()
+    pane.get_by_role("button", name="Save statement").click()
+    dialog = page.get_by_role("dialog", name="Save statement")
+    dialog.get_by_label("Name").fill("An author")
+    assert not faults(page)
+    dialog.get_by_role("button", name="Save").click()
+    pane.get_by_role("button", name="Plan").click()
+    expect(pane.get_by_role("region", name="Plan").last).to_contain_text(re.compile("SCAN|MATCH", re.IGNORECASE))
+    assert not faults(page)
+    write(editor, "MATCH (a) RETURN missing")
+    pane.get_by_role("button", name="Plan").click()
+    expect(editor).to_have_attribute("aria-invalid", "true")
+    expect(pane.locator(".wrong")).to_have_text("missing")
+    expect(pane.get_by_role("alert")).to_contain_text("missing")
+    assert not faults(page)
+    editor.press("Control+ArrowUp")
+    expect(editor).to_have_value(re.compile(r"WHERE a\.id = \$who"))
+    page.reload()
+    page.get_by_role("button", name="Cypher", exact=True).click()
+    pane.get_by_label("Saved statements").select_option("An author")
+    expect(group.get_by_label("$who")).to_have_value("eliot")
+    pane.get_by_role("button", name="Save statement").click()
+    dialog.get_by_role("button", name="Delete: An author").click()
+    expect(pane.get_by_label("Saved statements")).to_be_hidden()
 
 
 def test_what_is_pasted_is_text_whatever_it_was(looking: ExplorerBrowser, books: str) -> None:

@@ -46,7 +46,7 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     looking: ExplorerBrowser, http: httpx.Client, store: str
 ) -> None:
     accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": MEMORIES}))
-    page = looking.graph(store, "?node=tomato", context=with_axe(looking.context()))
+    page = looking.graph(store, "?node=tomato", context=with_axe(looking.context(reduced_motion="reduce")))
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("img", name="0.80 now, 0.80 when last used")).to_be_visible()
     expect(details).to_contain_text("2 fact")
@@ -73,12 +73,12 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     memories.get_by_label("Search memories").fill("skis")
     expect(listed).to_have_count(4)
     memories.get_by_role("button", name="Clear filters").click()
-    memories.get_by_role("button", name="Tomatoes want sun").click()
+    memories.get_by_role("button", name="Tomatoes want sun", exact=True).click()
     expect(details.get_by_role("heading", name="Tomatoes want sun")).to_be_visible()
     assert not faults(page)
     memories.get_by_role("tab", name="Numbers").click()
     expect(memories.get_by_role("table", name="Memories by type")).to_contain_text("fact")
-    memories.get_by_role("tab", name="Reflection").click()
+    memories.get_by_role("tab", name="Proposals").click()
     inject(http, f"/api/memory/{store}", RUN)
     memories.get_by_role("button", name="Reflect now").click()
     run = memories.get_by_role("region", name=RUN["id"])
@@ -87,6 +87,111 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     expect(run.get_by_text("accepted")).to_be_visible()
     run.get_by_role("button", name="Undo this run").click()
     expect(page.get_by_text("undone")).to_be_attached()
+
+
+ADA, GRACE = [{"name": name, "entity_type": "person"} for name in ("Ada", "Grace")]
+PEOPLE = [
+    {"id": "coffee", "content": "Ada likes strong coffee", "entities": [ADA], "tags": ["taste"], "confidence": 0.8},
+    {"id": "espresso", "content": "Ada likes strong coffee.", "entities": [ADA]},
+    {"id": "team", "content": "Grace leads the compiler team", "entities": [GRACE, ADA]},
+]
+
+
+def remember_people(http: httpx.Client, store: str) -> None:
+    memories = [{**memory, "dedup": "off"} for memory in PEOPLE]
+    accepted(http.post("/api/memories/batch", params={"store": store}, json={"memories": memories}))
+    relation = {"source": "Ada", "target": "Grace", "relation_type": "KNOWS"}
+    accepted(http.post("/api/relations", params={"store": store}, json=relation), 201)
+
+
+def list_memory_ids(http: httpx.Client, store: str) -> set[str]:
+    listed = accepted(http.get("/api/memories", params={"store": store}))["memories"]
+    return {memory["id"] for memory in listed}
+
+
+def test_a_memory_is_edited_merged_and_forgotten_with_undo(
+    looking: ExplorerBrowser, http: httpx.Client, store: str
+) -> None:
+    remember_people(http, store)
+    page = looking.graph(store, "?view=memories", context=with_axe(looking.context(reduced_motion="reduce")))
+    listed = page.get_by_role("region", name="List of memories")
+    toast = page.locator(".toast")
+    listed.get_by_role("button", name="Edit: Grace leads the compiler team").click()
+    form = page.get_by_role("dialog", name="Edit memory")
+    form.get_by_label("Content", exact=True).fill("Grace leads the linker team")
+    form.get_by_label("About, one entity a line").fill("Grace")
+    form.get_by_label("Confidence, 0 to 1").fill("0.5")
+    assert not faults(page)
+    form.get_by_role("button", name="Save").click()
+    row = listed.get_by_role("row", name="Grace leads the linker team")
+    expect(row).not_to_contain_text("Ada")
+    expect(row.get_by_role("img", name="0.50 now, 0.50 when last used")).to_be_visible()
+    toast.get_by_role("button", name="Undo").click()
+    expect(listed.get_by_role("row", name="Grace leads the compiler team")).to_contain_text("Ada")
+
+    listed.get_by_role("button", name="Merge: Ada likes strong coffee.").click()
+    dialog = page.get_by_role("dialog", name="Merge Ada likes strong coffee.")
+    dialog.get_by_label("Ada likes strong coffee observation", exact=True).check()
+    dialog.get_by_label("both, one after the other").check()
+    assert not faults(page)
+    dialog.get_by_role("button", name="Merge", exact=True).click()
+    expect(listed.get_by_role("row")).to_have_count(3)
+    assert list_memory_ids(http, store) == {"coffee", "team"}
+    toast.get_by_role("button", name="Undo").click()
+    expect(listed.get_by_role("row")).to_have_count(4)
+
+    listed.get_by_role("button", name="Forget: Grace leads the compiler team").click()
+    dialog = page.get_by_role("dialog", name="Forget Grace leads the compiler team")
+    expect(dialog).to_contain_text("2 relations")
+    assert not faults(page)
+    dialog.get_by_role("button", name="Forget").click()
+    expect(listed.get_by_role("row")).to_have_count(3)
+    assert list_memory_ids(http, store) == {"coffee", "espresso"}
+    toast.get_by_role("button", name="Undo").click()
+    expect(listed.get_by_role("row")).to_have_count(4)
+    assert list_memory_ids(http, store) == {"coffee", "espresso", "team"}
+    listed.get_by_role("button", name="Grace leads the compiler team", exact=True).click()
+    details = page.get_by_role("region", name="Details")
+    expect(details.get_by_text("Each use renews it.")).to_be_visible()
+    details.get_by_role("heading", name="History").click()
+    expect(details.locator(".states > li[data-change]").first).to_be_visible()
+    assert not faults(page)
+
+
+def test_an_entity_has_a_page_and_equal_memories_are_merged_when_accepted(
+    looking: ExplorerBrowser, http: httpx.Client, store: str
+) -> None:
+    remember_people(http, store)
+    page = looking.graph(
+        store, "?view=memories", context=with_axe(looking.context(color_scheme="dark", reduced_motion="reduce"))
+    )
+    memories = page.get_by_role("region", name="Memories", exact=True)
+    memories.get_by_role("tab", name="Entities").click()
+    memories.get_by_label("Name begins with").fill("gr")
+    expect(memories.get_by_role("row")).to_have_count(2)
+    memories.get_by_role("button", name="Grace").click()
+    grace = memories.get_by_role("article", name="Grace")
+    expect(grace.get_by_role("region", name="Memories about Grace").get_by_role("row")).to_have_count(2)
+    assert not faults(page)
+    grace.get_by_role("region", name="Relations of Grace").get_by_role("button", name="Ada").click()
+    ada = memories.get_by_role("article", name="Ada")
+    expect(ada.get_by_role("region", name="Memories about Ada").get_by_role("row")).to_have_count(4)
+    ada.get_by_role("button", name="Show in the graph").click()
+    details = page.get_by_role("region", name="Details")
+    details.get_by_role("button", name="Memories").click()
+    expect(ada).to_be_visible()
+
+    memories.get_by_role("tab", name="Proposals").click()
+    memories.get_by_role("button", name="Find memories that say the same").click()
+    proposal = memories.get_by_role("listitem").filter(has_text="2 memories become one")
+    expect(proposal.get_by_role("insertion")).to_contain_text("Ada likes strong coffee")
+    assert not faults(page)
+    proposal.get_by_role("button", name="Accept").click()
+    expect(proposal).to_be_hidden()
+    assert len(list_memory_ids(http, store)) == 2
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("Undone", exact=True)).to_be_attached()
+    assert list_memory_ids(http, store) == {"coffee", "espresso", "team"}
 
 
 def test_nodes_of_other_stores_are_drawn_apart_and_followed_on_demand(

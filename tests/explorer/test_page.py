@@ -93,6 +93,8 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     browser: Browser, keyed: RunningServer, admin: httpx.Client, store: str, api: str
 ) -> None:
     library(admin, api)
+    about_ada = {"content": "Ada likes coffee", "entity_names": ["Ada"]}
+    accepted(admin.post("/api/memories", params={"store": store}, json=about_ada), 201)
     looking = ExplorerBrowser(browser, keyed.url)
     looking.refusals = {401, 403}
     page = looking.at()
@@ -108,6 +110,21 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("region", name="Details").get_by_role("heading").first).to_be_visible()
     expect(page.get_by_role("button", name="Edit")).to_be_hidden()
+    page.get_by_role("button", name="Cypher", exact=True).click()
+    expect(page.get_by_role("button", name="Run")).to_be_visible()
+    expect(page.get_by_role("checkbox", name="may change the store")).to_be_hidden()
+    page.get_by_role("button", name="Memories", exact=True).click()
+    memories = page.get_by_role("region", name="Memories", exact=True)
+    expect(memories.get_by_role("row", name="Ada likes coffee")).to_be_visible()
+    expect(memories.get_by_role("button", name=re.compile("^(Edit|Merge|Forget)"))).to_have_count(0)
+    memories.get_by_role("button", name="Ada", exact=True).click()
+    expect(memories.get_by_role("button", name="Show in the graph")).to_be_visible()
+    expect(memories.get_by_role("button", name="Forget")).to_be_hidden()
+    memories.get_by_role("tab", name="Proposals").click()
+    expect(memories.get_by_text("Your key may only read")).to_be_visible()
+    page.get_by_role("button", name="Statistics").click()
+    expect(page.get_by_role("region", name="Last writes")).to_be_visible()
+    expect(page.get_by_role("heading", name="Keys")).to_be_hidden()
     page.get_by_role("button", name="Settings").click()
     expect(page.get_by_text("Only a key with the role admin may change them.")).to_be_visible()
     page.get_by_role("button", name="reader · read only").click()
@@ -123,7 +140,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     looking.close()
 
 
-def test_statistics_and_settings(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:
+def test_statistics(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?view=stats")
     stats = page.get_by_role("region", name="Statistics")
     expect(stats.get_by_role("table", name="Types (3)")).to_contain_text("book")
@@ -134,6 +151,11 @@ def test_statistics_and_settings(looking: ExplorerBrowser, http: httpx.Client, b
     asked = stats.get_by_role("table", name="Requests since the start").get_by_role("row").nth(1)
     expect(asked).to_contain_text(re.compile(r"(GET|POST|PUT|PATCH|DELETE) /.*\d+ ms"))
     expect(stats).to_contain_text("kgserve backup")
+    expect(stats).to_contain_text("kgserve keys create --name NAME")
+    expect(stats.get_by_role("table", name="Storage")).to_contain_text("Journal")
+    expect(stats.get_by_role("img", name="Growth: 7 nodes")).to_be_visible()
+    expect(stats.get_by_role("region", name="Last writes").get_by_role("row", name="1 node changed")).to_be_visible()
+    expect(stats.get_by_role("region", name="Last writes")).to_contain_text("1 node deleted")
     with page.expect_download() as saved:
         stats.get_by_role("button", name="Save as JSON lines").click()
     assert len(Path(saved.value.path()).read_text().splitlines()) >= 14
@@ -141,7 +163,17 @@ def test_statistics_and_settings(looking: ExplorerBrowser, http: httpx.Client, b
         with page.expect_download() as saved:
             stats.get_by_role("button", name=f"Save as {form}").click()
         assert Path(saved.value.path()).read_bytes().startswith(begins)
-    page.get_by_role("button", name="Settings").click()
+    matrix = stats.get_by_role("region", name="Types and their relations")
+    matrix.get_by_role("button", name="SET_IN from book to place: 3 edges").click()
+    answer = page.get_by_role("region", name="Cypher").get_by_role("region", name="Rows of the result")
+    expect(answer.get_by_role("row", name="middlemarch")).to_contain_text("england")
+    page.get_by_role("button", name="Statistics").click()
+    stats.get_by_role("button", name="Show the store at commit 2").click()
+    expect(page.get_by_role("listbox", name="Graph of 4 nodes")).to_be_visible()
+
+
+def test_settings(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:
+    page = looking.graph(books, "?view=settings")
     form = page.get_by_role("region", name="Settings")
     form.get_by_label("When two callers change the same version").select_option("The last write wins")
     types = form.get_by_label("Allowed types of nodes")

@@ -1,68 +1,53 @@
-// Cypher panel: results as graph, table and JSON, and all rows as CSV.
+// Cypher panel: results as graph, table and JSON, all rows as CSV, and the plan of a statement.
 
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { Play } from "../vendor/icons.js";
 import { put } from "../load.js";
 import { ask, memory, Refused, request, save } from "../server.js";
 import { announce, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { Editor } from "./editor.js";
+import { Parameters, parametersFor, typedParameters } from "./parameters.js";
 import { Icon, number, plain } from "./parts.js";
 import { LongTable } from "./rows.js";
+import { remember, remembers, SavedStatements, statements, toggleRemembering } from "./statements.js";
 
 const FIRST = "MATCH (n)-[e]->(m) RETURN n, e, m LIMIT 25";
-const REMEMBERED = 30;
-const OFF = "kgserve-no-statements";
+const PLANNED = /^\s*(explain|profile)\b/i;
 
 const text = signal(FIRST);
 const result = signal(/** @type {any} */ (null));
 const wrong = signal("");
-/** Position of an error, if the server reports it. */
-const wrongAt = signal(/** @type {{line: number, column: number} | null} */ (null));
+/** Where an error is, if the server reports it, and in which text. */
+const wrongAt = signal(/** @type {{line: number, column: number, text: string} | null} */ (null));
 const how = signal("table");
 const writing = signal(false);
 const running = signal(false);
-const remembers = signal(localStorage.getItem(OFF) === null);
-/** Incremented when the remembered statements of a store change. */
-const noted = signal(0);
-
-const place = () => `kgserve-statements ${store.value}`;
-/** @returns {string[]} statements of this store, newest first */
-const statements = () => JSON.parse(localStorage.getItem(place()) ?? "[]");
-
-/** @param {string} statement */
-function remember(statement) {
-  if (!remembers.value) return;
-  localStorage.setItem(place(), JSON.stringify([statement, ...statements().filter((one) => one !== statement)].slice(0, REMEMBERED)));
-  noted.value++;
+/** Request for a statement, as it stands: errors have places in it. @param {string} query */
+function requestFor(query) {
+  const params = parametersFor(query);
+  return Object.keys(params).length ? { query, params } : { query };
 }
 
-function forgetStatements() {
-  remembers.value = !remembers.value;
-  if (remembers.value) localStorage.removeItem(OFF);
-  else {
-    localStorage.setItem(OFF, "1");
-    for (const name of Object.keys(localStorage)) if (name.startsWith("kgserve-statements ")) localStorage.removeItem(name);
-  }
-  noted.value++;
-}
-
-async function run() {
-  const query = text.value.trim();
-  if (!query || running.value) return;
+/** @param {boolean} [planned] only show the plan */
+async function run(planned = false) {
+  const query = text.value;
+  if (!query.trim() || running.value) return;
   running.value = true;
   wrong.value = "";
   wrongAt.value = null;
+  const prefix = planned && !PLANNED.test(query) ? "EXPLAIN " : "";
   try {
-    const body = writing.value && mayWrite.value ? { query, mode: "write" } : { query };
-    result.value = await ask("POST", memory(store.value, "cypher"), { body });
-    remember(query);
-    announce(W.rowsFound(result.value.row_count, result.value.truncated));
-    if (how.value === "graph") await draw();
+    const body = requestFor(prefix + query);
+    const answer = await ask("POST", memory(store.value, "cypher"), { body: writing.value && mayWrite.value && !planned ? { ...body, mode: "write" } : body });
+    result.value = { ...answer, planned: planned || PLANNED.test(query) };
+    if (!planned) remember(query.trim());
+    announce(result.value.planned ? W.plan : W.rowsFound(answer.row_count, answer.truncated));
+    if (how.value === "graph" && !result.value.planned) await draw();
   } catch (error) {
     wrong.value = /** @type {Error} */ (error).message;
     const at = /line (\d+), column (\d+)/.exec(wrong.value) ?? /line: ?(\d+), offset: ?(\d+)/.exec(wrong.value);
-    wrongAt.value = at ? { line: Number(at[1]), column: Number(at[2]) } : null;
+    wrongAt.value = at ? { line: Number(at[1]), column: Number(at[2]) - (at[1] === "1" ? prefix.length : 0), text: query } : null;
   } finally {
     running.value = false;
   }
@@ -96,7 +81,7 @@ async function draw() {
 
 const csv = () =>
   attempt(async () => {
-    const answer = await request("POST", memory(store.value, "cypher"), { body: { query: text.value.trim() }, accept: "text/csv" });
+    const answer = await request("POST", memory(store.value, "cypher"), { body: requestFor(text.value), accept: "text/csv" });
     save(await answer.blob(), `${store.value}.csv`);
   });
 
@@ -137,8 +122,17 @@ export function wordsOf(found) {
   ];
 }
 
+/** Place among the earlier statements, by Ctrl and arrows; -1: the one that is being written. */
+let recalled = -1;
+
+/** @param {number} step 1: an earlier one */
+function recall(step) {
+  const before = statements();
+  recalled = Math.max(-1, Math.min(before.length - 1, recalled + step));
+  text.value = before[recalled] ?? "";
+}
+
 export function CypherPane() {
-  noted.value;
   const before = statements();
   useEffect(() => {
     void learn();
@@ -147,24 +141,31 @@ export function CypherPane() {
     const chosen = event.currentTarget.value;
     if (!chosen) return;
     text.value = chosen;
-    wrongAt.value = null;
     event.currentTarget.value = "";
   };
+  const open = (/** @type {import("./statements.js").SavedStatement} */ saved) => {
+    typedParameters.value = { ...typedParameters.value, ...saved.params };
+    text.value = saved.text;
+  };
+  const marked = wrongAt.value?.text === text.value ? wrongAt.value : null;
   return html`<div class="asking"><div class="statement">
-    <${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${run} wrong=${wrongAt.value} />
+    <${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${() => run()} wrong=${marked} recall=${recall} error=${wrong.value} />
+    <${Parameters} statement=${text.value} />
     <p class="row">
-      <button type="button" class="primary" disabled=${running.value} onClick=${run}><${Icon} of=${Play} />${running.value ? W.running : W.run}</button>
+      <button type="button" class="primary" disabled=${running.value} onClick=${() => run()}><${Icon} of=${Play} />${running.value ? W.running : W.run}</button>
+      <button type="button" disabled=${running.value} onClick=${() => run(true)}>${W.plan}</button>
+      <${SavedStatements} present=${{ text: text.value, params: typedParameters.value }} onOpen=${open} />
       ${before.length ? html`<select aria-label=${W.earlier} onChange=${again}><option value="">${W.earlier}</option>${before.map((one) => html`<option key=${one} value=${one}>${one.slice(0, 80)}</option>`)}</select>` : null}
       ${mayWrite.value ? html`<label class="check"><input type="checkbox" checked=${writing.value} onChange=${() => { writing.value = !writing.value; }} /> ${W.mayChange}</label>` : null}
-      <label class="check"><input type="checkbox" checked=${remembers.value} onChange=${forgetStatements} /> ${W.rememberStatements}</label>
+      <label class="check"><input type="checkbox" checked=${remembers.value} onChange=${toggleRemembering} /> ${W.rememberStatements}</label>
     </p></div>
     <div class="answer">
-    ${wrong.value ? html`<p class="note mono" role="alert">${wrong.value}</p>` : null}
     ${result.value ? html`<${Result} />` : wrong.value ? null : html`<p class="soft">${W.noResultYet}</p>`}</div></div>`;
 }
 
 function Result() {
-  const { columns, rows, row_count, truncated, took_ms, changes } = result.value;
+  const { columns, rows, row_count, truncated, took_ms, changes, planned } = result.value;
+  if (planned) return html`<${Plan} columns=${columns} rows=${rows} />`;
   const tab = (/** @type {string} */ name, /** @type {() => void} */ then = () => undefined) => html`<button type="button" role="tab" aria-selected=${how.value === name} aria-controls="rows" onClick=${() => { how.value = name; then(); }}>${W.forms[name]}</button>`;
   return html`<p class="row"><span>${W.rowsFound(row_count, truncated)} <span class="soft">${number(Math.round(took_ms))} ms</span></span>
       <span role="tablist" aria-label=${W.form}>${tab("graph", () => void attempt(draw))}${tab("table")}${tab("json")}</span>
@@ -175,6 +176,10 @@ function Result() {
         ? html`<pre class="scroll rows" tabindex="0" role="region" aria-label=${W.rows}>${JSON.stringify(rows.slice(0, 200), null, 2)}</pre>`
         : how.value === "table" ? html`<${Rows} key=${result.value.took_ms} columns=${columns} rows=${rows} />` : html`<p class="soft">${W.isOnCanvas}</p>`}</div>`;
 }
+
+/** The engine's plan is a drawing, that of the interpreter has rows. @param {{columns: string[], rows: any[][]}} props */
+const Plan = ({ columns, rows }) => html`<section aria-label=${W.plan}><p class="soft">${W.planText}</p>
+  ${columns.length === 1 ? html`<pre class="scroll rows plan" tabindex="0" role="region" aria-label=${W.plan}>${rows.map(([row]) => row).join("\n")}</pre>` : html`<${Rows} columns=${columns} rows=${rows} />`}</section>`;
 
 /** @param {{columns: string[], rows: any[][]}} props */
 const Rows = ({ columns, rows }) => html`<${LongTable} label=${W.rows} columns=${columns.length} rows=${rows} keyOf=${(/** @type {any[]} */ _, /** @type {number} */ at) => String(at)}

@@ -1,7 +1,7 @@
 // Statement editor: a text field with a highlighted overlay and completions.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 
 /** A word to complete; `of`: the labels and relationship types that a property belongs to, if not to all. @typedef {{label: string, type: string, of?: string[]}} Word */
 
@@ -159,10 +159,10 @@ function boxAt(shown, place) {
 }
 
 /**
- * `wrong` is a line and a column where something is wrong: the caret goes there.
- * @param {{text: import("../vendor/preact.js").Signal<string>, label: string, words: Word[], run: () => void, wrong: {line: number, column: number} | null}} props
+ * `wrong` is a line and a column where something is wrong: the caret goes there, and `error` says what. `recall` brings earlier statements.
+ * @param {{text: import("../vendor/preact.js").Signal<string>, label: string, words: Word[], run: () => void, wrong: {line: number, column: number} | null, error: string, recall: (step: number) => void}} props
  */
-export function Editor({ text, label, words, run, wrong }) {
+export function Editor({ text, label, words, run, wrong, error, recall }) {
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const shown = useRef(/** @type {HTMLElement | null} */ (null));
   const list = useRef(/** @type {HTMLElement | null} */ (null));
@@ -174,6 +174,7 @@ export function Editor({ text, label, words, run, wrong }) {
   const all = now.length > LONGEST ? [{ from: 0, text: now, kind: "" }] : pieces(now, keywords);
   const pair = pairAt(all, caret);
   const bad = wrong ? placeOf(now, wrong.line, wrong.column) : -1;
+  const marked = wrong ? all.findLast((one) => one.from <= bad && one.text.trim())?.from : undefined;
   const close = () => setOffer({ from: 0, words: [] });
   const look = (/** @type {boolean} */ asked) => {
     const { value, selectionStart } = /** @type {HTMLTextAreaElement} */ (field.current);
@@ -209,6 +210,7 @@ export function Editor({ text, label, words, run, wrong }) {
     const step = name === "ArrowDown" ? 1 : name === "ArrowUp" ? -1 : 0;
     if (name === "Enter" && (event.ctrlKey || event.metaKey)) run();
     else if (name === " " && event.ctrlKey) look(true);
+    else if (step && (event.ctrlKey || event.metaKey)) recall(-step);
     else if (!offer.words.length) return;
     else if (name === "Escape") close();
     else if (step) setChosen((chosen + step + offer.words.length) % offer.words.length);
@@ -224,12 +226,12 @@ export function Editor({ text, label, words, run, wrong }) {
     look(false);
   };
   const open = offer.words.length > 0;
-  return html`<div class="editor">
-    <pre ref=${shown} aria-hidden="true">${all.map((one) => html`<span key=${one.from} class=${`${one.kind} ${pair.includes(one.from) ? "pair" : ""} ${bad >= one.from && bad < one.from + one.text.length && one.text.trim() ? "wrong" : ""}`}>${one.text}</span>`)}${"\n"}</pre>
-    <textarea ref=${field} aria-label=${label} spellcheck=${false} autocapitalize="off" autocomplete="off" value=${now}
+  return html`<div class="editor" data-wrong=${Boolean(wrong)}>
+    <pre ref=${shown} aria-hidden="true">${all.map((one) => html`<span key=${one.from} class=${`${one.kind} ${pair.includes(one.from) ? "pair" : ""} ${one.from === marked ? "wrong" : ""}`}>${one.text}</span>`)}${"\n"}</pre>
+    <textarea ref=${field} aria-label=${label} aria-invalid=${error ? "true" : undefined} aria-describedby=${error ? "statement-error" : undefined} spellcheck=${false} autocapitalize="off" autocomplete="off" value=${now}
       aria-autocomplete="list" aria-controls=${open ? "offered" : undefined} aria-activedescendant=${open ? `offered-${chosen}` : undefined}
       onInput=${typed} onKeyDown=${key} onKeyUp=${moved} onPointerUp=${moved} onBlur=${close}></textarea>
     ${open ? html`<ul class="offered" id="offered" role="listbox" aria-label=${W.completions} ref=${list}>${offer.words.map((word, i) => html`<li key=${word.label} id=${`offered-${i}`} role="option" aria-selected=${i === chosen}
       onMouseDown=${(/** @type {Event} */ event) => { event.preventDefault(); accept(i); }}>${word.label} <span class="soft">${W.wordKinds[word.type] ?? word.type}</span></li>`)}</ul>` : null}
-  </div>`;
+  </div>${error ? html`<p class="note mono" role="alert" id="statement-error">${error}</p>` : null}`;
 }

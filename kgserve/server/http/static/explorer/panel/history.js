@@ -27,6 +27,15 @@ export function differences(before, after) {
     .map((path) => ({ path, before: one.get(path) ?? null, after: other.get(path) ?? null }));
 }
 
+const LENGTHS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_557_600], ["month", 2_629_800], ["day", 86_400], ["hour", 3600], ["minute", 60], ["second", 1]]);
+
+/** How long a state lasted, in its largest unit. @param {string} from @param {string} to */
+function lasting(from, to) {
+  const seconds = Math.max(1, (Date.parse(to) - Date.parse(from)) / 1000);
+  const [unit, size] = LENGTHS.find(([, each]) => seconds >= each) ?? ["second", 1];
+  return new Intl.NumberFormat("en", { style: "unit", unit, unitDisplay: "long" }).format(Math.floor(seconds / size));
+}
+
 /** @param {{diff: {path: string, before: any, after: any}[]}} props */
 export const Diff = ({ diff }) => diff.length
   ? html`<ul class="diff">${diff.map(({ path, before, after }) => html`<li key=${path}><span class="name">${path}</span>
@@ -58,9 +67,10 @@ export function History({ id, present }) {
     ${why ? html`<p class="note">${why}</p>` : null}
     ${picked.length === 2 && states ? html`<section class="note" aria-label=${W.compare}>${W.versionsCompared(states[older].node.version, states[newer].node.version)}
       <${Diff} diff=${differences(states[older].node, states[newer].node)} /></section>` : null}
-    <ol class="states">${(states ?? []).map((state, index) => html`<li key=${`${state.from_sequence} ${state.node.version}`}>
+    <ol class="states">${(states ?? []).map((state, index, all) => html`<li key=${`${state.from_sequence} ${state.node.version}`} data-change=${state.deleted ? "deleted" : state.diff.length || next !== null || index < all.length - 1 ? "changed" : "created"}>
       <label><input type="checkbox" checked=${picked.includes(index)} onChange=${() => pick(index)} aria-label=${W.compareVersion(state.node.version)} /> <strong>${W.version} ${state.node.version}</strong></label>
       <span class="soft">${time(state.recorded_from)}${state.node.created_by ? ` ${W.by(state.node.created_by)}` : ""}${state.deleted ? ` ${W.thenDeleted}` : ""}</span>
+      ${index || state.deleted ? html` <span class="lasted">${W.lasted(lasting(state.recorded_from, state.recorded_to))}</span>` : null}
       ${state.diff.length ? html`<${Diff} diff=${state.diff.filter((/** @type {any} */ one) => !ASIDE.has(one.path))} />` : null}
       <p class="row"><button type="button" class="plain small" onClick=${() => lookBack(state.from_sequence)}>${W.lookThen}</button>
         ${mayWrite.value && state.to_sequence !== null ? html`<button type="button" class="plain small" onClick=${() => setRevert(state)}>${W.revert}</button>` : null}</p></li>`)}</ol>

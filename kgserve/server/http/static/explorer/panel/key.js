@@ -43,6 +43,6 @@ export function KeyDialog() {
         ${who.open ? html`<p>${W.noKeyNeeded}</p>` : null}`
       : null}
     ${key.value ? html`<button type="button" onClick=${forget}>${W.forgetKey}</button>` : html`<${KeyForm} />`}
-    <${Command} label=${W.makeKey} text="kgserve keys create NAME --role read" />
+    <${Command} label=${W.makeKey} text="kgserve keys create --name NAME --role read" />
   <//>`;
 }

@@ -5,7 +5,10 @@ import { labelOf } from "../graph/labels.js";
 import { ask } from "../server.js";
 import { asOf, attempt, store } from "../state.js";
 import { W } from "../view_words.js";
-import { Bar, time } from "./parts.js";
+import { Fading } from "./fading.js";
+import { MemoryActions } from "./memory_actions.js";
+import { written } from "./memory_state.js";
+import { time } from "./parts.js";
 import { showNode } from "./search.js";
 
 const SHOWN = 50;
@@ -27,16 +30,17 @@ export function MemoryFacts({ answer }) {
       ]);
       setKnown({ memory: one, above, below });
     });
-  }, [answer, then]);
+  }, [answer, then, written.value]);
   const sure = known?.memory?.effective_confidence;
   const name = (/** @type {any} */ one) => html`<button type="button" class="link" onClick=${() => showNode(one.id)}>${labelOf(one)}</button>`;
   return html`<h3>${W.memory}</h3><dl>
     ${row.ended ? html`<dt>${W.endedAs}</dt><dd>${W.endings[row.ended] ?? row.ended}</dd>` : null}
-    ${sure === undefined ? null : html`<dt>${W.confidence}</dt><dd>${sure.toFixed(2)} <${Bar} share=${sure} label=${W.confidenceIs(sure, row.confidence)} /></dd>`}
+    ${sure === undefined ? null : html`<dt>${W.confidence}</dt><dd>${sure.toFixed(2)} <${Fading} memory=${known?.memory} /></dd>`}
     ${row.layer === undefined ? null : html`<dt>${W.layer}</dt><dd>${row.layer} ${W.layers[row.layer] ?? ""}</dd>`}
     ${row.former_from || row.former_to ? html`<dt>${W.wasTrue}</dt><dd>${W.fromTo(time(row.former_from), time(row.former_to))}</dd>` : null}
     ${known?.memory?.access_count ? html`<dt>${W.uses}</dt><dd>${W.usedTimes(known.memory.access_count, time(known.memory.last_accessed_at))}</dd>` : null}
     ${known?.above.length ? html`<dt>${W.parents}</dt><dd><ol class="chain">${known.above.map((one) => html`<li key=${one.id}>${name(one)}</li>`)}</ol></dd>` : null}
     ${known?.below.length ? html`<dt>${W.children}</dt><dd><ul class="edges">${known.below.map((one) => html`<li key=${one.id}>${name(one)}</li>`)}</ul></dd>` : null}
-  </dl>`;
+  </dl>
+  ${known?.memory && !then ? html`<${MemoryActions} row=${known.memory} />` : null}`;
 }

@@ -2,21 +2,30 @@
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ask } from "../server.js";
-import { attempt, store } from "../state.js";
+import { attempt, mayWrite, store } from "../state.js";
 import { W } from "../view_words.js";
-import { Bar, day } from "./parts.js";
+import { SmallFading } from "./fading.js";
+import { MemoryActions } from "./memory_actions.js";
+import { showEntity, written } from "./memory_state.js";
+import { day } from "./parts.js";
 import { showNode } from "./search.js";
 
 const PAGE_ROWS = 25;
 const TYPING_PAUSE_MS = 300;
 const CONFIDENCES = ["0.25", "0.5", "0.75", "0.9"];
+const AGES = { "": "", week: 7, month: 30, year: 365 };
+const DAY_MS = 86_400_000;
 
-/** @typedef {{q: string, types: string, entity: string, tags: string, min_confidence: string, ended: string}} Filters */
+/** @typedef {{q: string, types: string, entity: string, tags: string, min_confidence: string, age: string, ended: string}} Filters */
 /** @typedef {{memories: any[], next: Record<string, unknown> | null}} Page `next` asks for the page after this one */
 
+/** @type {Filters} */
+const NO_FILTERS = { q: "", types: "", entity: "", tags: "", min_confidence: "", age: "", ended: "" };
+
 /** One page of memories. Looking is no use of a memory, so `touch` is false. @param {Filters} filters @param {Record<string, unknown>} from @returns {Promise<Page>} */
-async function readPage({ q, ended, ...filters }, from) {
-  const query = { ...filters, store: store.value, limit: PAGE_ROWS, ...from };
+async function readPage({ q, ended, age, ...filters }, from) {
+  const after_date = age ? new Date(Date.now() - AGES[age] * DAY_MS).toISOString() : "";
+  const query = { ...filters, after_date, store: store.value, limit: PAGE_ROWS, ...from };
   if (!q.trim()) {
     const { memories, next_cursor } = await ask("GET", "/api/memories", { query: { ...query, ended } });
     return { memories, next: next_cursor ? { cursor: next_cursor } : null };
@@ -25,9 +34,21 @@ async function readPage({ q, ended, ...filters }, from) {
   return { memories, next: memories.length < PAGE_ROWS ? null : { offset: Number(from.offset ?? 0) + PAGE_ROWS } };
 }
 
+/** Memories as a table. @param {{memories: any[], label: string, onTag?: (tag: string) => void}} props `onTag`: what a click on a tag does */
+export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table><caption class="hidden">${label}</caption>
+  <thead><tr>${[...W.memoryColumns, ...(mayWrite.value ? [W.change] : [])].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+  <tbody>${memories.map((one) => html`<tr key=${one.id}>
+    <th scope="row"><button type="button" class="link" onClick=${() => showNode(one.id)}>${one.content}</button></th>
+    <td>${one.memory_type}</td>
+    <td>${(one.entities ?? []).map((/** @type {any} */ entity) => html`<button type="button" class="link" onClick=${() => showEntity(entity.id)}>${entity.name}</button> `)}</td>
+    <td>${(one.tags ?? []).map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${onTag ? html`<button type="button" class="link" onClick=${() => onTag(tag)}>${tag}</button>` : tag}</span> `)}</td>
+    <td class="sure"><${SmallFading} memory=${one} /> <span class="number">${one.effective_confidence.toFixed(2)}</span></td>
+    <td class="number">${day(Date.parse(one.created_at))}</td>
+    ${mayWrite.value ? html`<td><${MemoryActions} row=${one} small /></td>` : null}</tr>`)}</tbody></table></div>`;
+
 /** @param {{types: string[]}} props types of the memories of this store */
 export function MemoryList({ types }) {
-  const [filters, setFilters] = useState(/** @type {Filters} */ ({ q: "", types: "", entity: "", tags: "", min_confidence: "", ended: "" }));
+  const [filters, setFilters] = useState(NO_FILTERS);
   const [page, setPage] = useState(/** @type {Page | null} */ (null));
   useEffect(() => {
     let current = true;
@@ -39,13 +60,12 @@ export function MemoryList({ types }) {
       current = false;
       clearTimeout(wait);
     };
-  }, [filters, store.value]);
+  }, [filters, store.value, written.value]);
   const change = (/** @type {keyof Filters} */ name) => (/** @type {any} */ event) => setFilters({ ...filters, [name]: event.currentTarget.value });
   const more = () => attempt(async () => {
     const found = await readPage(filters, page?.next ?? {});
     setPage({ memories: [...(page?.memories ?? []), ...found.memories], next: found.next });
   });
-  const filter = (/** @type {keyof Filters} */ name, /** @type {string} */ value) => html`<button type="button" class="link" onClick=${() => setFilters({ ...filters, [name]: value })}>${value}</button>`;
   const choice = (/** @type {keyof Filters} */ name, /** @type {string} */ label, /** @type {[string, string][]} */ options) => html`<label>${label}<select value=${filters[name]} onChange=${change(name)}>
     ${options.map(([value, words]) => html`<option key=${value} value=${value}>${words}</option>`)}</select></label>`;
   const filtered = Object.values(filters).some(Boolean);
@@ -55,19 +75,12 @@ export function MemoryList({ types }) {
       <label>${W.aboutEntity}<input value=${filters.entity} onInput=${change("entity")} /></label>
       <label>${W.withTag}<input value=${filters.tags} onInput=${change("tags")} /></label>
       ${choice("min_confidence", W.confidence, [["", W.anyConfidence], ...CONFIDENCES.map((one) => /** @type {[string, string]} */ ([one, W.atLeast(one)]))])}
+      ${choice("age", W.writtenWithin, Object.entries(W.ages))}
       ${filters.q ? null : choice("ended", W.status, [["", W.currentMemories], ...Object.entries(W.endings)])}
-      ${filtered ? html`<button type="button" class="plain" onClick=${() => setFilters({ q: "", types: "", entity: "", tags: "", min_confidence: "", ended: "" })}>${W.clearFilters}</button>` : null}
+      ${filtered ? html`<button type="button" class="plain" onClick=${() => setFilters(NO_FILTERS)}>${W.clearFilters}</button>` : null}
     </form>
     ${page === null ? html`<p role="status">${W.loading}</p>` : html`
-      <div class="scroll memories" tabindex="0" role="region" aria-label=${W.memoryList}><table><caption class="hidden">${W.memoryList}</caption>
-        <thead><tr>${W.memoryColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
-        <tbody>${page.memories.map((one) => html`<tr key=${one.id}>
-          <th scope="row"><button type="button" class="link" onClick=${() => showNode(one.id)}>${one.content}</button></th>
-          <td>${one.memory_type}</td>
-          <td>${(one.entities ?? []).map((/** @type {any} */ entity) => html`${filter("entity", entity.name)} `)}</td>
-          <td>${(one.tags ?? []).map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${filter("tags", tag)}</span> `)}</td>
-          <td class="sure"><${Bar} share=${one.effective_confidence} label=${W.confidenceIs(one.effective_confidence, one.confidence)} /> <span class="number">${one.effective_confidence.toFixed(2)}</span></td>
-          <td class="number">${day(Date.parse(one.created_at))}</td></tr>`)}</tbody></table></div>
+      <${MemoryTable} memories=${page.memories} label=${W.memoryList} onTag=${(/** @type {string} */ tags) => setFilters({ ...filters, tags })} />
       <p class="row"><span role="status" class="soft">${page.memories.length ? W.memoriesShown(page.memories.length, page.next !== null) : filtered ? W.noSuchMemory : W.noMemories}</span>
         ${page.next ? html`<button type="button" onClick=${more}>${W.moreMemories}</button>` : null}</p>`}`;
 }

@@ -5,7 +5,7 @@ import { listen } from "../events.js";
 import { labelOf, short } from "../graph/labels.js";
 import { stateAt } from "../graph/time.js";
 import { findPath, hide, pin } from "../keyboard.js";
-import { expand, missed, put, refreshNode } from "../load.js";
+import { expand, memoryCount, missed, put, refreshNode } from "../load.js";
 import { ask, memory } from "../server.js";
 import { asOf, attempt, changed, entry, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
 import { W } from "../words.js";
@@ -15,6 +15,7 @@ import { Forget } from "./forget.js";
 import { History } from "./history.js";
 import { Mark } from "./legend.js";
 import { MemoryFacts } from "./memory.js";
+import { showEntity } from "./memory_state.js";
 import { Dialog, number, time, Tree } from "./parts.js";
 
 const EDGES = 20;
@@ -85,6 +86,7 @@ function Actions({ node }) {
     <button type="button" class="plain" aria-pressed=${node.pinned} onClick=${() => pin([node.key])}>${W.pin}</button>
     <button type="button" class="plain" onClick=${() => hide([node.key])}>${W.hide}</button>
     ${selected.value.size === 2 ? html`<button type="button" class="plain" onClick=${findPath}>${W.path}</button>` : null}
+    ${memoryCount.value.count && shown.value?.answer?.node.name && shown.value.answer.node.confidence === undefined ? html`<button type="button" class="plain" onClick=${() => showEntity(node.id)}>${W.memoriesOf}</button>` : null}
   </p>`;
 }
 
@@ -120,7 +122,7 @@ function Facts({ node, answer }) {
     ${answer.edges_truncated ? html`<p class="note">${W.moreEdges}</p>` : null}
     ${node.store ? null : html`<${History} key=${`${row.id} ${row.sequence}`} id=${row.id} present=${row} />`}
     ${writable ? html`<p class="row">
-      <button type="button" onClick=${() => beginEdit(row)}>${W.edit}</button>
+      ${row.confidence === undefined ? html`<button type="button" onClick=${() => beginEdit(row)}>${W.edit}</button>` : null}
       <button type="button" class="plain" onClick=${() => { entry.value = { kind: "edge", from: row.id, to: "" }; }}>${W.addNames.edge}</button>
       <button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
       <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button>

@@ -4,13 +4,17 @@ import { html, useEffect } from "../vendor/preact.js";
 import { pictureOf, svgOf } from "../graph/export.js";
 import { refreshAbout } from "../load.js";
 import { ask, memory, request, save } from "../server.js";
-import { about, attempt, looks, mayAdminister, say, store, timeline } from "../state.js";
+import { about, attempt, looks, mayAdminister, say, store } from "../state.js";
 import { sceneOf } from "../scene.js";
 import { W } from "../view_words.js";
 import { Mark } from "./legend.js";
-import { BackUp } from "./backup.js";
+import { Administration } from "./administration.js";
 import { Health } from "./health.js";
+import { LastWrites } from "./last_writes.js";
 import { Bar, bytes, number, time } from "./parts.js";
+import { RelationMatrix } from "./relation_matrix.js";
+import { StorageParts } from "./storage_parts.js";
+import { Commits, Growth } from "./store_growth.js";
 
 const SHOWN = 50;
 /** @param {{title: string, counts: Record<string, number>, marked: boolean}} props */
@@ -20,15 +24,6 @@ function Counts({ title, counts, marked }) {
   return html`<table><caption>${title} (${number(sorted.length)})</caption><tbody>
     ${sorted.slice(0, SHOWN).map(([type, count]) => html`<tr key=${type}><th scope="row">${marked ? html`<${Mark} ...${looks.of(type)} /> ` : null}${type || W.untyped}</th><td class="number">${number(count)}</td><td class="share"><${Bar} share=${count / most} label=${number(count)} /></td></tr>`)}
   </tbody></table>${sorted.length > SHOWN ? html`<p class="soft">${W.andMore(sorted.length - SHOWN)}</p>` : null}`;
-}
-
-function Commits() {
-  const most = Math.max(1, ...timeline.value.map((bucket) => bucket[4]));
-  if (!timeline.value.length) return null;
-  const width = 1000 / timeline.value.length;
-  return html`<figure><figcaption>${W.commitsOver(time(timeline.value[0][2]), time(timeline.value.at(-1)?.[3]))}</figcaption>
-    <svg class="bars tall" viewBox="0 0 1000 60" preserveAspectRatio="none" role="img" aria-label=${W.commitsOver(time(timeline.value[0][2]), time(timeline.value.at(-1)?.[3]))}>
-      ${timeline.value.map(([from, , , , commits], i) => html`<rect key=${from} x=${i * width} width=${width * 0.9} y=${60 - (60 * commits) / most} height=${(60 * commits) / most} />`)}</svg></figure>`;
 }
 
 /** Taking facts out of memories, and indexes elsewhere: where they are set. @param {{stats: any}} props */
@@ -55,6 +50,19 @@ const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
 const languages = (counts) =>
   Object.entries(counts).map(([code, count]) => `${languageNames.of(code)} ${number(count)}`).join(", ");
 
+/** Counts, and whether what follows the journal keeps up. @param {{stats: any}} props */
+function Tiles({ stats }) {
+  const behind = Math.max(stats.engine_lag, stats.history_lag ?? 0, ...stats.indexes.map((/** @type {any} */ one) => one.lag));
+  const tiles = /** @type {[string, string][]} */ ([
+    [W.nodes, number(stats.nodes)], [W.edges, number(stats.edges)], [W.commits, number(stats.sequence)],
+    [W.projections, behind ? W.behindBy(behind) : W.upToDate],
+    [W.lastCheck, stats.last_check ? `${time(stats.last_check)} ${stats.last_check_ok ? W.good : W.failed}` : W.never],
+    [W.created, time(stats.created_at)],
+    ...(Object.keys(stats.languages).length ? [/** @type {[string, string]} */ ([W.languages, languages(stats.languages)])] : []),
+  ]);
+  return html`<dl class="tiles">${tiles.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
 export function Stats() {
   useEffect(() => {
     void attempt(refreshAbout);
@@ -66,22 +74,17 @@ export function Stats() {
     say(W.reindexing);
     await refreshAbout();
   });
-  return html`<div class="scroll fill pad" tabindex="0" role="region" aria-label=${W.statistics}>
+  return html`<div class="scroll fill pad overview" tabindex="0" role="region" aria-label=${W.statistics}>
     <h2>${W.statistics}</h2>
-    <dl class="wide">
-      <dt>${W.nodes}</dt><dd>${number(stats.nodes)}</dd><dt>${W.edges}</dt><dd>${number(stats.edges)}</dd>
-      <dt>${W.commits}</dt><dd>${number(stats.sequence)}</dd><dt>${W.created}</dt><dd>${time(stats.created_at)}</dd>
-      <dt>${W.journal}</dt><dd>${bytes(stats.journal_bytes)}</dd><dt>${W.engine}</dt><dd>${bytes(stats.engine_bytes)} ${W.lag(stats.engine_lag)}</dd>
-      ${stats.indexes.length ? html`<dt>${W.indexes}</dt><dd>${bytes(stats.indexes.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.bytes, 0))}</dd>` : null}
-      ${Object.keys(stats.languages).length ? html`<dt>${W.languages}</dt><dd>${languages(stats.languages)}</dd>` : null}
-      ${stats.history_lag === null ? null : html`<dt>${W.history}</dt><dd>${stats.history_lag ? W.lag(stats.history_lag) : W.upToDate}</dd>`}
-      <dt>${W.lastCheck}</dt><dd>${stats.last_check ? `${time(stats.last_check)} ${stats.last_check_ok ? W.good : W.failed}` : W.never}</dd>
-    </dl>
-    <${Commits} />
-    <div class="columns"><div><${Counts} title=${W.types} counts=${stats.types} marked /></div><div><${Counts} title=${W.relations} counts=${stats.relation_types} /></div></div>
+    <${Tiles} stats=${stats} />
+    <${Growth} /><${Commits} />
+    <div class="columns"><div><${Counts} title=${W.types} counts=${stats.types} marked /></div><div><${Counts} title=${W.relations} counts=${stats.relation_types} /></div><div><${StorageParts} stats=${stats} /></div></div>
+    <${RelationMatrix} />
+    <${LastWrites} />
+    <h2>${W.indexes}</h2>
     ${stats.indexes.length
-      ? html`<table><caption>${W.indexes}</caption><thead><tr>${W.indexColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
-          <tbody>${stats.indexes.map((/** @type {any} */ one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="number">${number(one.lag)}</td><td class="number">${number(one.entities)}</td><td class="number">${bytes(one.bytes)}</td><td>${one.model}${one.degraded ? ` (${W.isDegraded})` : ""}</td><td>${one.error ?? (one.progress === null ? W.good : W.rebuilt(one.progress))}</td></tr>`)}</tbody></table>`
+      ? html`<div class="scroll" tabindex="0" role="region" aria-label=${W.indexHealth}><table><caption class="hidden">${W.indexes}</caption><thead><tr>${W.indexColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
+          <tbody>${stats.indexes.map((/** @type {any} */ one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td class="number">${number(one.lag)}</td><td class="number">${number(one.entities)}</td><td class="number">${bytes(one.bytes)}</td><td>${one.model}${one.degraded ? ` (${W.isDegraded})` : ""}</td><td>${one.error ?? (one.progress === null ? W.good : W.rebuilt(one.progress))}</td></tr>`)}</tbody></table></div>`
       : html`<p class="soft">${W.indexesOff}</p>`}
     <p class="row">
       ${mayAdminister.value && stats.indexes.length ? html`<button type="button" onClick=${reindex}>${W.reindex}</button>` : null}
@@ -90,7 +93,7 @@ export function Stats() {
       <button type="button" class="plain" onClick=${picture}>${W.exportAs("PNG")}</button>
       <button type="button" class="plain" onClick=${drawing}>${W.exportAs("SVG")}</button>
     </p>
-    <${BackUp} name=${store.value} />
+    <${Administration} />
     <${Others} stats=${stats} />
     <${Health} />
   </div>`;

@@ -1,0 +1,27 @@
+// Buttons to edit, merge and forget a memory or an entity, with their dialogs.
+
+import { html, useState } from "../vendor/preact.js";
+import { labelOf } from "../graph/labels.js";
+import { ask } from "../server.js";
+import { attempt, mayWrite, store } from "../state.js";
+import { W } from "../view_words.js";
+import { Forget } from "./forget.js";
+import { MemoryEdit } from "./memory_edit.js";
+import { Merge } from "./memory_merge.js";
+import { isMemory } from "./memory_state.js";
+
+const DIALOGS = { edit: MemoryEdit, merge: Merge, forget: Forget };
+
+/** The row as it is now. Looking is no use of a memory, so `touch` is false. @param {any} row */
+const readAgain = (row) => ask("GET", `/api/${isMemory(row) ? "memories" : "entities"}/${encodeURIComponent(row.id)}`, { query: { store: store.value, touch: isMemory(row) ? false : undefined } });
+
+/** Nothing with a key that may only read. @param {{row: any, small?: boolean}} props `small`: in the row of a table */
+export function MemoryActions({ row, small = false }) {
+  const [open, setOpen] = useState(/** @type {{name: string, row: any} | null} */ (null));
+  if (!mayWrite.value || row.ended) return null;
+  const start = (/** @type {string} */ name) => () => attempt(async () => setOpen({ name, row: await readAgain(row) }));
+  const button = (/** @type {string} */ name, look = "plain") => html`<button type="button" class=${`${look}${small ? " small" : ""}`} aria-label=${small ? W.doWith(W[name], labelOf(row)) : undefined} onClick=${start(name)}>${W[name]}</button>`;
+  const Shown = open ? DIALOGS[open.name] : null;
+  return html`<span class="row acts">${isMemory(row) ? button("edit", small ? "plain" : "") : null} ${button("merge")} ${button("forget", "plain bad")}
+    ${Shown && open ? html`<${Shown} row=${open.row} onClose=${() => setOpen(null)} />` : null}</span>`;
+}

@@ -1,0 +1,62 @@
+// Form to edit a memory. Only the fields that were changed are written.
+
+import { html, useState } from "../vendor/preact.js";
+import { W } from "../view_words.js";
+import { changeMemory } from "./memory_state.js";
+import { Dialog, TimeField } from "./parts.js";
+
+/** @typedef {Record<string, string>} Draft fields by name, as text */
+
+const lines = (/** @type {string} */ text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+const asText = (/** @type {string} */ text) => text;
+/** How a field is written, by its name. @type {Record<string, (text: string) => unknown>} */
+const FIELDS = {
+  content: asText, memory_type: asText, entity_names: lines, tags: lines, confidence: Number, importance: Number,
+  source: asText, context: asText, valid_from: asText, valid_to: asText, metadata: (text) => JSON.parse(text || "{}"),
+};
+
+/** @param {any} row a memory @returns {Draft} */
+const draftOf = (row) => ({
+  content: row.content, memory_type: row.memory_type, entity_names: row.entities.map((/** @type {any} */ one) => one.name).join("\n"), tags: row.tags.join("\n"),
+  confidence: String(row.confidence), importance: String(row.importance), source: row.source ?? "", context: row.context ?? "",
+  valid_from: row.valid_from ?? "", valid_to: row.valid_to ?? "", metadata: JSON.stringify(row.metadata, null, 2),
+});
+
+/** Changed fields of a draft. Raises SyntaxError for metadata that are no JSON. @param {Draft} before @param {Draft} after @param {Draft} from where to take them */
+function changedFields(before, after, from) {
+  const names = Object.keys(FIELDS).filter((name) => before[name] !== after[name]);
+  return Object.fromEntries(names.map((name) => [name, FIELDS[name](from[name])]));
+}
+
+/** @param {{row: any, onClose: () => void}} props a memory as `/api/memories` lists it */
+export function MemoryEdit({ row, onClose }) {
+  const [before] = useState(() => draftOf(row));
+  const [draft, setDraft] = useState(before);
+  const [wrong, setWrong] = useState("");
+  const set = (/** @type {string} */ name, /** @type {string} */ value) => setDraft({ ...draft, [name]: value });
+  const typed = (/** @type {string} */ name) => (/** @type {any} */ event) => set(name, event.currentTarget.value);
+  const send = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    try {
+      const fields = changedFields(before, draft, draft);
+      if (Object.keys(fields).length) await changeMemory(row, fields, changedFields(before, draft, before));
+      onClose();
+    } catch (error) {
+      setWrong(error instanceof SyntaxError ? W.noJson(error.message) : /** @type {Error} */ (error).message);
+    }
+  };
+  const text = (/** @type {string} */ name, rows = 2) => html`<label>${W.memoryFields[name]} <textarea rows=${rows} value=${draft[name]} required=${name === "content"} onInput=${typed(name)}></textarea></label>`;
+  const line = (/** @type {string} */ name) => html`<label>${W.memoryFields[name]} <input value=${draft[name]} onInput=${typed(name)} /></label>`;
+  const share = (/** @type {string} */ name) => html`<label>${W.memoryFields[name]} <input type="number" min="0" max="1" step="any" required value=${draft[name]} onInput=${typed(name)} /></label>`;
+  const when = (/** @type {string} */ name) => html`<${TimeField} label=${W[name]} value=${draft[name]} onPick=${(/** @type {string} */ value) => set(name, value)} />`;
+  return html`<${Dialog} title=${W.editMemory} onClose=${onClose} wide><form class="edit" onSubmit=${send}>
+    <p class="soft">${W.memoryBase(row.version)}</p>
+    ${text("content", 4)}
+    <div class="pair-of-fields">${line("memory_type")} ${line("source")}</div>
+    <div class="pair-of-fields">${text("entity_names")} ${text("tags")}</div>
+    <div class="pair-of-fields">${share("confidence")} ${share("importance")}</div>
+    <div class="pair-of-fields">${when("valid_from")} ${when("valid_to")}</div>
+    <details><summary>${W.moreFields}</summary>${text("context")} ${text("metadata", 5)}</details>
+    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
+    <button>${W.save}</button></form><//>`;
+}

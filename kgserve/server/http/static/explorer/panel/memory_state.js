@@ -1,0 +1,112 @@
+// What the views of memories share, and writes that a toast can undo.
+
+import { signal } from "../vendor/preact.js";
+import { put } from "../load.js";
+import { labelOf } from "../graph/labels.js";
+import { ask, memory } from "../server.js";
+import { changed, focus, graph, say, selected, sheet, store, view } from "../state.js";
+import { W } from "../view_words.js";
+
+/** Incremented with every write from this page: lists are read again. */
+export const written = signal(0);
+/** Visible part: `list`, `entities`, `proposals`, `numbers`. */
+export const memoryPart = signal("list");
+/** Id of the entity whose page is open; empty: the list of entities. */
+export const openEntity = signal("");
+
+/** @typedef {{id: string, version: number, name?: string, content?: string, confidence?: number}} Row a memory or an entity */
+/** @typedef {"fill" | "keep" | "append" | "overwrite"} ContentRule which text a merge leaves */
+
+export const isMemory = (/** @type {Row} */ row) => row.confidence !== undefined;
+
+/** Show the page of an entity. @param {string} id */
+export function showEntity(id) {
+  openEntity.value = id;
+  memoryPart.value = "entities";
+  view.value = "memories";
+  sheet.value = "middle";
+}
+
+/** Show a node in the graph. @param {string} id */
+export async function showInGraph(id) {
+  await put([id]);
+  if (!graph.nodes.has(id)) return;
+  focus.value = id;
+  selected.value = new Set([id]);
+  view.value = "graph";
+}
+
+const inStore = () => ({ store: store.value });
+const memoryAt = (/** @type {string} */ id) => `/api/memories/${encodeURIComponent(id)}`;
+
+/** Change fields of a memory. @param {string} id @param {any} body */
+const change = (id, body) => ask("PUT", memoryAt(id), { query: inStore(), body });
+
+/** What undoes a write, told to the lists and the toast. @param {() => Promise<unknown>} back */
+const undoing = (back) => async () => {
+  await back();
+  written.value++;
+  say(W.takenBack);
+};
+
+/** Write fields of a memory; the toast puts the former values back. Raises Refused. @param {Row} row @param {any} fields @param {any} former the same fields as they were */
+export async function changeMemory(row, fields, former) {
+  const after = await change(row.id, { ...fields, based_on_version: row.version });
+  written.value++;
+  say(W.memorySaved(after.version), false, undoing(() => change(row.id, { ...former, based_on_version: after.version })));
+  return after;
+}
+
+/** @param {Row} row @param {boolean} undo @param {boolean} dry @returns {Promise<any>} */
+export const forget = (row, undo, dry) =>
+  ask("POST", "/api/v1/forget", { query: inStore(), body: { [isMemory(row) ? "entity_id" : "entity"]: row.id, undo, dry_run: dry } });
+
+/** Forget a memory or an entity; the toast brings it back. @param {Row} row */
+export async function forgetWithUndo(row) {
+  // The event of the deletion may come before the answer.
+  const shown = graph.nodes.has(row.id);
+  focus.value = "";
+  const answer = await forget(row, false, false);
+  for (const id of [...answer.ids, ...(answer.entities_removed ?? [])]) graph.removeNode(id);
+  selected.value = new Set();
+  openEntity.value = "";
+  changed();
+  written.value++;
+  const text = isMemory(row) ? W.forgottenMemory(labelOf(row)) : W.forgotten(labelOf(row), answer.memories_removed);
+  say(text, false, undoing(async () => {
+    await forget(row, true, false);
+    if (shown) await put([row.id]);
+  }));
+}
+
+/** @param {string} id @param {any} body */
+const merge = (id, body) => ask("POST", memory(store.value, "nodes", id, "merge"), { body });
+const unmerge = (/** @type {string} */ id) => ask("POST", memory(store.value, "nodes", id, "unmerge"), { body: {} });
+
+/** Merge one memory or entity into another, if neither has moved on. @param {Row} row @param {Row} into @param {ContentRule} content */
+export async function mergeWithUndo(row, into, content) {
+  await merge(row.id, { into: into.id, content, based_on_version: row.version, into_version: into.version });
+  graph.removeNode(row.id);
+  if (focus.value === row.id) focus.value = "";
+  if (openEntity.value === row.id) openEntity.value = into.id;
+  changed();
+  written.value++;
+  say(W.mergedInto(labelOf(row), labelOf(into)), false, undoing(() => unmerge(row.id)));
+}
+
+/** Merge memories that say the same, as a plan proposes. @param {{primary: any, absorbed: any[], content: string, tags: string[]}} cluster */
+export async function acceptCluster({ primary, absorbed, content, tags }) {
+  for (const row of absorbed) {
+    await merge(row.id, { into: primary.id, content: "keep", based_on_version: row.version });
+    graph.removeNode(row.id);
+  }
+  const former = { content: primary.content, tags: primary.tags ?? [] };
+  const rewritten = content !== former.content || JSON.stringify(tags) !== JSON.stringify(former.tags);
+  if (rewritten) await change(primary.id, { content, tags });
+  changed();
+  written.value++;
+  say(W.mergedCluster(absorbed.length + 1), false, undoing(async () => {
+    for (const row of [...absorbed].reverse()) await unmerge(row.id);
+    if (rewritten) await change(primary.id, former);
+  }));
+}
