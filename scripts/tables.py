@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import fill
+from urllib.parse import quote
 
 import click
 import msgspec
@@ -56,11 +57,12 @@ def _editors() -> str:
 
 def _install_links() -> str:
     command = ["uvx", "kgserve", "mcp", "--data", "${userHome}/kgserve-data", "--store", "memory", "--tools", "memory"]
-    links = (
-        (name, build_editor_install_link(EDITORS[name], build_server_entry(EDITORS[name], command)))
+    links = {
+        name: build_editor_install_link(EDITORS[name], build_server_entry(EDITORS[name], command))
         for name in INSTALL_LINK_EDITORS
-    )
-    return table(("editor", "link"), ((f"`{name}`", f"[Add kgserve]({link})") for name, link in links))
+    }
+    links["vscode"] = f"https://insiders.vscode.dev/redirect?url={quote(links['vscode'], safe='')}"
+    return table(("editor", "link"), ((f"`{name}`", f"[Add kgserve]({link})") for name, link in links.items()))
 
 
 def _settings() -> str:
