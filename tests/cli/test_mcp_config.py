@@ -152,7 +152,6 @@ def test_the_destination_is_printed_on_standard_error(tmp_path: Path) -> None:
     [
         ("win32", "['mcp']", {"Windows", "WSL"}),
         ("win32", "['serve']", {"Windows", "WSL"}),
-        ("darwin", "['serve']", {"macOS", "container", "--url"}),
         ("freebsd14", "['serve']", {"Linux", "freebsd14"}),
     ],
 )
