@@ -48,6 +48,7 @@ help: ## Show this list
 setup: $(dev) $(model) ## Create .venv, install everything, tools included, and prepare the embedding model
 
 serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options: ARGS="--port 9000")
+	@echo "Starting the server …" >&2
 	@$(bin)/kgserve serve $(ARGS)
 
 test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=8 for more processes)
@@ -139,21 +140,22 @@ clean: ## Remove .venv and everything that was generated; data stays
 
 $(bin)/python:
 	@sh scripts/preflight.sh $(PYTHON)
+	@echo "Creating $(venv) with $$($(PYTHON) -V) …" >&2
 	@$(PYTHON) -m venv $(venv) || { rm -rf $(venv); exit 1; }
 
 $(run): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
-	@echo "Installing into $(venv) …" >&2
+	@echo "Installing the packages of constraints.txt into $(venv): about a minute without wheels in pip's cache …" >&2
 	@$(pip) install --constraint constraints.txt --editable '.[prepare]'
 	@sh scripts/portable.sh $(bin)/python
 	@touch $@
 
 $(dev): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
-	@echo "Installing into $(venv) …" >&2
+	@echo "Installing the packages of constraints.txt into $(venv): about a minute without wheels in pip's cache …" >&2
 	@$(pip) install --constraint constraints.txt --editable '.[dev,prepare]'
 	@sh scripts/portable.sh $(bin)/python
 	@touch $(run) $@
 
 # Without it search goes by words alone, so nothing else has to wait for it.
 $(model): | $(run)
-	@echo "Preparing the embedding model …" >&2
+	@echo "Preparing the embedding model in $(models) …" >&2
 	@$(bin)/kgserve model prepare || echo "Going on without the model; search will be by words alone." >&2

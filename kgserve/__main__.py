@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-_LEFT_TO_CLICK = {"config", "hooks", "-h", "--help"}
+_LEFT_TO_CLICK = {"config", "hooks", "install", "link", "-h", "--help"}
 
 
 def main() -> NoReturn:

@@ -6,11 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import fill
+from urllib.parse import quote
 
 import click
 import msgspec
 
-from kgserve.cli.mcp import EDITORS
+from kgserve.cli.editor_mcp_configs import (
+    EDITORS,
+    INSTALL_LINK_EDITORS,
+    build_editor_install_link,
+    build_server_entry,
+)
 from kgserve.cli.options import (
     SETTINGS_WITHOUT_OPTION,
     setting_description,
@@ -47,6 +53,16 @@ def _editors() -> str:
     form = {True: "TOML", False: "JSON"}
     rows = ((f"`{each.name}`", each.place, f"{form[each.toml]}, `{each.root}`") for each in EDITORS.values())
     return table(("`--client`", "where it belongs", "form"), rows)
+
+
+def _install_links() -> str:
+    command = ["uvx", "kgserve", "mcp", "--data", "${userHome}/kgserve-data", "--store", "memory", "--tools", "memory"]
+    links = {
+        name: build_editor_install_link(EDITORS[name], build_server_entry(EDITORS[name], command))
+        for name in INSTALL_LINK_EDITORS
+    }
+    links["vscode"] = f"https://insiders.vscode.dev/redirect?url={quote(links['vscode'], safe='')}"
+    return table(("editor", "link"), ((f"`{name}`", f"[Add kgserve]({link})") for name, link in links.items()))
 
 
 def _settings() -> str:
@@ -150,6 +166,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": _settings,
     "targets": _targets,
     "editors": _editors,
+    "install_links": _install_links,
     "specifications": _specifications,
     "differences": _differences,
     "requirements": _requirements,

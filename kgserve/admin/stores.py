@@ -39,7 +39,7 @@ from kgserve.graph.url_parameters import DropStoreParameters
 from kgserve.platform.access.audit_api import AuditAnswer, AuditQuery
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import translate_os_error, write_all_bytes
+from kgserve.platform.durable_files import sync_descriptor, translate_os_error, write_all_bytes
 from kgserve.platform.idempotency import current_idempotency_key, is_repeated_idempotent_call
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.timestamps import format_rfc3339_timestamp
@@ -471,7 +471,7 @@ def _write_probe(path: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         write_all_bytes(descriptor, b"kgserve\n")
-        os.fsync(descriptor)
+        sync_descriptor(descriptor)
     finally:
         os.close(descriptor)
     path.unlink(missing_ok=True)

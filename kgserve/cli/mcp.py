@@ -19,6 +19,17 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import msgspec
 
+from kgserve.cli.editor_mcp_configs import (
+    EDITOR_SERVER_NAME,
+    EDITORS,
+    INSTALL_LINK_EDITORS,
+    EditorMcpConfig,
+    build_editor_install_link,
+    build_server_entry,
+    format_editor_config_list,
+    format_mcp_add_command,
+    render_editor_mcp_config,
+)
 from kgserve.cli.options import add_setting_options, make_api_key_option
 from kgserve.errors import InvalidInput
 
@@ -128,91 +139,10 @@ _DEFAULT_TOOLS = "memory"
 _STORE_HELP = "Default store of tool calls."
 
 
-EDITOR_SERVER_NAME = "kgserve"
-"""Name of the server in an editor's configuration."""
-
 GENERAL_STORE = "memory"
 """Default store of editors that share one configuration across projects."""
 
 MAX_FOLDER_STORE_NAME_CHARS = 64
-
-
-class EditorMcpConfig(NamedTuple):
-    """MCP server configuration of an editor: its file, format and the command that adds a server.
-
-    ``place``: its configuration file, and the way to it in the editor. ``root``: the key that holds the servers.
-    ``of_project``: the file belongs to one project. ``typed``: entries carry `"type": "stdio"`. ``command``: the
-    editor's own command that adds the server, followed by the server's command line. ``variable``: the option of that
-    command that sets an environment variable.
-    """
-
-    name: str
-    place: str
-    root: str = "mcpServers"
-    of_project: bool = False
-    typed: bool = False
-    toml: bool = False
-    command: str | None = None
-    variable: str = ""
-
-
-_EDITORS_IN_ORDER = (
-    EditorMcpConfig("claude-desktop", "claude_desktop_config.json (Settings, Developer, Edit Config)"),
-    EditorMcpConfig(
-        "claude-code",
-        ".mcp.json in the project",
-        of_project=True,
-        typed=True,
-        command=f"claude mcp add {EDITOR_SERVER_NAME}",
-        variable="-e",
-    ),
-    EditorMcpConfig("cursor", ".cursor/mcp.json in the project, or ~/.cursor/mcp.json", of_project=True),
-    EditorMcpConfig("vscode", ".vscode/mcp.json in the project", root="servers", of_project=True, typed=True),
-    EditorMcpConfig(
-        "codex",
-        "~/.codex/config.toml, or .codex/config.toml in a trusted project",
-        root="mcp_servers",
-        toml=True,
-        command=f"codex mcp add {EDITOR_SERVER_NAME}",
-        variable="--env",
-    ),
-    EditorMcpConfig("zed", "~/.config/zed/settings.json (zed: open settings)", root="context_servers"),
-    EditorMcpConfig("windsurf", "~/.codeium/windsurf/mcp_config.json (Settings, Cascade, MCP Servers)"),
-    EditorMcpConfig("gemini", ".gemini/settings.json in the project, or ~/.gemini/settings.json", of_project=True),
-    EditorMcpConfig(
-        "jetbrains",
-        "Settings, Tools, AI Assistant, Model Context Protocol (MCP), Add, As JSON; for Junie .junie/mcp/mcp.json in "
-        "the project",
-    ),
-    EditorMcpConfig("generic", "the editor's configuration of MCP servers", of_project=True),
-)
-
-EDITORS: Mapping[str, EditorMcpConfig] = {editor.name: editor for editor in _EDITORS_IN_ORDER}
-
-
-def format_editor_config_list() -> str:
-    """Return the configuration files of all editors as an aligned text list."""
-    width = max(map(len, EDITORS))
-    return "\n".join(f"{editor.name:<{width}}  {editor.place}" for editor in _EDITORS_IN_ORDER)
-
-
-def render_editor_mcp_config(editor: EditorMcpConfig, command: list[str], key: str | None = None) -> str:
-    """Return a configuration, in the format of the editor's file, that starts ``command`` as an MCP server."""
-    entry: dict[str, Any] = {"type": "stdio"} if editor.typed else {}
-    entry |= {"command": command[0], "args": command[1:]}
-    if key:
-        entry["env"] = {"KGSERVE_KEY": key}
-    if editor.toml:
-        return _toml(f"{editor.root}.{EDITOR_SERVER_NAME}", entry)
-    return json.dumps({editor.root: {EDITOR_SERVER_NAME: entry}}, indent=2, ensure_ascii=False)
-
-
-def format_mcp_add_command(editor: EditorMcpConfig, command: list[str], *, keyed: bool) -> str | None:
-    """Return the editor's own command that adds the server, or None. A key is left as a placeholder."""
-    if editor.command is None:
-        return None
-    variable = f" {editor.variable} KGSERVE_KEY=…" if keyed else ""
-    return f"{editor.command}{variable} -- {shlex.join(command)}"
 
 
 def default_store_for_folder(editor: EditorMcpConfig, folder: Path, is_name: Callable[[str], bool]) -> str:
@@ -224,14 +154,6 @@ def default_store_for_folder(editor: EditorMcpConfig, folder: Path, is_name: Cal
         return GENERAL_STORE
     name = re.sub(r"[^a-z0-9_]+", "-", folder.name.lower()).strip("-_")[:MAX_FOLDER_STORE_NAME_CHARS].rstrip("-_")
     return name if is_name(name) else GENERAL_STORE
-
-
-def _toml(table: str, entry: Mapping[str, Any]) -> str:
-    """Return a TOML table. Its strings and arrays have the syntax of JSON."""
-    plain = {name: value for name, value in entry.items() if not isinstance(value, dict)}
-    lines = [f"[{table}]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain.items())]
-    below = [_toml(f"{table}.{name}", value) for name, value in entry.items() if isinstance(value, dict)]
-    return "\n\n".join(["\n".join(lines), *below])
 
 
 def add_mcp_bridge_options(*, store: str = "") -> Callable[[Function], Function]:
@@ -281,21 +203,84 @@ def print_editor_config_command(
     Without --tools it lists the memory tools. A key is passed in the command's environment, where other users of the
     machine cannot see it.
     """
-    from kgserve.cli.mcp_stdio.command import find_mcp_bridge_option_errors
-
-    for fault in find_mcp_bridge_option_errors(url, store, key, wishes["call_timeout"]):
-        raise click.UsageError(fault)
     editor = EDITORS[client]
-    command = [*resolve_kgserve_launch_command(), "mcp", *_arguments(editor, data_dir, url, store)]
-    wishes["tools"] = wishes["tools"] or _DEFAULT_TOOLS
-    texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in wishes.items() if value}
-    command += [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
-    click.echo(render_editor_mcp_config(editor, command, key))
+    command = _bridge_command(editor, data_dir, url, store, key, wishes)
+    click.echo(render_editor_mcp_config(editor, build_server_entry(editor, command, key)))
     click.echo(f"Add this to {editor.place}.", err=True)
     if enter := format_mcp_add_command(editor, command, keyed=bool(key)):
         click.echo(f"Or run: {enter}", err=True)
-    if wishes["tools"] == _DEFAULT_TOOLS:
+    if wishes["tools"] in {None, _DEFAULT_TOOLS}:
         click.echo(_FIRST_STEPS, err=True)
+
+
+@mcp_bridge_command.command("install", epilog=f"\b\nConfiguration file of each editor:\n{format_editor_config_list()}")
+@click.option("--client", type=click.Choice(list(EDITORS)), required=True, help="The editor or agent.")
+@click.option(
+    "--scope",
+    type=click.Choice(["project", "user"]),
+    help="Whose configuration: the current folder's or the user's.  [default: project where the editor has one first]",
+)
+@click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Configuration file in another place.")
+@click.option("--uninstall", is_flag=True, help="Remove kgserve from the configuration.")
+@click.option("--dry-run", is_flag=True, help="Only show the change.")
+@click.option("--yes", is_flag=True, help="Do not ask before writing.")
+@add_mcp_bridge_options(store="  [default: named after the project's folder, or memory for the user's configuration]")
+def install_editor_config_command(
+    *,
+    client: str,
+    scope: str | None,
+    file: Path | None,
+    uninstall: bool,
+    dry_run: bool,
+    yes: bool,
+    data_dir: str | None,
+    url: str | None,
+    store: str | None,
+    key: str | None,
+    **wishes: Any,
+) -> None:
+    """Write kgserve into an editor's configuration file.
+
+    Shows the change and asks before it writes. Comments, other servers and other settings stay as they are; a copy of
+    the old file is kept next to it.
+    """
+    from kgserve.cli.editor_config_files import locate_editor_config, plan_editor_config_change
+
+    editor = EDITORS[client]
+    editor = editor._replace(of_project=scope == "project") if scope else editor
+    command = _bridge_command(editor, data_dir, url, store, key, wishes)
+    path = file or locate_editor_config(editor)
+    change = plan_editor_config_change(path, editor, None if uninstall else build_server_entry(editor, command, key))
+    if not change.is_needed:
+        click.echo(f"{path} {'does not name kgserve' if uninstall else 'is up to date'}; nothing to do.")
+        return
+    click.echo(change.format_diff())
+    if dry_run:
+        return
+    if not yes:
+        _confirm_editor_config(path)
+    backup = change.write(private=bool(key))
+    click.echo(f"Wrote {path}." + (f" The old file is {backup.name}." if backup else ""), err=True)
+    if key and editor.of_project:
+        click.echo(f"{path} contains an API key; keep it out of version control.", err=True)
+    click.echo("Restart the editor to apply it.", err=True)
+
+
+@mcp_bridge_command.command("link")
+@click.option("--client", type=click.Choice(INSTALL_LINK_EDITORS), required=True, help="The editor.")
+@add_mcp_bridge_options(store="  [default: named after the current folder]")
+def print_editor_install_link_command(
+    client: str, data_dir: str | None, url: str | None, store: str | None, key: str | None, **wishes: Any
+) -> None:
+    """Print a link that adds kgserve to an editor when you open it.
+
+    The link names the command and the folder of this machine. It must not contain a key, because links are shared.
+    """
+    if key:
+        raise click.UsageError("A link must not contain a key; use `kgserve mcp install --key`.")
+    editor = EDITORS[client]
+    command = _bridge_command(editor, data_dir, url, store, key, wishes)
+    click.echo(build_editor_install_link(editor, build_server_entry(editor, command)))
 
 
 @mcp_bridge_command.command("hooks")
@@ -340,11 +325,33 @@ def resolve_kgserve_launch_command() -> list[str]:
     return [str(Path(found).absolute())] if found else [sys.executable, "-m", EDITOR_SERVER_NAME]
 
 
-def _arguments(editor: EditorMcpConfig, data_dir: str | None, url: str | None, store: str | None) -> list[str]:
+def _bridge_command(
+    editor: EditorMcpConfig,
+    data_dir: str | None,
+    url: str | None,
+    store: str | None,
+    key: str | None,
+    wishes: Mapping[str, Any],
+) -> list[str]:
+    """Return the command line of the bridge for an editor. Raises UsageError for wrong options."""
+    from kgserve.cli.mcp_stdio.command import find_mcp_bridge_option_errors
     from kgserve.platform.server_discovery import resolve_data_folder
 
+    for fault in find_mcp_bridge_option_errors(url, store, key, wishes["call_timeout"]):
+        raise click.UsageError(fault)
     where = ["--url", url] if url else ["--data", str(resolve_data_folder(data_dir))]
-    return [*where, "--store", store or default_store_for_folder(editor, Path.cwd(), _is_store_name)]
+    named = store or default_store_for_folder(editor, Path.cwd(), _is_store_name)
+    chosen = {**wishes, "tools": wishes["tools"] or _DEFAULT_TOOLS}
+    texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in chosen.items() if value}
+    more = [part for name, text in texts.items() for part in (f"--{name.replace('_', '-')}", text)]
+    return [*resolve_kgserve_launch_command(), "mcp", *where, "--store", named, *more]
+
+
+def _confirm_editor_config(path: Path) -> None:
+    """Ask whether to write the file. Raises UsageError without a terminal."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("Standard input is not a terminal; use --yes to confirm, or --dry-run to look.")
+    click.confirm(f"Write {path}?", default=True, abort=True, err=True)
 
 
 def _is_store_name(text: str) -> bool:

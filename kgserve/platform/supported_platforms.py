@@ -8,15 +8,13 @@ _WSL_ADVICE = "install and run it in WSL (`wsl --install`, then as on Linux)"
 _UNSUPPORTED_PLATFORMS = {
     "win32": f"kgserve does not run natively on Windows; {_WSL_ADVICE}",
     "cygwin": f"kgserve does not run under Cygwin; {_WSL_ADVICE}",
-    "darwin": "the kgserve server needs Linux, and this is macOS; run its container and pass its address to clients, "
-    "and to editors with `kgserve mcp --url http://127.0.0.1:8080`",
 }
 
 
 def describe_unsupported_platform(system: str = sys.platform) -> str | None:
     """Return why the server cannot run on this system and what to do instead, or None if it can."""
     return _UNSUPPORTED_PLATFORMS.get(system) or (
-        None if system == "linux" else f"kgserve needs Linux, and this is {system}"
+        None if system in {"linux", "darwin"} else f"kgserve needs Linux or macOS, and this is {system}"
     )
 
 

@@ -327,7 +327,8 @@ def _raise_open_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with suppress(OSError, ValueError):  # macOS has a limit of its own below an unlimited one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertificate | None = None) -> uvicorn.Config:

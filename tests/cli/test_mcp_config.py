@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import click
 import msgspec
 import pytest
 
 from kgserve import __version__
-from kgserve.cli.mcp import EDITORS, _is_store_name, default_store_for_folder
+from kgserve.cli.editor_config_files import locate_editor_config
+from kgserve.cli.editor_mcp_configs import EDITORS
+from kgserve.cli.mcp import _is_store_name, default_store_for_folder
 from kgserve.cli.mcp_stdio.command import BRIDGE_OPTIONS
 from kgserve.cli.root import kgserve_root_command as group
-from tests.cli.running import environment, kgserve, kgserve_process
+from tests.cli.running import CommandResult, environment, kgserve, kgserve_process
 from tests.project.reading import TOP
 
 LISTED = ["--tools", "memory"]
@@ -147,7 +152,6 @@ def test_the_destination_is_printed_on_standard_error(tmp_path: Path) -> None:
     [
         ("win32", "['mcp']", {"Windows", "WSL"}),
         ("win32", "['serve']", {"Windows", "WSL"}),
-        ("darwin", "['serve']", {"macOS", "container", "--url"}),
         ("freebsd14", "['serve']", {"Linux", "freebsd14"}),
     ],
 )
@@ -161,6 +165,124 @@ def test_unsupported_systems_get_a_message(system: str, arguments: str, words: s
     assert done.returncode == 1
     assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.stderr
     assert words <= set(done.stderr.replace(";", " ").replace(",", " ").replace("`", " ").split())
+
+
+FIRST_FILES = {
+    "claude-desktop": "home/.config/Claude/claude_desktop_config.json",
+    "claude-code": "shop/.mcp.json",
+    "cursor": "shop/.cursor/mcp.json",
+    "vscode": "shop/.vscode/mcp.json",
+    "codex": "home/.codex/config.toml",
+    "zed": "home/.config/zed/settings.json",
+    "windsurf": "home/.codeium/windsurf/mcp_config.json",
+    "gemini": "shop/.gemini/settings.json",
+    "jetbrains": "home/.junie/mcp/mcp.json",
+    "generic": "shop/servers.json",
+}
+USED_FILES = {
+    False: '{\n\t// mine\n\t"theme": "dark", /* why */\n\t"ROOT": {\n\t\t"other": {"command": "a"}, // b\n\t},\n}\n',
+    True: 'model = "x" # mine\n\n[ROOT.other]\ncommand = "a" # b\n\n# of profiles\n[profiles.y]\nz = [\n  1,\n]\n',
+}
+
+
+def installed(home: Path, *arguments: object, code: int = 0) -> CommandResult:
+    given = ("--file", "servers.json") if "generic" in arguments else ()
+    done = kgserve("mcp", "install", "--client", *arguments, *given, variables={"HOME": str(home)})
+    assert done.code == code, done.err
+    return done
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("home", "shop"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "shop")
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("client", EDITORS)
+def test_install_and_uninstall_leave_the_rest_of_the_file(client: str, home: Path) -> None:
+    editor, file = EDITORS[client], home.parent / FIRST_FILES[client]
+    assert "+" in installed(home, client, "--dry-run").out
+    assert not file.parent.exists() or not file.exists()
+    installed(home, client, "--yes")
+    assert editor.root in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0o044
+    used = USED_FILES[editor.toml].replace("ROOT", editor.root)
+    file.write_text(used)
+    file.chmod(0o640)
+    done = installed(home, client, "--yes", "--key", "kgs_secret", "--store", "own")
+    assert "kgs_secret" not in done.out
+    assert ("version control" in done.err) == editor.of_project
+    assert all(line in file.read_text() for line in used.replace("}, // b", "}").splitlines() if "other" not in line)
+    assert {"kgs_secret", "own"} <= set(re.findall(r"[\w-]+", file.read_text()))
+    assert file.stat().st_mode & 0o777 == 0o640
+    (backup,) = file.parent.glob(f"{file.name}.*.bak")
+    assert (backup.read_text(), backup.stat().st_mode & 0o777) == (used, 0o600)
+    assert "up to date" in installed(home, client, "--yes", "--key", "kgs_secret", "--store", "own").out
+    installed(home, client, "--yes", "--uninstall")
+    assert file.read_text() == used
+    assert "nothing to do" in installed(home, client, "--yes", "--uninstall").out
+
+
+@pytest.mark.parametrize(
+    ("client", "text", "words"),
+    [
+        ("cursor", '{"mcpServers": {', "not valid JSON"),
+        ("cursor", "[]", "must contain a JSON object"),
+        ("cursor", '{"mcpServers": []}', "'mcpServers' must be an object"),
+        ("codex", 'mcp_servers = {kgserve = {command = "x"}}\n', "edit the file by hand"),
+        ("codex", "[mcp_servers", "not valid TOML"),
+    ],
+)
+def test_install_leaves_a_file_that_it_cannot_edit(client: str, text: str, words: str, home: Path) -> None:
+    file = home.parent / FIRST_FILES[client]
+    file.parent.mkdir()
+    file.write_text(text)
+    assert words in installed(home, client, "--yes", code=2).err
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+    assert file.read_text() == text
+
+
+def test_install_updates_its_own_entry_and_keeps_what_users_added(home: Path) -> None:
+    file = home.parent / FIRST_FILES["cursor"]
+    file.parent.mkdir()
+    entry = '{\r\n  "mcpServers": {"kgserve": {"url": "http://x", /* off */ "disabled": true, "env": {"A": "b"}}}\r\n}'
+    (linked := home / "dotfiles.json").write_text(entry, newline="")
+    file.symlink_to(linked)
+    installed(home, "cursor", "--yes", "--key", "kgs_k")
+    text = file.read_bytes().decode()
+    assert file.is_symlink()
+    assert "/* off */" in text
+    assert text.count("\n") == text.count("\r\n")
+    found = msgspec.json.decode(text.replace("/* off */", ""), type=dict[str, Any])["mcpServers"]["kgserve"]
+    assert found["env"] == {"A": "b", "KGSERVE_KEY": "kgs_k"}
+    assert found.keys() == {"disabled", "env", "command", "args"}
+
+
+def test_install_scopes(home: Path) -> None:
+    installed(home, "cursor", "--scope", "user", "--yes")
+    assert '"memory"' in (home / ".cursor/mcp.json").read_text()
+    installed(home, "codex", "--scope", "project", "--yes")
+    assert '"shop"' in Path(".codex/config.toml").read_text()
+    assert "--scope user" in installed(home, "windsurf", "--scope", "project", code=2).err
+    assert "--yes" in installed(home, "cursor", code=2).err
+    done = kgserve("mcp", "install", "--client", "generic", "--yes")
+    assert (done.code, "--file" in done.err) == (2, True)
+    assert locate_editor_config(EDITORS["claude-desktop"], system="darwin").parent.name == "Claude"
+
+
+def test_links_contain_the_entry_and_no_key() -> None:
+    shown = kgserve("mcp", "link", "--client", "cursor", "--store", "s").out.strip()
+    query = dict(parse_qsl(urlsplit(shown).query, strict_parsing=True))
+    assert query["name"] == "kgserve"
+    entry = msgspec.json.decode(base64.b64decode(query["config"]), type=dict[str, Any])
+    assert entry["args"][-4:] == ["--store", "s", *LISTED]
+    link = kgserve("mcp", "link", "--client", "vscode", "--store", "s").out.strip()
+    assert link.startswith("vscode:mcp/install?")
+    found = msgspec.json.decode(unquote(link.partition("?")[2]), type=dict[str, Any])
+    assert found == {"name": "kgserve", "type": "stdio", **entry}
+    assert kgserve("mcp", "link", "--client", "cursor", "--key", "kgs_k").code == 2
 
 
 def test_the_registry_manifest_matches_the_package() -> None:

@@ -30,6 +30,7 @@ import xxhash
 from kgserve.errors import Conflict, Forbidden, InvalidInput, KgserveError, NoStore, NotFound, Unauthenticated
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.codecs import decode_json
+from kgserve.platform.durable_files import sync_descriptor
 from kgserve.platform.network_addresses import is_loopback, network_counted_as_one_client
 from kgserve.platform.settings import Settings
 
@@ -338,13 +339,13 @@ def _write(data_dir: Path, keys: list[ApiKey]) -> None:
             content = _KeyFile(KEYS_FORMAT, keys, _checksum(keys))
             file.write(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync_descriptor(file.fileno())
         fresh.replace(data_dir / KEY_FILE)
     finally:
         fresh.unlink(missing_ok=True)
     folder = os.open(data_dir, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        sync_descriptor(folder)
     finally:
         os.close(folder)
 

@@ -23,7 +23,7 @@ import msgspec
 import xxhash
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.durable_files import fsync_folder, write_all_bytes
+from kgserve.platform.durable_files import fsync_folder, sync_descriptor, write_all_bytes
 from kgserve.platform.gil_yield import iterate_yielding_gil
 from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 
@@ -74,7 +74,7 @@ class PageChecksumFile:
             file.seek(0)
             shutil.copyfileobj(file, copy, _READ_BATCH_PAGES * HISTORY_PAGE_BYTES)
             copy.flush()
-            os.fsync(copy.fileno())
+            sync_descriptor(copy.fileno())
         self.forget()
         if self._target.is_symlink() or self._target.exists():
             self._target.rename(find_unused_damaged_file_path(self._target))
@@ -103,7 +103,7 @@ class PageChecksumFile:
             for block, numbers in groupby(pages, lambda page: (page - 1) // _HASHES_PER_BLOCK):
                 self._seal_block(seal, block, [*numbers])
             _write_block(seal, 0, msgspec.json.encode(sealed))
-            os.fsync(seal)
+            sync_descriptor(seal)
         finally:
             os.close(seal)
 

@@ -32,6 +32,7 @@ from kgserve.platform.durable_files import (
     fsync_file,
     fsync_folder,
     shorten_journal_path,
+    sync_descriptor,
     translate_os_error,
     translate_storage_errors,
     write_all_bytes,
@@ -385,7 +386,7 @@ class Journal:
         try:
             write_all_bytes(self._descriptor, data)
             if durable:
-                os.fdatasync(self._descriptor)
+                sync_descriptor(self._descriptor, data_only=True)
         except OSError as error:
             self._truncate_failed_write(newest)
             raise translate_os_error(error, "appending to the journal") from error
@@ -470,7 +471,7 @@ class Journal:
     def _truncate_failed_write(self, segment: JournalSegment) -> None:
         try:
             os.ftruncate(self._descriptor, segment.size)
-            os.fdatasync(self._descriptor)
+            sync_descriptor(self._descriptor, data_only=True)
         except OSError as error:
             # The content on disk is now unknown until the store opens again and reads the file.
             self._broken = f"{segment.path.name} could not be truncated after a failed write ({error.strerror})"
@@ -520,7 +521,7 @@ def _verify(segments: list[JournalSegment], after: int, newest_witness: Projecti
 def _truncate(path: Path, size: int) -> None:
     with path.open("r+b") as file:
         file.truncate(size)
-        os.fsync(file.fileno())
+        sync_descriptor(file.fileno())
 
 
 def _missing_commits_error(folder: Path, last: int) -> JournalDamaged:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from kgserve.platform.durable_files import fsync_folder
+from kgserve.platform.durable_files import fsync_folder, sync_descriptor
 from kgserve.storage.model.change_set import NetChange, StoreState
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.base_segment import MappedRowBaseSegment
@@ -115,8 +115,8 @@ def write_merged_row_base_segment(
             )
             made.run(state, texts.name)
             if durable:
-                os.fsync(rows.fileno())
-                os.fsync(file.fileno())
+                sync_descriptor(rows.fileno())
+                sync_descriptor(file.fileno())
         aside.rename(path)
         if durable:
             fsync_folder(path.parent)

@@ -32,6 +32,7 @@ from kgserve.platform.durable_files import (
     fsync_file,
     fsync_folder,
     shorten_journal_path,
+    sync_descriptor,
     translate_storage_errors,
     write_all_bytes,
 )
@@ -207,7 +208,7 @@ def copy_file_range_durably(file: BinaryIO, offset: int, size: int, target: Path
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _copy(file, size, descriptor, hasher)
-            os.fsync(descriptor)
+            sync_descriptor(descriptor)
         finally:
             os.close(descriptor)
     return BackedUpFile(path, size, hasher.hexdigest())
@@ -224,7 +225,7 @@ def _copy(file: BinaryIO, size: int, descriptor: int, hasher: hashlib._Hash) -> 
         left -= len(block)
         unsynced += len(block)
         if unsynced >= BACKUP_SYNC_BYTES:
-            os.fdatasync(descriptor)
+            sync_descriptor(descriptor, data_only=True)
             unsynced = 0
 
 

@@ -17,7 +17,13 @@ import msgspec
 
 from kgserve.errors import BackupDamaged, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import msgpack_decoder
-from kgserve.platform.durable_files import fsync_file, fsync_folder, translate_storage_errors, write_all_bytes
+from kgserve.platform.durable_files import (
+    fsync_file,
+    fsync_folder,
+    sync_descriptor,
+    translate_storage_errors,
+    write_all_bytes,
+)
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.timestamps import format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.history.recovery import find_damage_in_history_rows
@@ -384,7 +390,7 @@ def _segments(folder: Path, point: RestorePoint, journal: Path) -> Iterator[Stor
         try:
             for piece in parts:
                 newest = _append(folder, piece, descriptor, point.sequence) or newest
-            os.fsync(descriptor)
+            sync_descriptor(descriptor)
         finally:
             os.close(descriptor)
         if newest is not None:

@@ -336,10 +336,14 @@ def _parts(cursor: EngineStatementResult, most: int) -> Generator[ResultChunk]:
 
 
 def _bound_memory(extra_bytes: int) -> None:
-    """Limit the process to ``extra_bytes`` above the address space used now; 0 sets no limit."""
-    if not extra_bytes:
+    """Limit the process to ``extra_bytes`` above the address space used now.
+
+    0 sets no limit, and neither does a system without /proc, such as macOS, which does not enforce one.
+    """
+    figures = Path("/proc/self/statm")
+    if not extra_bytes or not figures.exists():
         return
-    used_bytes = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    used_bytes = int(figures.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used_bytes + extra_bytes, resource.RLIM_INFINITY))
     except (OSError, ValueError) as error:

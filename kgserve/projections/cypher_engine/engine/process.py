@@ -9,8 +9,6 @@ import atexit
 import contextlib
 import math
 import os
-import select
-import signal
 import socket
 import struct
 import subprocess
@@ -29,6 +27,7 @@ from kgserve.errors import InvalidInput, TimedOut, Unavailable, error_class_name
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.settings import EngineName
 from kgserve.platform.structured_log import LogFormat, LogLevel
+from kgserve.projections.cypher_engine.engine.process_monitor import open_process_monitor
 from kgserve.projections.cypher_engine.engine.protocol import (
     FORK_REQUEST,
     EngineErrorReply,
@@ -73,8 +72,7 @@ class EngineProcess:
     def __init__(self, number: int, control: Connection, channels: list[Connection], store: str = "") -> None:
         self._number = number
         self._store = store
-        # Process ids are reused; the handle and the channels identify this process.
-        self._pidfd: int | None = os.pidfd_open(number)
+        self._monitor = open_process_monitor(number, control)
         self._control = control
         self._sending = threading.Lock()
         self._is_lost = False
@@ -85,11 +83,8 @@ class EngineProcess:
     @property
     def has_died(self) -> bool:
         """True if the process has ended for any reason."""
-        handle = self._pidfd
-        if not self._is_lost and handle is not None:
-            ended = select.poll()
-            ended.register(handle, select.POLLIN)
-            self._is_lost = bool(ended.poll(0))
+        if not self._is_lost:
+            self._is_lost = self._monitor.has_ended()
         return self._is_lost
 
     @property
@@ -100,7 +95,7 @@ class EngineProcess:
     @property
     def private_memory_bytes(self) -> int:
         """Private memory in bytes, without pages shared with the fork server; 0 after it has ended."""
-        return 0 if self.has_died else private_memory_bytes(self._number)
+        return 0 if self.has_died else self._monitor.private_memory_bytes()
 
     @property
     def statements(self) -> list[str]:
@@ -122,32 +117,22 @@ class EngineProcess:
         with self._sending:
             if not self._missed_pings:
                 self._control.send_bytes(encode_message(PingEngineProcessRequest()))
-            before = self._ticks()
+            before = self._monitor.cpu_seconds()
             if self._control.poll(PING_TIMEOUT_SECONDS):
                 self._control.recv_bytes()
                 self._missed_pings = 0
                 return True
             self._missed_pings += 1
-            return self._missed_pings < MAX_MISSED_PINGS and (self._ticks() > before or self._waits_for_cpu_or_disk())
+            return self._missed_pings < MAX_MISSED_PINGS and (
+                self._monitor.cpu_seconds() > before or self._waits_for_cpu_or_disk()
+            )
 
     def _is_stopped(self) -> bool:
         """Return whether a signal has stopped the process, which then cannot answer."""
-        return "T" in self._states()
+        return "T" in self._monitor.thread_states()
 
     def _waits_for_cpu_or_disk(self) -> bool:
-        return not self._states().isdisjoint("RD")
-
-    def _states(self) -> frozenset[str]:
-        """Return the states of its threads as Linux names them; empty after it has ended."""
-        with contextlib.suppress(OSError):
-            tasks = Path(f"/proc/{self._number}/task").iterdir()
-            return frozenset(fields[0] for fields in map(_read_stat, tasks) if fields)
-        return frozenset()
-
-    def _ticks(self) -> int:
-        """Return the CPU time used, in clock ticks."""
-        fields = _read_stat(Path(f"/proc/{self._number}"))
-        return sum(map(int, fields[11:13]))
+        return not self._monitor.thread_states().isdisjoint("RD")
 
     def kill(self, reason: str) -> None:
         """Kill the process and log the reason."""
@@ -175,28 +160,16 @@ class EngineProcess:
         self._is_lost = True
         if self._last_statements is None:
             self._last_statements = self._running_statements()
-        if self._pidfd is not None:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._monitor.kill()
 
     def close(self) -> None:
         """Release the process once no request is pending; its file can then be opened by another process."""
         self.end()
-        self._await_end()
+        self._monitor.await_end(PROCESS_EXIT_TIMEOUT_SECONDS)
         self._control.close()
         for channel in self.channels:
             channel.connection.close()
-        # The process id may be reused; close the handle so that no later kill hits another process.
-        handle, self._pidfd = self._pidfd, None
-        if handle is not None:
-            os.close(handle)
-
-    def _await_end(self) -> None:
-        """Wait until the system has released the process's resources, including the lock on its file."""
-        if self._pidfd is not None:
-            ended = select.poll()
-            ended.register(self._pidfd, select.POLLIN)
-            ended.poll(1000 * PROCESS_EXIT_TIMEOUT_SECONDS)
+        self._monitor.close()
 
 
 class EngineRequestChannel:
@@ -312,13 +285,6 @@ class EngineRequestChannel:
         self.process.interrupt(self._place, self._requests)
 
 
-def _read_stat(folder: Path) -> list[str]:
-    """Return the fields of a process's or thread's stat file from its state on; empty after it has ended."""
-    with contextlib.suppress(OSError):
-        return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return []
-
-
 class EngineForkServer:
     """Parent process with the engine imported, which forks engine processes. Started on first use.
 
@@ -368,7 +334,8 @@ class EngineForkServer:
         self._stop()
         own, other = socket.socketpair()
         with other:
-            environment = {**os.environ, "PYTHONPATH": _python_path()}
+            # macOS ends a forked process that uses Objective-C, as its libraries do, unless the variable says not to.
+            environment = {**os.environ, "PYTHONPATH": _python_path(), "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
             seconds = "0" if self._is_persistent else str(ENGINE_IDLE_TIMEOUT_SECONDS)
             command = [
                 sys.executable,
@@ -420,20 +387,6 @@ for _each in _fork_servers.values():
 def get_engine_fork_server(engine: EngineName) -> EngineForkServer:
     """Return the fork server of an engine. Two stores may use different engines, so each engine has its own."""
     return _fork_servers[engine]
-
-
-def private_memory_bytes(number: int) -> int:
-    """Return the private memory of a process in bytes (dirty and swapped pages); 0 after it has ended."""
-    folder = Path(f"/proc/{number}")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()
-            return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Swap:")))
-        # Kernels without smaps_rollup.
-        pages = (folder / "statm").read_text(encoding="ascii").split()
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def _connection_pair() -> tuple[Connection, Connection]:

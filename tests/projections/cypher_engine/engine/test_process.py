@@ -460,9 +460,9 @@ def test_a_crashed_fork_server_is_restarted() -> None:
 
 ORPHAN = """
 import os, time
-from kgserve.projections.cypher_engine.engine.process import get_fork_server
-process = get_fork_server("kuzu").process(1)
-print(process.number, get_fork_server("kuzu")._parent.pid, flush=True)
+from kgserve.projections.cypher_engine.engine.process import get_engine_fork_server
+process = get_engine_fork_server("kuzu").process(1)
+print(process.number, get_engine_fork_server("kuzu")._parent.pid, flush=True)
 time.sleep(60)
 """
 
