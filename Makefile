@@ -70,7 +70,7 @@ fmt: $(dev) ## Format, and mend what can be mended
 	@$(bin)/ruff check --fix-only --quiet
 	@$(bin)/ruff format --quiet
 
-bench: $(dev) $(model) ## Measure against baselines of the same run (ARGS="rows --quick" for one of rows, write_rate, cypher, engine, footprint, growth, search, memory)
+bench: $(dev) $(model) ## Measure against baselines of the same run (ARGS="rows --quick" for one of rows, write_rate, cypher, engine, footprint, growth, search, memory, notes)
 	@$(bin)/python -m bench $(ARGS)
 
 demo: $(run) ## Load a real graph into a server, walk it, cut it, stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cypher, engine, footprint, growth, memory, retrieval, rows, search, write_rate
+from bench import cypher, engine, footprint, growth, memory, notes, retrieval, rows, search, write_rate
 
 BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
     "rows": rows.main,
@@ -17,6 +17,7 @@ BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
     "search": search.main,
     "retrieval": retrieval.main,
     "memory": memory.main,
+    "notes": notes.main,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import click
@@ -81,6 +81,17 @@ def _format_cell(column: TerminalTableColumn, value: Any) -> str:
     return format_size(value) if column.kind == "bytes" else f"{value:,}"
 
 
+def print_listed_texts(what: str, count: int, texts: Sequence[str]) -> None:
+    """Print on standard error how many there are of something, if any, and those of them that are known."""
+    if not count:
+        return
+    click.echo(f"{count:,} {what}:", err=True)
+    for text in texts:
+        click.echo(f"  {text}", err=True)
+    if count > len(texts):
+        click.echo(f"  … and {count - len(texts):,} more", err=True)
+
+
 class _LiveDisplay:
     """Display that is drawn within a `with` block, if at all."""
 
@@ -118,6 +129,12 @@ class TransferProgressBar(_LiveDisplay):
             elapsed = self._bar.tasks[0].elapsed or 0.0
             pace = f"{self.lines / elapsed:,.0f} lines/s" if elapsed else ""
             self._bar.update(self._task, completed=self.bytes, lines=self.lines, pace=pace)
+
+    def count(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield blocks, and count each after it was used."""
+        for block in blocks:
+            yield block
+            self.add(block)
 
 
 def _bar(total: int | None) -> Any:

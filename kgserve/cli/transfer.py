@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from kgserve.cli.options import add_server_options, get_click_option_value, open_server_client
 from kgserve.cli.stores import wait_until_indexes_complete
-from kgserve.cli.terminal import TransferProgressBar, format_size
+from kgserve.cli.terminal import TransferProgressBar, format_size, print_listed_texts
 from kgserve.errors import NotFound
 from kgserve.graph.answers import ImportAnswer, empty_import_answer
 from kgserve.platform.file_permissions import private_umask
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
     from kgserve.graph.transfer.formats.nodes_and_edges_csv import TableFileOpener
 
-EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server")
+EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server", "markdown")
 IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
 LINE_FORMATS = frozenset({"ndjson", "memory-server"})
 """Formats that are sent unchanged; the server distinguishes their lines."""
@@ -66,11 +66,21 @@ KEEPALIVE_BLANKS = b" " * 1024
     is_flag=True,
     help="For files of the MCP memory server: create entities by name, and a memory for each observation.",
 )
+@click.option("--dry-run", is_flag=True, help="For Markdown: show what an import would change; write nothing.")
+@click.option("--delete", is_flag=True, help="For Markdown: delete notes of earlier imports whose files are gone.")
 @click.option("--wait-index", is_flag=True, help="Wait until search finds what was imported.")
 @add_server_options
 @private_umask()
 def import_files_command(
-    store: str, files: tuple[str, ...], *, kind: str | None, mapping: Path | None, as_memories: bool, wait_index: bool
+    store: str,
+    files: tuple[str, ...],
+    *,
+    kind: str | None,
+    mapping: Path | None,
+    as_memories: bool,
+    dry_run: bool,
+    delete: bool,
+    wait_index: bool,
 ) -> int:
     """Import FILEs, or standard input for "-", into STORE.
 
@@ -83,18 +93,54 @@ def import_files_command(
     with ExitStack() as stack:
         if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
             raise click.UsageError("--as-memories requires files of the MCP memory server: --format memory-server.")
+        if (folder := _find_markdown_folder(files, kind)) is not None and mapping is None and not as_memories:
+            return _import_markdown(store, folder, dry_run=dry_run, delete=delete, wait_index=wait_index)
+        if dry_run or delete:
+            raise click.UsageError("--dry-run and --delete require a folder of Markdown notes.")
         conversion, blocks, total = _read(files, MEMORIES_FORMAT if as_memories else kind, mapping, stack)
         if conversion is not None and conversion.fault_count and not conversion.lines:
             _summarise(store, conversion.translate_answer(empty_import_answer()), conversion)
             return 1
         with _open_backend(indexes=wait_index) as opened:
             with TransferProgressBar(f"Importing into {store}", total=total) as progress:
-                answer = _send(opened, store, _counted(blocks, progress))
+                answer = _send(opened, store, progress.count(blocks))
             if conversion is not None:
                 answer = conversion.translate_answer(answer)
             _summarise(store, answer, conversion)
             if wait_index and answer.sequence:
                 wait_until_indexes_complete(opened.store(store).stats, answer.sequence)
+    return 0 if answer.ok else 1
+
+
+def _find_markdown_folder(files: tuple[str, ...], kind: str | None) -> Path | None:
+    """Return the folder of notes that an import names, or None if it names files of another format."""
+    from kgserve.cli.markdown_transfer import is_markdown_folder
+
+    if kind == "markdown" and (len(files) != 1 or not Path(files[0]).is_dir()):
+        raise click.UsageError("markdown requires one folder of notes.")
+    if kind == "markdown" or (kind is None and len(files) == 1 and is_markdown_folder(Path(files[0]))):
+        return Path(files[0])
+    return None
+
+
+def _import_markdown(store: str, folder: Path, *, dry_run: bool, delete: bool, wait_index: bool) -> int:
+    """Import a folder of notes; only differences from the store are sent."""
+    from kgserve.cli.markdown_transfer import MarkdownImportRun
+
+    with _open_backend(indexes=wait_index) as opened:
+        run = MarkdownImportRun(folder, _export_blocks(opened, store, None, None), delete=delete)
+        if dry_run:
+            return 0 if run.check() else 1
+        answer = empty_import_answer()
+        with TransferProgressBar(f"Importing into {store}") as progress:
+            blocks = progress.count(run.conversion.blocks())
+            if (first := next(blocks, None)) is not None:
+                answer = _send(opened, store, chain((first,), blocks))
+        answer = run.complete(opened.store(store), answer)
+        _summarise(store, answer, run.conversion)
+        run.report()
+        if wait_index and answer.sequence:
+            wait_until_indexes_complete(opened.store(store).stats, answer.sequence)
     return 0 if answer.ok else 1
 
 
@@ -291,7 +337,8 @@ def _check_files(paths: list[Path], kind: str) -> None:
 @click.option(
     "-o",
     "--output",
-    help="File to write; csv and parquet write NAME.nodes.csv and NAME.edges.csv for NAME.csv, or into FOLDER/.  "
+    help="File to write; csv and parquet write NAME.nodes.csv and NAME.edges.csv for NAME.csv, or into FOLDER/; "
+    "markdown writes a note for each node into FOLDER.  "
     "[default: standard output]",
 )
 @click.option(
@@ -316,19 +363,24 @@ def export_store_command(
     target = None if output is None else Path(output)
     chosen = kind or detect_export_format(target)
     hidden = target is None and sys.stdout.isatty()
+    if chosen == "markdown" and (target is None or target.is_file()):
+        raise click.UsageError("markdown consists of many files; name a folder with -o.")
     if chosen in PAIR_FORMATS and output is None:
         raise click.UsageError(f"{chosen} consists of two files; specify them with -o.")
-    if target is not None and target.is_dir() and chosen not in PAIR_FORMATS:
-        raise click.BadParameter(f"{output} is a folder; csv and parquet can be written into one", param_hint="-o")
+    if target is not None and target.is_dir() and chosen not in {*PAIR_FORMATS, "markdown"}:
+        raise click.BadParameter(
+            f"{output} is a folder; csv, parquet and markdown can be written into one", param_hint="-o"
+        )
     with (
         _open_backend() as opened,
         _export_blocks(opened, store, as_of, valid_at) as blocks,
         TransferProgressBar(f"Exporting {store}", hidden=hidden) as progress,
     ):
-        written = _write(chosen, _counted(blocks, progress), output)
+        written = _write(chosen, progress.count(blocks), output)
     if written:
         size = format_size(sum(path.stat().st_size for path in written))
-        click.echo(f"{progress.lines:,} lines, {size}, in {' and '.join(map(str, written))}", err=True)
+        names = f"{len(written):,} notes in {output}" if chosen == "markdown" else " and ".join(map(str, written))
+        click.echo(f"{progress.lines:,} lines, {size}, in {names}", err=True)
 
 
 def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]:
@@ -342,6 +394,10 @@ def _write(kind: str, blocks: Iterator[bytes], output: str | None) -> list[Path]
         files = node_and_edge_file_paths(target, kind)
         _write_pair(kind, blocks, files)
         return list(files)
+    if output is not None and kind == "markdown":
+        from kgserve.cli.markdown_transfer import write_markdown_folder
+
+        return write_markdown_folder(blocks, Path(output))
     with _destination(None if output is None else Path(output)) as file:
         if kind == "ndjson":
             file.writelines(blocks)
@@ -360,12 +416,6 @@ def _write_pair(kind: str, blocks: Iterator[bytes], files: tuple[Path, Path]) ->
         opened = {"nodes": nodes, "edges": edges}
         sink: TableFileOpener = lambda part: nullcontext(opened[part])  # noqa: E731 - annotated with its type
         write_node_and_edge_files(kind, blocks, sink)
-
-
-def _counted(blocks: Iterator[bytes], progress: TransferProgressBar) -> Iterator[bytes]:
-    for block in blocks:
-        yield block
-        progress.add(block)
 
 
 def _size(file: BinaryIO) -> int | None:
@@ -391,7 +441,7 @@ def _summarise(store: str, answer: ImportAnswer, conversion: ImportLinesWithSour
     ):
         # For converted input, the message contains the position.
         texts = [f"line {fault.line}: {fault.message}" if conversion is None else fault.message for fault in faults]
-        _list_faults(f"{unit if count == 1 else f'{unit}s'} {what}", count, texts)
+        print_listed_texts(f"{unit if count == 1 else f'{unit}s'} {what}", count, texts)
     _list_merged(answer, unit, has_places=conversion is not None)
     if answer.settings_kept is True:
         click.echo(
@@ -406,19 +456,9 @@ def _list_merged(answer: ImportAnswer, unit: str, *, has_places: bool) -> None:
         each.message if has_places else f"line {each.line} repeats line {each.earlier_line}: {each.message}"
         for each in answer.merged
     ]
-    _list_faults(
+    print_listed_texts(
         f"{unit if answer.merged_count == 1 else f'{unit}s'} merged into earlier ones", answer.merged_count, texts
     )
-
-
-def _list_faults(what: str, count: int, texts: list[str]) -> None:
-    if not count:
-        return
-    click.echo(f"{count:,} {what}:", err=True)
-    for text in texts:
-        click.echo(f"  {text}", err=True)
-    if count > len(texts):
-        click.echo(f"  … and {count - len(texts):,} more", err=True)
 
 
 @contextmanager

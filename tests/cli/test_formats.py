@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.notes import read_vault, write_vault
 from tests.cli.running import CommandResult, ServerProcessHandle, environment, kgserve
 from tests.graph.transfer.formats.conversion_helpers import FIXTURES
 
@@ -80,6 +81,39 @@ def test_round_trip_through_a_server(server: ServerProcessHandle, tmp_path: Path
     exports = [sorted(kgserve("export", store, *place).out.splitlines()) for store in ("formats", "formats-xml")]
     assert len(exports[0]) == 3
     assert exports[0] == exports[1]
+
+
+def test_a_vault_is_imported_by_differences_and_exported_as_it_is(command: Command, tmp_path: Path) -> None:
+    vault, out = tmp_path / "vault", tmp_path / "out"
+    write_vault(vault, 40)
+    (vault / "bad.md").write_text("---\na: [\n---\n")
+    (vault / "a.md").write_text("[[b]] ![[b]]")
+    (vault / "b.md").write_text("b")
+    checked = command("import", "vault", vault, "--dry-run")
+    assert (checked.code, "nodes: 42 to create, 0 to update, 0 unchanged" in checked.out) == (1, True), checked
+    assert "bad.md line 3: the front matter is not YAML" in checked.err
+    assert command("export", "vault").code == 1  # a dry run creates no store
+    (vault / "bad.md").unlink()
+    done = command("import", "vault", vault)
+    assert (done.code, "nodes: 42 sent, 42 created" in done.out) == (0, True), done
+    before = command.exported("vault")
+    assert "nothing was written to vault" in command("import", "vault", vault, "--format", "markdown").out
+    assert command.exported("vault") == before
+    assert command("export", "vault", "--format", "markdown", "-o", out).code == 0
+    assert read_vault(out) == read_vault(vault)
+    (vault / "a.md").write_text("![[b]] [[Unwritten]]")
+    (vault / "b.md").unlink()
+    (vault / "c.md").write_text("[[a]]")
+    kept = command("import", "vault", vault)
+    assert "1 notes of the store have no file; --delete deletes them:\n  b" in kept.err, kept
+    assert "a.md line 1: there is no note 'Unwritten'" in kept.err
+    assert "nodes: 2 sent, 1 created, 1 updated, 40 unchanged" in kept.out
+    assert "notes without a file: 1 deleted" in command("import", "vault", vault, "--delete").out
+    edges = [row for row in map(msgspec.json.decode, command.exported("vault")) if row.get("from") in {"a", "c"}]
+    assert [(row["from"], row["relation_type"], row["to"]) for row in edges] == [("c", "links_to", "a")]
+    for wrong in (["--dry-run", tmp_path / "x.csv"], ["--format", "markdown", vault / "a.md"]):
+        assert command("import", "vault", *wrong).code == 2
+    assert command("export", "vault", "--format", "markdown").code == 2
 
 
 def test_as_of_and_valid_at(command: Command, tmp_path: Path) -> None:
