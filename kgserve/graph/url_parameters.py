@@ -35,16 +35,16 @@ _KeptAt = Annotated[str, Meta(max_length=64, description=NODES_VALID_AT_HELP)]
 
 
 def split_comma_separated_values(parameter: str, values: Iterable[str]) -> list[str]:
-    r"""Return the distinct items of a list parameter; ``\,`` is a comma within an item.
+    r"""Return the items of a list parameter; ``\,`` is a comma within an item.
 
     Empty items are omitted; an empty value counts as not given. Raises InvalidInput for a value of only commas.
     """
     given = [value for value in values if value]
-    items = dict.fromkeys(item.replace(r"\,", ",") for value in given for item in _UNESCAPED_COMMA.split(value) if item)
+    items = [item.replace(r"\,", ",") for value in given for item in _UNESCAPED_COMMA.split(value) if item]
     if given and not items:
         message = "only commas; name at least one item, or leave the parameter out"
         raise InvalidInput(f"query: {parameter}: {message}", (FieldError(parameter, message),))
-    return [*items]
+    return items
 
 
 class NodeIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -71,13 +71,13 @@ def test_parameters_round_trip_unchanged(store: Path) -> None:
     """Check round trips in a separate process, because invalid parameters have crashed it."""
     program = (
         "import tests.engines\n"
-        "from kgserve.cypher.guard import guard_cypher_statement\n"
+        "from kgserve.cypher.guard import validate_cypher_statement_for_engine\n"
         "from kgserve.projections.cypher_engine.driver.selected_engine_classes import Connection, Database\n"
         f"connection = Connection(Database({str(store)!r}, buffer_pool_size=64 << 20, max_db_size=1 << 30))\n"
         "rows = [{'a': 1, 'b': 'x'}, {'b': 'y', 'a': 2.5}, {'b': None}]\n"
         "for value in (None, [], [1, 2.5], rows, {'a': [1]}, [[1], []], 'a\\0b', 2**63 - 1, True):\n"
         "    text = 'RETURN $v IS NULL' if value is None else 'RETURN $v'\n"
-        "    found = guard_cypher_statement(text, {'v': value}, writable=False)\n"
+        "    found = validate_cypher_statement_for_engine(text, {'v': value}, writable=False)\n"
         "    print(connection.execute(found.text, found.parameters).get_next())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

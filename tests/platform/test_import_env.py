@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from kgserve.platform.startup_imports import configure_startup_imports
-configure_startup_imports()
+from kgserve.platform.startup_imports import avoid_rich_and_numpy_threads_at_import
+avoid_rich_and_numpy_threads_at_import()
 import numpy, structlog
 print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)
 """

@@ -25,7 +25,7 @@ from tests.project.reading import TOP, assert_within, whole_values
 RUN = {page: [block.text for block in blocks_of(page) if block.mark in {"run", "refused"}] for page in MARKED}
 CLOSING = [page for page, texts in RUN.items() if any("kgserve keys create" in text for text in texts)]
 SHARING = [page for page, texts in RUN.items() if texts and page not in CLOSING]
-OF_OTHERS = {"--selector", "--env", "--no-deps", "--stop-timeout", "--read-only", "--tmpfs"}
+OF_OTHERS = {"--selector", "--env", "--no-deps", "--stop-timeout", "--read-only", "--tmpfs", "--install"}
 VARIABLES = {ENVIRONMENT_PREFIX + field.name.upper() for field in msgspec.structs.fields(Settings)} | {
     f"KGSERVE_NATS_{name}" for name in ("PASSWORD", "ROUTES", "CERT", "CERT_KEY", "CA")
 }

@@ -37,7 +37,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.model.change_set import MemoryAccessRecord
-from kgserve.platform.timestamps import format_time
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.graph.as_of_graph import PastMoment
 from tests.projections.history.following import kept
 
@@ -50,7 +50,7 @@ with capture_logs() as lines, kept(Path(sys.argv[1])) as of:
         edges = [EdgeUpsert(0, ("a", name, "KNOWS"))] if name != "a" else []
         of.store.submit(WriteBatch(nodes=[NodeUpsert(0, name, "t")], edges=edges)).result(30)
         stamps.append(of.store.state.time - now())
-    seen = PastMoment(of.historian, format_time(now())).of(of.store)[1]
+    seen = PastMoment(of.historian, format_rfc3339_timestamp(now())).of(of.store)[1]
     future = of.store.clock.future_stamp
 events = [line["event"] for line in lines if line["log_level"] == "warning"]
 print(json.dumps({"stamps": stamps, "seen": seen, "future": future, "events": events}))

@@ -399,7 +399,10 @@ def stream_store_events(handle: DataFolderHandle, listener: ResumableSseListener
         store = check_store_name(listener.store)
         at = {store: parse_feed_position(last, "last_event_id")} if last else _after(listener.since)
         return _start_listening(handle, EventSubscription((store,), at, selection, prefixed=False), listener)
-    names = tuple(map(check_store_name, split_comma_separated_values("store", [query["store"] or ""]))) or None
+    names = (
+        tuple(map(check_store_name, dict.fromkeys(split_comma_separated_values("store", [query["store"] or ""]))))
+        or None
+    )
     at, checkpoint = parse_multi_store_event_id(last, "last_event_id") if last else (_after(listener.since), "")
     return _start_listening(handle, EventSubscription(names, at, selection, checkpoint=checkpoint), listener)
 

@@ -139,7 +139,7 @@ async def stream_multi_store_change_events(request: Request[Any, Any, Any]) -> A
     of a cluster then includes the stores of all nodes.
     """
     asked = decode_query_parameters(request.scope["query_string"], MultiStoreEventsQuery, _EVENT_LISTS)
-    names = tuple(map(check_store_name, _names("store", asked.store))) or None
+    names = tuple(map(check_store_name, dict.fromkeys(_names("store", asked.store)))) or None
     path, text = _last_id(request, asked)
     positions, checkpoint = parse_multi_store_event_id(text, path) if text else (_since(asked), "")
     service, headers = get_request_dependencies(request), request.headers

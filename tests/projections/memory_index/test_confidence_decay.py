@@ -128,8 +128,9 @@ def test_key_order_equals_order_of_decayed_confidence(
     assume(since <= now)
     worth = ConfidenceAtTime(confidence, since)
     left = decayed_confidence(worth, now, half_life)
-    # At the boundary, either result may occur: a microsecond is below the rounding error of both sides.
-    assume(not math.isclose(left, minimum, rel_tol=1e-3, abs_tol=1e-300) or minimum == 0)
+    # At the boundary, either result may occur: a microsecond is below the rounding error of both sides. Keys end at the
+    # smallest confidence that they distinguish.
+    assume(not math.isclose(left, minimum, rel_tol=1e-3, abs_tol=1e-200) or minimum == 0)
     assert (
         compute_decay_sort_key(worth, half_life) >= compute_decay_key_of_min_confidence(minimum, now, half_life)
     ) == (left >= minimum or minimum == 0)

@@ -253,7 +253,8 @@ def test_dashboard_and_alerts_use_existing_metrics(
     of_nodes = {
         name for name in named if name.startswith("kgserve_cluster_")
     }  # tests/cluster/test_nodes.py covers some.
-    assert named - there - of_nodes == {"kgserve_certificate_end_timestamp_seconds"}  # Only with TLS.
+    # Only with TLS, and with a replication target.
+    assert named - there - of_nodes == {"kgserve_certificate_end_timestamp_seconds", "kgserve_replication_age_seconds"}
     unused = {re.sub(r"_(bucket|count|sum)$", "", name) for name in there} - {
         re.sub(r"_(bucket|count|sum)$", "", name) for name in named
     }

@@ -47,6 +47,7 @@ def test_google_genai_accepts_every_tool() -> None:
         assert taken(raw.parameters) == dict(fields(tool.input_schema)), tool.name
 
 
+@pytest.mark.filterwarnings("ignore:Accessing .Tool.inputSchema. is deprecated")
 def test_google_genai_accepts_every_tool_of_a_session() -> None:
     converter = pytest.importorskip("google.genai._mcp_utils", reason="google-genai is not installed")
     for tool in map(listed, TOOLS):

@@ -194,9 +194,25 @@ class _OutOfRange:
 
 def _values(column: pa.Array) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
-        return column.to_pylist()
+        values = column.to_pylist()
+        return [_require_microseconds(value) for value in values] if "[ns" in str(column.type) else values
     precise = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
     return [_format_moment(value) for value in precise.cast(pa.int64()).to_pylist()]
+
+
+def _require_microseconds(value: Any) -> Any:
+    """Return a value with pandas' times as those of Python: pyarrow uses pandas for nanoseconds if it is installed.
+
+    Raises ValueError for nanoseconds, as pyarrow does without pandas.
+    """
+    if isinstance(value, dict):
+        return {key: _require_microseconds(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_require_microseconds(each) for each in value]
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        raise ValueError(f"Nanosecond precision is not supported: {value}")
+    convert = getattr(value, "to_pydatetime", None) or getattr(value, "to_pytimedelta", None)
+    return convert() if convert is not None else value
 
 
 def _format_moment(moment: int | None) -> str | _OutOfRange | None:
