@@ -63,7 +63,7 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     expect(details.get_by_text("Children", exact=True)).to_be_hidden()
     used = accepted(http.get("/api/memories/tomato", params={"store": store, "touch": False}))["access_count"]
     assert used == 0, "looking is no use of a memory"
-    page.get_by_role("button", name="Memories").click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Memories").click()
     memories = page.get_by_role("region", name="Memories")
     listed = memories.get_by_role("region", name="List of memories").get_by_role("row")
     expect(listed).to_have_count(6)
