@@ -224,7 +224,7 @@ class StoreLayout:
             log.error("settings_mended" if found else "settings_lost", store=self.name, reason=fault)
         description = found or StoreDescription(PLAIN_STORE_FORMAT, self.created_at())
         if self._file_description() != description or self._journal_description() != description:
-            log.info("settings_written_anew", store=self.name)
+            log.info("settings_rewritten", store=self.name)
             try:
                 self.describe(description)
             except OSError as error:

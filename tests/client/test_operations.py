@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import sys
 import traceback
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -185,8 +185,8 @@ def test_a_terminal_shows_traversals_and_hits_as_lines(project: Store) -> None:
     assert hits.to_arrow().select(["id", "hops"]).to_pylist() == [{"id": "req-1", "hops": None}]
 
 
-@pytest.mark.skipif(find_spec("pandas") is not None, reason="pandas is installed")
-def test_data_frames_report_missing_pandas(project: Store) -> None:
+def test_data_frames_report_missing_pandas(project: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
     walk = project.traverse("req-1")
     for to_df in (walk.to_df, lambda: walk.to_df("edges"), project.cypher("RETURN 1").to_df):
         with pytest.raises(ImportError, match=r"to_df\(\) requires pandas: pip install pandas"):

@@ -1,13 +1,13 @@
-// What somebody arranged on the canvas: pins, hidden nodes, colours. From a link onto the canvas, and back.
+// Arrangement of the canvas (pins, hidden nodes, colours): apply it from a link, and write it to a link.
 
 import { graph, looks } from "./state.js";
 
 /** @typedef {import("./link.js").Link} Link */
 /** @typedef {import("./graph/model.js").Graph} Graph */
 
-/** What a link says, until its nodes have come. @type {Pick<Link, "ids" | "places" | "pins" | "hidden"> | null} */
+/** Arrangement of the opened link, until its nodes are loaded. @type {Pick<Link, "ids" | "places" | "pins" | "hidden"> | null} */
 let pending = null;
-/** Where a link looks from, until a canvas takes it over. @type {Link["camera"]} */
+/** Camera of the opened link, until a canvas uses it. @type {Link["camera"]} */
 let camera = null;
 
 /** Where this browser keeps the looks of a store. */

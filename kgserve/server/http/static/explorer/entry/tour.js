@@ -1,4 +1,4 @@
-// Tour: four cards, each beside the part of the page that it tells of. It can be skipped at any time.
+// Tour of the page: four cards, each next to the part that it explains. Every card can be skipped.
 
 import { html, useEffect, useRef } from "../vendor/preact.js";
 import { endTour } from "../keyboard.js";
@@ -9,7 +9,7 @@ import { W } from "./words.js";
 const PARTS = [".canvas", ".time", ".search", ".rail .add"];
 const GAP = 12;
 
-/** Where a card goes: beside its part, within the window. @param {DOMRect} part @param {DOMRect} card @returns {[number, number]} */
+/** Position of a card: next to its part, within the window. @param {DOMRect} part @param {DOMRect} card @returns {[number, number]} */
 function placeBeside(part, card) {
   const within = (/** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ all) => Math.max(GAP, Math.min(at, all - size - GAP));
   if (part.height > innerHeight / 2) return [within(part.left + (part.width - card.width) / 2, card.width, innerWidth), within(part.bottom - card.height - 5 * GAP, card.height, innerHeight)];

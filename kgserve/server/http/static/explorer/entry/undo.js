@@ -1,4 +1,4 @@
-// Ways to take a change back, offered by the toast that reports it. Each checks that nothing has changed since.
+// Undo of a change, offered by the toast that reports it. Each checks that nothing has changed since.
 
 import { MOST_NODES } from "../graph/model.js";
 import { missed, put, refreshNode } from "../load.js";

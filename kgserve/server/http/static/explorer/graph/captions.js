@@ -14,7 +14,7 @@ const LABEL_HEIGHT = 15;
 /** Square pixels for each label, and how many nodes in sight may be tried. */
 const LABEL_AREA = 8000;
 const MAX_TRIED = 350;
-/** So many of the nodes that matter most get a label from afar if there is no room next to them. */
+/** Number of important nodes that get a label with a leader line if there is no room next to them. */
 const CALLED = 8;
 const CALL_DISTANCES = Array.from({ length: 11 }, (_, i) => 26 + 20 * i);
 const CALL_ANGLES = [0, 0.35, -0.35, 0.7, -0.7, 1.05, -1.05];
