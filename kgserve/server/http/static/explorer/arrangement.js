@@ -1,4 +1,4 @@
-// Arrangement of the canvas (pins, hidden nodes, colours): apply it from a link, and write it to a link.
+// Arrangement of the canvas (pins, hidden nodes, colours), read from and written to links.
 
 import { graph, looks } from "./state.js";
 
@@ -10,17 +10,17 @@ let pending = null;
 /** Camera of the opened link, until a canvas uses it. @type {Link["camera"]} */
 let camera = null;
 
-/** Where this browser keeps the looks of a store. */
+/** Return the key of a store's looks in local storage. */
 export const keptLooks = (/** @type {string} */ name) => `kgserve-looks ${name}`;
 
-/** Prepare what a link says. Its colours go before those that this browser keeps. @param {Link} link */
+/** Read the arrangement of a link. Its colours override those saved in this browser. @param {Link} link */
 export function openArrangement(link) {
   pending = link.places.length || link.pins.size || link.hidden.length ? link : null;
   camera = link.camera;
   looks.parse(link.looks || localStorage.getItem(keptLooks(link.store)) || "");
 }
 
-/** Apply it to nodes that have come. @param {Graph} graph */
+/** Apply the pending arrangement to loaded nodes. @param {Graph} graph */
 export function applyArrangement({ nodes }) {
   const link = pending;
   pending = null;
@@ -38,14 +38,14 @@ export function applyArrangement({ nodes }) {
   }
 }
 
-/** Where the link looked from; null: it did not say, or a canvas took it over. */
+/** Return the camera of the link, once; null: none, or already taken. */
 export function takeCamera() {
   const taken = camera;
   camera = null;
   return taken;
 }
 
-/** What the address says of it. @returns {Partial<Link>} */
+/** Return the current arrangement for the URL. @returns {Partial<Link>} */
 export function arrangement() {
   const own = [...graph.nodes.values()].filter((node) => !node.store);
   return {

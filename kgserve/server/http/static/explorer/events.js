@@ -1,4 +1,4 @@
-// Live updates. One event stream serves all tabs, because browsers allow six connections to a host.
+// Live updates: one event stream for all tabs, because browsers allow six connections to a host.
 
 import { signal } from "./vendor/preact.js";
 import { key, Refused, request } from "./server.js";
@@ -19,7 +19,7 @@ export const strip = signal(/** @type {Told[]} */ ([]));
 const listeners = new Set();
 /** @type {Set<() => void>} */
 const beginners = new Set();
-/** Kept once events have come for the first time. @type {Promise<void>} */
+/** Promise that resolves when the stream first connects. @type {Promise<void>} */
 export const begun = new Promise((done) => void beginners.add(done));
 /** @type {BroadcastChannel | null} */
 let channel = null;
@@ -27,13 +27,13 @@ let channel = null;
 let running = null;
 let lastId = "";
 
-/** Be told of events of the store that is shown; what is returned ends that. @param {(told: Told) => void} listener @returns {() => void} */
+/** Subscribe to events of the current store; return a function that unsubscribes. @param {(told: Told) => void} listener @returns {() => void} */
 export function listen(listener) {
   listeners.add(listener);
   return () => void listeners.delete(listener);
 }
 
-/** Be told when events begin to come, also again: what was read before may have changed unseen. @param {() => void} beginner */
+/** Call a function whenever the stream connects: data read before may be stale. @param {() => void} beginner */
 export const onLive = (beginner) => void beginners.add(beginner);
 
 /** @param {Told} told */
@@ -49,13 +49,13 @@ function receive(told) {
   for (const listener of listeners) listener(told);
 }
 
-/** Tell this tab and the others. @param {Told} told */
+/** Send an event to this tab and the others. @param {Told} told */
 function tell(told) {
   channel?.postMessage(told);
   receive(told);
 }
 
-/** Start following events, or restart with another key. */
+/** Start the event stream, or restart it with another key. */
 export function follow() {
   running?.abort();
   channel?.close();
@@ -85,7 +85,7 @@ export function follow() {
     .catch(() => undefined);
 }
 
-/** Without the means to share, a tab that nobody sees does without. @param {AbortSignal} signal */
+/** Follow events in this tab only, while it is visible. @param {AbortSignal} signal */
 async function alone(signal) {
   while (!signal.aborted) {
     if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
@@ -97,7 +97,7 @@ async function alone(signal) {
   }
 }
 
-/** Follow until told to stop, coming back where it was left. @param {AbortSignal} signal */
+/** Follow events until aborted, resuming after the last one. @param {AbortSignal} signal */
 async function stream(signal) {
   let pause = 1000;
   while (!signal.aborted) {
@@ -122,7 +122,7 @@ async function stream(signal) {
   }
 }
 
-/** The events of an answer. @param {Response} answer @returns {AsyncGenerator<Told>} */
+/** Yield the events of a response. @param {Response} answer @returns {AsyncGenerator<Told>} */
 async function* events(answer) {
   const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
   const decoder = new TextDecoder();
@@ -140,7 +140,7 @@ async function* events(answer) {
   }
 }
 
-/** One event of the stream; null for a comment. @param {string} block @returns {Told | null} */
+/** Parse one event of the stream; return null for a comment. @param {string} block @returns {Told | null} */
 export function readEvent(block) {
   const fields = new Map(block.split("\n").map((line) => /** @type {[string, string]} */ (line.split(/: ?(.*)/s).slice(0, 2))));
   if (!fields.has("data") && !fields.has("id")) return null;

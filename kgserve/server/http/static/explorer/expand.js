@@ -1,4 +1,4 @@
-// Expanding and collapsing a node: its neighbours, including those in other stores.
+// Expansion and collapse of a node: its neighbours, including those in other stores.
 
 import { moment, MOST_NODES } from "./graph/model.js";
 import { AN_EXPANSION, chosenIds, FIRST_NODES, fits, onlyShownTypes, own, piece, REFRESHED, show } from "./load.js";
@@ -6,7 +6,7 @@ import { ask, memory } from "./server.js";
 import { announce, attempt, changed, focus, graph, selected, store, stores } from "./state.js";
 import { W } from "./words.js";
 
-/** Bring the neighbours of a node; if that was done, take back what only it brought. @param {string} key */
+/** Load the neighbours of a node; if already loaded, remove those that only it brought. @param {string} key */
 export const expand = (key) =>
   attempt(async () => {
     const node = graph.nodes.get(key);
@@ -28,13 +28,13 @@ export const expand = (key) =>
     const fresh = show(answer, key);
     const elsewhere = await links(node, answer);
     announce(W.expanded(node.label, fresh.length + elsewhere));
-    // What is taken back while this is on its way shall not come back with it.
+    // `freshen` does not restore nodes removed during the request.
     if (graph.nodes.size <= REFRESHED && fresh.length) graph.freshen(await piece({ ids: own() }));
     changed();
   });
 
 /**
- * Nodes of other stores that links lead to from a node, or from which they lead to it, drawn apart.
+ * Add the nodes of other stores that are linked with a node in either direction; return the number of new ones.
  * @param {import("./graph/model.js").Node} node @param {any} answer the drawing around it, with the links that lead out @returns {Promise<number>}
  */
 async function links(node, answer) {
@@ -63,7 +63,7 @@ async function links(node, answer) {
   return count;
 }
 
-/** A node of another store is to be seen while a link joins it: what else it was is known there. @param {string} key */
+/** Set the lifespans of a node of another store to those of its links; its own are not loaded. @param {string} key */
 function livesAsLinks(key) {
   const node = graph.nodes.get(key);
   const lives = [...(graph.around.get(key) ?? [])].map((edge) => edge.lives);

@@ -9,7 +9,7 @@ import { announce, changed, choose, compared, connecting, cypherOpen, entry, foc
 const ARROWS = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
 const ZOOM = 1.25;
 
-/** The path between two selected nodes, or from the one in focus to the one selected. */
+/** Show the path between two selected nodes, or the selected one and the one in focus. */
 export function findPath() {
   const ends = [...selected.value];
   if (ends.length === 1 && focus.value && focus.value !== ends[0]) ends.push(focus.value);
@@ -18,7 +18,7 @@ export function findPath() {
   return true;
 }
 
-/** Take nodes from the sight, until they are brought back. @param {Iterable<string>} keys */
+/** Hide nodes until `unhide`. @param {Iterable<string>} keys */
 export function hide(keys) {
   for (const key of keys) {
     const node = graph.nodes.get(key);
@@ -55,14 +55,14 @@ function go(direction) {
   if (next) focus.value = next.key;
 }
 
-/** An edge from the node in focus, or between the two that are selected. */
+/** Open the dialog for an edge from the node in focus, or between two selected ones. */
 function enterEdge() {
   const own = (/** @type {string} */ key) => (graph.nodes.get(key)?.store === "" ? key : "");
   const [from, to] = selected.value.size === 2 ? [...selected.value] : [focus.value, ""];
   entry.value = { kind: "edge", from: own(from), to: own(to) };
 }
 
-/** Keys of the canvas; whether it knew this one. @param {KeyboardEvent} event */
+/** Handle a key of the canvas; return whether it is known. @param {KeyboardEvent} event */
 function onCanvas(event) {
   const direction = ARROWS[event.key];
   if (direction) go(direction);
@@ -80,14 +80,14 @@ function onCanvas(event) {
   return true;
 }
 
-/** Go to the command bar; what stands there is replaced by the next word. */
+/** Focus the command bar and select its text. */
 function focusCommandBar() {
   const bar = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
   bar?.focus();
   bar?.select();
 }
 
-/** Open or close the drawer for Cypher, which belongs to the graph and its table. */
+/** Toggle the Cypher drawer of the graph and table views. */
 export function toggleCypher() {
   const beside = view.value === "graph" || view.value === "table";
   cypherOpen.value = !(cypherOpen.value && beside);
@@ -95,7 +95,7 @@ export function toggleCypher() {
   sheet.value = "middle";
 }
 
-/** Keys of the whole page. @param {KeyboardEvent} event */
+/** Handle a key of the whole page; return whether it is known. @param {KeyboardEvent} event */
 function anywhere(event) {
   if (event.key === "?") helpOpen.value = true;
   else if (event.key === "/") focusCommandBar();
@@ -115,7 +115,7 @@ function anywhere(event) {
   return true;
 }
 
-/** End the tour, and go on with the graph. */
+/** End the tour and focus the graph. */
 export function endTour() {
   tourStep.value = 0;
   announce("");

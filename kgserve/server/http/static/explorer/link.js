@@ -1,4 +1,4 @@
-// The view as the fragment of the URL, and back. It never contains the API key, except the one passed at the start.
+// Conversion of the view to and from the URL fragment. It never contains the API key, except the one passed at the start.
 
 /**
  * @typedef {object} Link
@@ -43,10 +43,10 @@ export function parse(fragment) {
   };
 }
 
-/** Parts of a text between commas. @param {string | null} text */
+/** Return the parts of a text between commas. @param {string | null} text */
 const list = (text) => (text ?? "").split(",").filter(Boolean);
 
-/** Just so many finite numbers, or null. @param {string} text @param {string} between @param {number} count */
+/** Return exactly `count` finite numbers, or null. @param {string} text @param {string} between @param {number} count */
 function numbers(text, between, count) {
   const found = text.split(between).map(Number);
   return text && found.length === count && found.every((one) => Number.isFinite(one) && Math.abs(one) < 1e6) ? found : null;
@@ -73,7 +73,7 @@ export function format(link) {
   return `#/${encodeURIComponent(store)}${words.size ? `?${words}` : ""}`;
 }
 
-/** The key that `kgserve open` hands over. @param {string} fragment @returns {string} */
+/** Return the API key that `kgserve open` passes. @param {string} fragment @returns {string} */
 export const keyIn = (fragment) => new URLSearchParams(fragment.split(/\?(.*)/s)[1] ?? "").get("key") ?? "";
 
 /** @param {string} text */

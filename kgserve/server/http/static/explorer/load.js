@@ -1,4 +1,4 @@
-// Loading nodes onto the canvas, and removing them.
+// Loading of nodes onto the canvas, and their removal.
 
 import { batch, signal } from "./vendor/preact.js";
 import { MOST_NODES } from "./graph/model.js";
@@ -13,21 +13,21 @@ const FIRST = 12;
 export const FIRST_NODES = 300;
 export const AN_EXPANSION = 50;
 const DETAILED = 1000;
-/** Nodes per refresh request. */
+/** Maximum number of nodes to refresh. */
 export const REFRESHED = 2000;
 /** Maximum number of times an overview can grow. */
 const ROUNDS = 9;
 const BUCKETS = 120;
 /** Milliseconds that the first picture waits for lifespans, because the history may still be catching up. */
 const PATIENCE = 400;
-/** Incremented when the canvas is cleared; responses to earlier requests are discarded. */
+/** Number of times the canvas was cleared; responses to earlier requests are discarded. */
 let turn = 0;
-/** What was last asked of the store, beside which a drawing is asked for. @type {Promise<void>} */
+/** Latest request for statistics and settings, parallel to that for the graph. @type {Promise<void>} */
 let aboutAsked = Promise.resolve();
 /** Ids that were put on the canvas explicitly instead of the overview. */
 export const chosenIds = signal(false);
 
-/** What comes for the canvas as it is, and for no other: ends as what was given up does, when it was cleared meanwhile. @template T @param {Promise<T>} coming */
+/** Return a response, or throw an AbortError if the canvas was cleared meanwhile. @template T @param {Promise<T>} coming */
 async function stillWanted(coming) {
   const mine = turn;
   const here = await coming;
@@ -35,7 +35,7 @@ async function stillWanted(coming) {
   return here;
 }
 
-/** Ask for a piece of the graph, with lives where there are any. @param {any} wanted @returns {Promise<any>} */
+/** Request a piece of the graph, with lifespans if there are any. @param {any} wanted @returns {Promise<any>} */
 export async function piece(wanted) {
   if (noPast.value) return present(wanted);
   try {
@@ -47,10 +47,10 @@ export async function piece(wanted) {
   }
 }
 
-/** The same without lives. @param {any} wanted @returns {Promise<any>} */
+/** Request a piece of the graph without lifespans. @param {any} wanted @returns {Promise<any>} */
 const present = (wanted) => stillWanted(ask("POST", memory(store.value, "graph"), { body: { ...wanted, fields: FIELDS, valid_at: "any" } }));
 
-/** A piece to begin with: should its lives take long, without them, and these as soon as they come. @param {any} wanted @returns {Promise<any>} */
+/** Request the first piece; if its lifespans are slow, return it without them and add them later. @param {any} wanted @returns {Promise<any>} */
 async function firstPiece(wanted) {
   const whole = piece(wanted);
   const quick = await Promise.race([whole, new Promise((done) => setTimeout(done, PATIENCE))]);
@@ -62,7 +62,7 @@ async function firstPiece(wanted) {
   return present(wanted);
 }
 
-/** Reset the state for a store. */
+/** Clear the canvas and the selection. */
 export function clear() {
   turn++;
   graph.nodes.clear();
@@ -79,7 +79,7 @@ export function clear() {
   });
 }
 
-/** Forget the previous store. */
+/** Reset the state of the previous store. */
 export function leave() {
   clear();
   batch(() => {
@@ -113,7 +113,7 @@ export async function refreshTimeline() {
   if (found && store.value === name) timeline.value = Array.isArray(found) ? found : found.buckets;
 }
 
-/** Take an answer onto the canvas. @param {any} answer @param {string} [start] */
+/** Add a response to the canvas; return the new nodes. @param {any} answer @param {string} [start] */
 export function show(answer, start) {
   const fresh = graph.take(answer, start);
   applyArrangement(graph);
@@ -122,7 +122,7 @@ export function show(answer, start) {
   return fresh;
 }
 
-/** Whether so many more fit; if not, says so. @param {number} more */
+/** Return whether `more` nodes fit; if not, show an error. @param {number} more */
 export function fits(more) {
   if (graph.nodes.size + more <= MOST_NODES) return true;
   say(W.tooMany(graph.nodes.size + more, MOST_NODES), true);
@@ -143,7 +143,7 @@ export const overview = (round = 0) =>
     if (nodes > MOST_NODES && round && most >= MOST_NODES) say(W.tooMany(nodes, MOST_NODES), true);
   });
 
-/** Visible types, if some are hidden. */
+/** Return the visible types, or undefined if none is hidden. */
 export function onlyShownTypes() {
   if (!hiddenTypes.value.size) return undefined;
   return Object.keys(about.value?.stats.types ?? {}).filter((type) => !hiddenTypes.value.has(type));
@@ -155,7 +155,7 @@ let rounds = 0;
 /** Enlarge the overview fourfold, up to the limit of the canvas. */
 export const more = () => overview(rounds + 1);
 
-/** Put nodes on the canvas, with all edges among them and those that are there. @param {string[]} ids */
+/** Add nodes to the canvas, with all edges among them and existing nodes. @param {string[]} ids */
 export const put = (ids) =>
   attempt(async () => {
     const fresh = ids.filter((id) => !graph.nodes.has(id));
@@ -167,10 +167,10 @@ export const put = (ids) =>
     if (answer.missing?.length) say(W.missing(answer.missing), true);
   });
 
-/** Ids of the nodes of this store that are on the canvas. */
+/** Return the ids of this store's nodes on the canvas. */
 export const own = () => [...graph.nodes.values()].filter((node) => !node.store).map((node) => node.id);
 
-/** A node and what is around it, alone on the canvas. @param {string} id @param {number} depth */
+/** Replace the canvas with a node and its neighbourhood. @param {string} id @param {number} depth */
 export const around = (id, depth) =>
   attempt(async () => {
     clear();
@@ -182,10 +182,10 @@ export const around = (id, depth) =>
     if (answer.missing?.length) say(W.missing(answer.missing), true);
   });
 
-/** See there. @param {string} key */
+/** Expand or collapse a node. @param {string} key */
 export const expand = async (key) => (await import("./expand.js")).expand(key);
 
-/** Bring what an overview of then would have and the canvas has not: what is gone by now. @param {number} sequence */
+/** Add nodes of the overview as of a commit that are not on the canvas, such as deleted ones. @param {number} sequence */
 export const bringThen = (sequence) =>
   attempt(async () => {
     if (chosenIds.value || noPast.value) return;
@@ -197,7 +197,7 @@ export const bringThen = (sequence) =>
     changed();
   });
 
-/** Which nodes are in conflict; only where conflicts are kept. @param {import("./graph/model.js").Node[]} nodes */
+/** Load conflicts of nodes, if the store keeps conflicts. @param {import("./graph/model.js").Node[]} nodes */
 async function conflicts(nodes) {
   const wanted = nodes.filter((node) => !node.store).map((node) => node.id);
   if (about.value?.settings.conflict_policy !== "manual" || wanted.length > DETAILED) return;
@@ -210,7 +210,7 @@ async function conflicts(nodes) {
   changed();
 }
 
-/** Note what a row says of a node on the canvas. @param {any} row */
+/** Update conflict, layer, end and confidence of a node on the canvas. @param {any} row */
 export function detail(row) {
   const node = graph.nodes.get(row.id);
   if (!node) return;
@@ -220,7 +220,7 @@ export function detail(row) {
   node.confidence = row.confidence === undefined ? null : left(row);
 }
 
-/** What is left of a confidence by now. @param {any} row */
+/** Return the confidence of a row after decay. @param {any} row */
 function left(row) {
   const memorySettings = about.value?.settings.memory ?? {};
   const own = memorySettings.half_life_by_type?.[row.type];
@@ -230,7 +230,7 @@ function left(row) {
   return row.confidence * 0.5 ** (Math.max(0, age) / days);
 }
 
-/** Incremented for writes that no event reported. */
+/** Counter, incremented for writes that no event reported. */
 export const missed = signal(0);
 
 /** Load writes between the first request and the first event, if the number of commits has changed. */
@@ -247,7 +247,7 @@ export const catchUp = () =>
 /** Number of memories of a store, from its statistics. */
 export const memoryCount = signal({ store: "", count: 0 });
 
-/** A node that was written: what the canvas shows of it. @param {any} row as the server gives it */
+/** Update a node on the canvas after a write. @param {any} row as the server gives it */
 export function refreshNode(row) {
   const node = graph.nodes.get(row.id);
   if (!node) return;

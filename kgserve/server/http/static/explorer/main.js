@@ -21,9 +21,9 @@ import { W } from "./words.js";
 const SHEETS = /** @type {const} */ (["middle", "details"]);
 const PARTS = { graph: CanvasView, table: Table, memories: Memories, live: Live, stats: Stats, settings: Settings };
 const TOAST_MS = 6000;
-/** Time to take a change back. */
+/** Milliseconds until a toast with undo closes. */
 const UNDO_MS = 20_000;
-/** Set when the server could not be reached. */
+/** Error message if the server is unreachable. */
 const unreachable = signal("");
 
 function Store() {
@@ -42,7 +42,7 @@ function Store() {
     </main></div>`;
 }
 
-/** Status messages. Good ones go by themselves. */
+/** Status message that closes unless it is an error. */
 function Toast() {
   useSignalEffect(() => {
     const { text, bad, undo } = message.value;
@@ -63,7 +63,7 @@ function Page() {
     <${Toast} />${busy.value ? html`<p class="busy" aria-hidden="true"></p>` : null}`;
 }
 
-/** Go past the top of the page, without touching the address. @param {Event} event */
+/** Move the focus past the top of the page, keeping the URL. @param {Event} event */
 function skip(event) {
   event.preventDefault();
   const target = /** @type {HTMLElement | null} */ (document.querySelector("#graph, main .scroll, main a, main button"));

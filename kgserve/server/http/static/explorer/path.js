@@ -1,4 +1,4 @@
-// The shortest path between two nodes: among all of the store, or among those on the canvas.
+// Shortest path between two nodes, in the store or on the canvas.
 
 import { fits, put } from "./load.js";
 import { ask, memory } from "./server.js";
@@ -8,14 +8,14 @@ import { W } from "./words.js";
 const MAX_STEPS = 12;
 const STATEMENT = `MATCH p = shortestPath((a {id: $from})-[*..${MAX_STEPS}]-(b {id: $to})) RETURN [n IN nodes(p) | n.id] AS ids`;
 
-/** Ids of the shortest path that the store has now; none if there is none, or it cannot be asked. @param {string} from @param {string} to @returns {Promise<string[]>} */
+/** Return the ids of the shortest path in the store now; none if there is none, or the query fails. @param {string} from @param {string} to @returns {Promise<string[]>} */
 async function pathInStore(from, to) {
   const body = { query: STATEMENT, params: { from, to }, max_rows: 1 };
   const answer = await ask("POST", memory(store.value, "cypher"), { body }).catch(() => null);
   return answer?.rows[0]?.[0] ?? [];
 }
 
-/** Show the shortest path between two nodes, and bring those of its nodes that are not on the canvas. @param {string} from @param {string} to keys of nodes */
+/** Show the shortest path between two nodes, and load its nodes that are not on the canvas. @param {string} from @param {string} to keys of nodes */
 export const showPath = (from, to) =>
   attempt(async () => {
     const [here, name] = [graph.path(from, to), store.value];

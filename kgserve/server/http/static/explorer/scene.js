@@ -1,4 +1,4 @@
-// From the model to the drawing: visible nodes with size, colour and style.
+// Conversion of the model to a scene: visible nodes with size, colour and style.
 
 import { radiusOf } from "./graph/renderer.js";
 import { difference } from "./graph/time.js";
@@ -11,14 +11,14 @@ import { W } from "./words.js";
 
 const HEAVY = 2;
 const LIGHT = 0.5;
-/** From this number of nodes on, all lines are thin. */
+/** Number of nodes above which most lines are thin. */
 const CROWD = 1500;
-/** More neighbours than this are everywhere around a node. */
+/** Maximum number of neighbours that labels and loops avoid. */
 const MAX_TOWARDS = 12;
-/** From this number of leaves on, a sector says how many. */
+/** Minimum number of leaves of a sector with a count. */
 const MIN_COUNTED = 5;
 
-/** Fans of what is visible, and the pairs of nodes whose edges they stand for. @param {Map<string, DrawnNode>} drawn */
+/** Return the visible sectors of fans, and the hub of each leaf. @param {Map<string, DrawnNode>} drawn */
 function fansOf(drawn) {
   const sectors = [];
   /** @type {Map<string, string>} */

@@ -1,4 +1,4 @@
-// HTTP client of the explorer: adds the key, limits the time, and makes errors readable.
+// HTTP client of the explorer, with API key, retries and readable errors.
 
 import { signal } from "./vendor/preact.js";
 import { W } from "./words.js";
@@ -20,7 +20,7 @@ export function useKey(value) {
   refused.value = false;
 }
 
-/** Incremented with each 404. */
+/** Number of 404 responses. */
 export const missing = signal(0);
 
 /** Error of a request without a response. */
@@ -37,10 +37,10 @@ export class Refused extends Error {
   }
 }
 
-/** The path of a store, or of something in it; every part is percent-encoded. @param {string} store @param {string[]} parts */
+/** Return the path of a store, or of a resource in it, percent-encoded. @param {string} store @param {string[]} parts */
 export const memory = (store, ...parts) => ["/api/memory", ...[store, ...parts].map(encodeURIComponent)].join("/");
 
-/** A path on this server as seen from the page, which may be below another path. @param {string} path */
+/** Return the URL of a path on this server, which may have a path prefix. @param {string} path */
 export const onServer = (path) => new URL(`.${path}`, document.baseURI).href;
 
 /** @param {string} path @param {Record<string, unknown>} [query] what is undefined or null is left out */
@@ -53,7 +53,7 @@ export function address(path, query = {}) {
 const pause = (/** @type {number} */ seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
 
 /**
- * The answer of the server, unread.
+ * Send a request and return the response, unread.
  * @param {string} method @param {string} path
  * @param {{body?: unknown, query?: Record<string, unknown>, signal?: AbortSignal, accept?: string}} [options]
  * @returns {Promise<Response>}
@@ -79,7 +79,7 @@ export async function request(method, path, { body, query, signal: abort, accept
   }
 }
 
-/** An answer, or Unreachable. @param {() => Promise<Response>} send */
+/** Return the response, or throw Unreachable. @param {() => Promise<Response>} send */
 async function reached(send) {
   try {
     return await send();
@@ -89,10 +89,10 @@ async function reached(send) {
   }
 }
 
-/** The answer as JSON. @type {(method: string, path: string, options?: Parameters<typeof request>[2]) => Promise<any>} */
+/** Send a request and return its response as JSON. @type {(method: string, path: string, options?: Parameters<typeof request>[2]) => Promise<any>} */
 export const ask = async (method, path, options) => (await request(method, path, options)).json();
 
-/** Save an answer, or anything else, as a file. @param {Blob} blob @param {string} name */
+/** Save a blob as a file. @param {Blob} blob @param {string} name */
 export function save(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);

@@ -11,9 +11,9 @@ import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
 const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
-/** True while a store is being opened: the URL is read, not written. */
+/** Number of links being opened; meanwhile the URL is not written. */
 let opening = 0;
-/** Stores to list at least, if that many exist; whole pages are listed. */
+/** Minimum number of stores to list, in whole pages. */
 let wantedStores = 1;
 export async function listStores() {
   /** @type {any[]} */
@@ -41,7 +41,7 @@ export function listMoreStores() {
   return listStores();
 }
 
-/** Start, or restart with another key. */
+/** Log in and open the URL, at the start or with another key. */
 export async function enter() {
   const handed = keyIn(location.hash);
   if (handed) {
@@ -66,7 +66,7 @@ export async function enter() {
   void begun.then(catchUp);
 }
 
-/** Show what an address says. @param {import("./link.js").Link} link */
+/** Open the view of a link. @param {import("./link.js").Link} link */
 async function go(link) {
   opening++;
   busy.value++;
@@ -114,7 +114,7 @@ async function countMemories() {
   memoryCount.value = { store: name, count: found?.total_memories ?? 0 };
 }
 
-/** The address of what is shown. @returns {string} */
+/** Return the URL fragment of the current view. @returns {string} */
 export function here() {
   if (!store.value) return "#/";
   const ids = chosenIds.value ? own().slice(0, MOST_IDS) : [];

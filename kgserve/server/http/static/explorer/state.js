@@ -13,13 +13,13 @@ import { difference, holds } from "./graph/time.js";
 export const me = signal(/** @type {any} */ (null));
 /** List of stores; null: not known yet. */
 export const stores = signal(/** @type {any[] | null} */ (null));
-/** Number of stores, of which `stores` may hold the first pages only. */
+/** Number of all stores; `stores` may hold the first pages only. */
 export const storeCount = signal(0);
 /** Current store; empty text: the list of stores. */
 export const store = signal("");
 /** Reason why the store cannot be shown; empty: it can. */
 export const lost = signal("");
-/** Its `stats`, `settings`, and `timeline`. */
+/** Statistics and settings of the store; null: not known yet. */
 export const about = signal(/** @type {{stats: any, settings: any} | null} */ (null));
 export const timeline = signal(/** @type {[number, number, string, string, number][]} */ ([]));
 /** Reason why this store has no history to browse; empty: it has. */
@@ -27,12 +27,12 @@ export const noPast = signal("");
 
 export const graph = new Graph();
 export const looks = new Looks(() => about.value?.stats?.types);
-/** Incremented when the content or style of the canvas changes. */
+/** Number of changes to the content or style of the canvas. */
 export const revision = signal(0);
-/** Incremented when nodes move. */
+/** Number of times nodes have moved. */
 export const moved = signal(0);
 export const settled = signal(true);
-/** Origin of the canvas content: the overview, or explicit nodes. */
+/** True if the overview can be enlarged. */
 export const truncated = signal(false);
 
 /** Visible view: `graph`, `table`, `memories`, `live`, `stats`, `settings`. */
@@ -47,9 +47,9 @@ export const way = signal(/** @type {string[]} */ ([]));
 export const hiddenTypes = signal(/** @type {Set<string>} */ (new Set()));
 export const hiddenRelations = signal(/** @type {Set<string>} */ (new Set()));
 
-/** A commit, or null for now. */
+/** Commit that is shown; null: now. */
 export const asOf = signal(/** @type {number | null} */ (null));
-/** `now`, `any`, or a time as text. */
+/** Valid time: `now`, `any`, or a time as text. */
 export const validAt = signal("now");
 /** Two commits that are compared; null: none. */
 export const compared = signal(/** @type {{before: number, after: number} | null} */ (null));
@@ -63,7 +63,7 @@ export const panelOpen = signal(true);
 export const panelTab = signal("details");
 export const helpOpen = signal(false);
 export const keyOpen = signal(false);
-/** What is being entered, in a dialog; null: nothing. */
+/** Open entry dialog; null: none. */
 export const entry = signal(/** @type {{kind: "node"} | {kind: "edge", from: string, to: string} | {kind: "import", file: File | null} | null} */ (null));
 /** True while dragging from a node draws an edge. */
 export const connecting = signal(false);
@@ -105,7 +105,7 @@ export const changed = () => {
   revision.value++;
 };
 
-/** Add a node to what is selected, or take it from there. @param {string} key */
+/** Toggle the selection of a node, and focus it. @param {string} key */
 export function choose(key) {
   const next = new Set(selected.value);
   if (!next.delete(key)) next.add(key);
@@ -113,7 +113,7 @@ export function choose(key) {
   focus.value = key;
 }
 
-/** Look at a node. @param {string} key */
+/** Select a node and show its details. @param {string} key */
 export function look(key) {
   focus.value = key;
   selected.value = new Set([key]);
@@ -132,7 +132,7 @@ export const say = (text, bad = false, undo = undefined) => {
   message.value = { text, bad, quiet: false, undo };
 };
 
-/** Take back what the toast reports, if that is possible. */
+/** Undo the change that the toast reports; return whether there is one. */
 export function undoLast() {
   const { undo } = message.value;
   if (!undo) return false;
@@ -141,13 +141,13 @@ export function undoLast() {
   return true;
 }
 
-/** Tell screen readers what everybody else sees. @param {string} text */
+/** Announce a text to screen readers only. @param {string} text */
 export const announce = (text) => {
   message.value = { text, bad: false, quiet: true };
 };
 
 /**
- * Do something that may be refused, and say so if it is. The answer is undefined then.
+ * Run a task; if it fails, show the error and return undefined.
  * @template T @param {() => Promise<T>} task @returns {Promise<T | undefined>}
  */
 export async function attempt(task) {

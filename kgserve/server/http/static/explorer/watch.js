@@ -1,4 +1,4 @@
-// Detect that the current store was dropped, by an event or a later 404. Loaded after the first picture.
+// Detection of a dropped store, by an event or a 404. Loaded after the first picture.
 
 import { effect } from "./vendor/preact.js";
 import { leave } from "./load.js";
@@ -15,7 +15,7 @@ function drop() {
   void listStores().catch(() => undefined);
 }
 
-/** After a 404: check whether the store exists. */
+/** Check whether the store exists, after a 404. */
 async function checkStore() {
   const name = store.value;
   if (!name || !about.value || lost.value) return;

@@ -1,4 +1,4 @@
-// Attributes of a node as rows of a form, and back.
+// Conversion between a node's attributes and form rows.
 
 import { W } from "./words.js";
 
@@ -14,7 +14,7 @@ export const rowsOf = (attributes) => Object.entries(attributes).map(([name, val
   return { name, kind, text: kind === "json" ? JSON.stringify(value) : String(value) };
 });
 
-/** Name of the first attribute with an integer that a browser may have rounded; undefined: there is none. @param {Record<string, any>} attributes */
+/** Return the name of the first attribute with an integer that the browser may have rounded; undefined: none. @param {Record<string, any>} attributes */
 export const roundedAttribute = (attributes) => Object.keys(attributes).find((name) => isRounded(attributes[name]));
 
 /** @param {any} value @returns {boolean} */
@@ -35,7 +35,7 @@ function attributeValue({ name, kind, text }) {
   }
 }
 
-/** Attributes of rows; rows without name and text are left out. Raises Error. @param {AttributeRow[]} rows @returns {Record<string, any>} */
+/** Return the attributes of rows, without empty rows. Throws Error. @param {AttributeRow[]} rows @returns {Record<string, any>} */
 export function attributesOf(rows) {
   const attributes = new Map();
   for (const row of rows) {
@@ -48,7 +48,7 @@ export function attributesOf(rows) {
   return checked(Object.fromEntries(attributes));
 }
 
-/** Attributes of a JSON text. Raises Error. @param {string} text @returns {Record<string, any>} */
+/** Parse attributes from JSON. Throws Error. @param {string} text @returns {Record<string, any>} */
 export function parseAttributes(text) {
   let value;
   try {

@@ -1,15 +1,15 @@
-// CSV in the browser: reading, a guess of what its columns mean, and lines of the exchange format.
+// CSV parser, guesses of column types, and conversion to lines of the exchange format.
 
 import { W } from "./words.js";
 
-/** @typedef {{rows: string[][], lines: number[], delimiter: string}} CsvTable rows with the numbers of the lines on which they begin; the first is the header */
+/** @typedef {{rows: string[][], lines: number[], delimiter: string}} CsvTable rows and the line numbers on which they begin; the first is the header */
 /** @typedef {"id" | "type" | "summary" | "content" | "tags" | "valid_from" | "valid_to" | "from" | "to" | "relation_type" | "weight" | "text" | "number" | "boolean" | "json" | "skip"} Target */
-/** @typedef {{kind: "node" | "edge", targets: Target[], fixed: string, separator: string}} CsvMapping `fixed` is the type of all rows where no column has it */
+/** @typedef {{kind: "node" | "edge", targets: Target[], fixed: string, separator: string}} CsvMapping `fixed` is the type of all rows if no column has it */
 
 export const DELIMITERS = [",", ";", "\t", "|"];
 export const NODE_TARGETS = /** @type {Target[]} */ (["id", "type", "summary", "content", "tags", "valid_from", "valid_to", "text", "number", "boolean", "json", "skip"]);
 export const EDGE_TARGETS = /** @type {Target[]} */ (["from", "to", "relation_type", "weight", "valid_from", "valid_to", "text", "number", "boolean", "json", "skip"]);
-/** Targets that several columns may have. */
+/** Targets allowed for several columns. */
 const MANY = new Set(["text", "number", "boolean", "json", "skip"]);
 const NAMED = /** @type {Record<string, Target>} */ ({
   id: "id", key: "id", identifier: "id", type: "type", kind: "type", label: "summary", name: "summary", title: "summary", summary: "summary", content: "content", description: "content", text: "content",
@@ -21,14 +21,14 @@ const YES = /^(true|yes|1)$/i;
 const BOOLEAN = /^(true|false|yes|no)$/i;
 const SAMPLE_ROWS = 200;
 
-/** The delimiter that occurs most often in the first line, outside of quotes. @param {string} text */
+/** Return the most frequent delimiter in the first line, outside of quotes. @param {string} text */
 export function guessDelimiter(text) {
   const head = text.slice(0, text.search(/[\r\n]|$/)).replace(/"[^"]*"/g, "");
   const counts = DELIMITERS.map((one) => head.split(one).length);
   return DELIMITERS[counts.indexOf(Math.max(...counts))];
 }
 
-/** Read RFC 4180; line ends are LF, CRLF or CR. Raises Error at a quoted text without end. @param {string} text @param {string} delimiter @returns {CsvTable} */
+/** Parse RFC 4180 with LF, CRLF or CR line ends. Throws Error at an unclosed quote. @param {string} text @param {string} delimiter @returns {CsvTable} */
 export function readCsv(text, delimiter) {
   const cellPattern = new RegExp(`(?:"([^"]*(?:""[^"]*)*)"|([^"\\r\\n${delimiter === "\t" ? "\\t" : `\\${delimiter}`}][^\\r\\n${delimiter === "\t" ? "\\t" : `\\${delimiter}`}]*|))(${delimiter === "\t" ? "\\t" : `\\${delimiter}`}|\\r\\n|\\r|\\n|$)`, "y");
   const rows = [];
@@ -55,16 +55,16 @@ export function readCsv(text, delimiter) {
   return { rows, lines, delimiter };
 }
 
-/** Kind of attribute that all filled cells of a column are. @param {string[]} cells @returns {Target} */
+/** Return the attribute type that fits all filled cells. @param {string[]} cells @returns {Target} */
 function guessKind(cells) {
   const filled = cells.filter((cell) => cell.trim());
   if (!filled.length) return "text";
-  // Codes such as 007 and +49 are texts: as numbers they would lose their beginning.
+  // Codes such as 007 and +49 stay text: numbers would lose the prefix.
   if (filled.every((cell) => NUMBER.test(cell.trim()) && !/^(\+|-?0\d)/.test(cell.trim()) && (!/^[+-]?\d+$/.test(cell.trim()) || Number.isSafeInteger(Number(cell))))) return "number";
   return filled.every((cell) => BOOLEAN.test(cell.trim())) ? "boolean" : "text";
 }
 
-/** What columns probably mean. @param {CsvTable} table @param {"node" | "edge"} [kind] @returns {CsvMapping} */
+/** Guess the target of each column. @param {CsvTable} table @param {"node" | "edge"} [kind] @returns {CsvMapping} */
 export function guessMapping({ rows }, kind) {
   const [header = [], ...body] = rows;
   const names = header.map((name) => name.trim().toLowerCase().replaceAll(/[\s-]+/g, "_"));
@@ -82,7 +82,7 @@ export function guessMapping({ rows }, kind) {
   return { kind: guessed, targets, fixed: "", separator: ";" };
 }
 
-/** What is wrong with a mapping; empty: nothing. @param {CsvMapping} mapping @returns {string} */
+/** Return the error in a mapping; empty: none. @param {CsvMapping} mapping @returns {string} */
 export function mappingFault({ kind, targets, fixed }) {
   const used = targets.filter((target) => !MANY.has(target));
   const twice = used.find((target, at) => used.indexOf(target) !== at);
@@ -93,7 +93,7 @@ export function mappingFault({ kind, targets, fixed }) {
   return used.includes(type) || fixed.trim() ? "" : W.needsFixed(kind === "node" ? W.fixedType : W.fixedRelation);
 }
 
-/** Value of an attribute. Raises Error. @param {Target} target @param {string} cell @param {string} column */
+/** Parse the value of an attribute. Throws Error. @param {Target} target @param {string} cell @param {string} column */
 function attributeOf(target, cell, column) {
   const text = cell.trim();
   const wrong = (/** @type {keyof typeof W.kinds} */ kind) => new Error(W.cellWrong(column, text, W.kinds[kind]));
@@ -114,7 +114,7 @@ function attributeOf(target, cell, column) {
   }
 }
 
-/** A time; a date begins at midnight, UTC. Raises Error. @param {string} cell @param {string} column */
+/** Parse a time; a date is midnight UTC. Throws Error. @param {string} cell @param {string} column */
 function timeOf(cell, column) {
   const text = cell.trim();
   const zoned = /^\d{4}-\d\d-\d\d$/.test(text) || /(Z|[+-]\d\d:?\d\d)$/i.test(text) ? text : `${text}Z`;
@@ -122,7 +122,7 @@ function timeOf(cell, column) {
   return /\.\d{4}/.test(zoned) ? zoned.replace(" ", "T") : new Date(zoned).toISOString();
 }
 
-/** A line of the exchange format. Raises Error. @param {string[]} row @param {string[]} header @param {CsvMapping} mapping @returns {Record<string, any>} */
+/** Convert a row to the exchange format. Throws Error. @param {string[]} row @param {string[]} header @param {CsvMapping} mapping @returns {Record<string, any>} */
 export function rowToLine(row, header, mapping) {
   if (row.length > header.length) throw new Error(W.rowShort(row.length, header.length));
   /** @type {Record<string, any>} */
@@ -147,7 +147,7 @@ export function rowToLine(row, header, mapping) {
 }
 
 /**
- * All rows of a table as lines, and those that cannot be read.
+ * Convert all rows of a table to lines; collect those that are invalid.
  * @param {CsvTable} table @param {CsvMapping} mapping @returns {{lines: Record<string, any>[], rows: number[], faults: {line: number, message: string}[]}} `rows` are the line numbers in the file
  */
 export function convertCsv({ rows, lines }, mapping) {

@@ -1,4 +1,4 @@
-// Dialogs for what is entered: a new node, a new edge, or data to import.
+// Dialogs for a new node, a new edge, and data to import.
 
 import { html, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -25,7 +25,7 @@ function NewNode({ onClose }) {
 export function Entry() {
   const now = entry.value;
   if (!now) return null;
-  // A dialog that closes late does not close its successor.
+  // A late close must not close the next dialog.
   const close = () => {
     if (entry.value === now) entry.value = null;
   };
@@ -35,7 +35,7 @@ export function Entry() {
   return html`<${Dialog} key="edge" title=${W.newEdge} onClose=${close}><${EdgeForm} from=${now.from} to=${now.to} onClose=${close} /><//>`;
 }
 
-/** Begin to enter something. @param {string} what */
+/** Open a dialog, or start to connect nodes. @param {string} what */
 export function beginEntry(what) {
   if (what === "connect") connecting.value = true;
   else if (what === "import") entry.value = { kind: "import", file: null };

@@ -1,4 +1,4 @@
-// Files that are dropped anywhere on the page, and data that is pasted outside of fields.
+// Handlers of files dropped on the page, and of data pasted outside of fields.
 
 import { entry, mayWrite, me, say } from "../state.js";
 import { pastedFile } from "./preview.js";

@@ -11,7 +11,7 @@ import { W } from "./words.js";
 
 /** @typedef {{from: string, to: string, relation_type: string, weight: string, attributes: import("./fields.js").AttributesDraft, valid_from: string, valid_to: string}} EdgeDraft */
 
-/** Bring both ends to the canvas, with the edge. @param {any} edge */
+/** Show an edge and both its nodes. @param {any} edge */
 async function showEdge(edge) {
   const away = [edge.from, edge.to].filter((id) => !graph.nodes.has(id));
   if (away.length) await put(away);
@@ -19,7 +19,7 @@ async function showEdge(edge) {
   missed.value++;
 }
 
-/** Write an edge and report it. Raises Error and Refused. @param {EdgeDraft} draft */
+/** Write an edge and report it. Throws Error and Refused. @param {EdgeDraft} draft */
 async function writeEdge(draft) {
   const [from, to, kind] = [draft.from.trim(), draft.to.trim(), draft.relation_type.trim()];
   checkValidity(draft.valid_from, draft.valid_to);

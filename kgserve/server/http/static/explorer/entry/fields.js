@@ -1,4 +1,4 @@
-// Fields that the forms of nodes and edges share.
+// Fields shared by the forms of nodes and edges.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Plus, X } from "../vendor/icons.js";
@@ -10,33 +10,33 @@ import { attributesOf, parseAttributes, rowsOf } from "./attributes.js";
 import { W } from "./words.js";
 
 /** @typedef {import("./attributes.js").AttributeRow} AttributeRow */
-/** @typedef {{rows: AttributeRow[], json: string | null}} AttributesDraft rows of the form, or JSON that is edited instead */
+/** @typedef {{rows: AttributeRow[], json: string | null}} AttributesDraft rows of the form, or JSON edited instead */
 
 const OFFERED = 200;
 const HITS = 8;
 const PAUSE_MS = 200;
 
-/** What was typed into a field. @param {any} event @returns {string} */
+/** Return the value of a field. @param {any} event @returns {string} */
 export const typed = (event) => event.currentTarget.value;
 
-/** A text with what the store has to offer. @param {{label: string, help?: string, list: string, offered: Iterable<string>, value: string, required?: boolean, disabled?: boolean, onInput: (value: string) => void}} props */
+/** Text field with suggestions. @param {{label: string, help?: string, list: string, offered: Iterable<string>, value: string, required?: boolean, disabled?: boolean, onInput: (value: string) => void}} props */
 export const OfferField = ({ label, help, list, offered, value, required, disabled, onInput }) => html`<label class="field">${label}
     <input list=${list} value=${value} required=${required} disabled=${disabled} autocomplete="off" onInput=${(/** @type {any} */ event) => onInput(typed(event))} />
     <datalist id=${list}>${[...offered].slice(0, OFFERED).map((one) => html`<option key=${one} value=${one}></option>`)}</datalist>
     ${help ? html`<span class="help">${help}</span>` : null}</label>`;
 
-/** Both ends of the time in which something is true. @param {{from: string, to: string, onPick: (which: "valid_from" | "valid_to", value: string) => void}} props */
+/** Fields for the start and end of validity. @param {{from: string, to: string, onPick: (which: "valid_from" | "valid_to", value: string) => void}} props */
 export const ValidityFields = ({ from, to, onPick }) => html`<fieldset><legend>${W.validityField}</legend><div class="pair-of-fields">
     <${TimeField} label=${W.valid_from} value=${from} onPick=${(/** @type {string} */ value) => onPick("valid_from", value)} />
     <${TimeField} label=${W.valid_to} value=${to} onPick=${(/** @type {string} */ value) => onPick("valid_to", value)} /></div>
     <span class="help">${W.validityHelp}</span></fieldset>`;
 
-/** Raises Error if the end is not after the start. @param {string} from @param {string} to */
+/** Throw Error if the end is not after the start. @param {string} from @param {string} to */
 export function checkValidity(from, to) {
   if (from && to && Date.parse(to) <= Date.parse(from)) throw new Error(W.endBeforeStart);
 }
 
-/** Attributes of a draft. Raises Error. @param {AttributesDraft} draft */
+/** Parse the attributes of a draft. Throws Error. @param {AttributesDraft} draft */
 export const readAttributes = ({ rows, json }) => (json === null ? attributesOf(rows) : parseAttributes(json));
 
 /** @param {{row: AttributeRow, onInput: (row: AttributeRow) => void, onRemove: () => void}} props */
@@ -56,7 +56,7 @@ function AttributeLine({ row, onInput, onRemove }) {
     <button type="button" class="icon-button" aria-label=${W.removeAttribute(row.name)} onClick=${onRemove}><${Icon} of=${X} /></button></div>`;
 }
 
-/** Attributes as a form, or as JSON. @param {{draft: AttributesDraft, onInput: (draft: AttributesDraft) => void}} props */
+/** Form of attributes, or their JSON. @param {{draft: AttributesDraft, onInput: (draft: AttributesDraft) => void}} props */
 export function AttributesField({ draft, onInput }) {
   const { rows, json } = draft;
   const [wrong, setWrong] = useState("");
@@ -80,7 +80,7 @@ export function AttributesField({ draft, onInput }) {
     ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}</fieldset>`;
 }
 
-/** Nodes of the canvas and of the store that fit what is typed. @param {string} text @returns {Promise<[string, string][]>} ids with labels */
+/** Return nodes of the canvas and the store that match a text. @param {string} text @returns {Promise<[string, string][]>} ids with labels */
 async function nodesLike(text) {
   const like = text.toLowerCase();
   const seen = [...graph.nodes.values()].filter((node) => !node.store && `${node.id} ${node.label}`.toLowerCase().includes(like)).slice(0, HITS);
@@ -92,7 +92,7 @@ async function nodesLike(text) {
   return [...found];
 }
 
-/** A node by its id, with suggestions. @param {{label: string, list: string, value: string, onInput: (id: string) => void}} props */
+/** Field for a node's id, with suggestions. @param {{label: string, list: string, value: string, onInput: (id: string) => void}} props */
 export function NodeField({ label, list, value, onInput }) {
   const [offered, setOffered] = useState(/** @type {[string, string][]} */ ([]));
   useEffect(() => {

@@ -1,4 +1,4 @@
-// First look at a GraphML text. A parser of the browser would put a page with styles in the place of XML that is not well-formed.
+// GraphML parser for previews. The browser's own parser would replace malformed XML with a styled error page.
 
 import { W } from "./words.js";
 
@@ -22,7 +22,7 @@ const decoded = (text) => text.replace(/&(?:#x([\da-f]+)|#(\d+)|(\w+));/gi, (all
 /** @param {string} text @returns {Record<string, string>} */
 const attributesIn = (text) => Object.fromEntries([...text.matchAll(ATTRIBUTE)].map(([, name, double, single]) => [name, decoded(double ?? single)]));
 
-/** Elements as they end, with their attributes, texts and the elements around them. Raises Error. @param {string} text @param {boolean} whole @returns {Generator<{name: string, given: Record<string, string>, text: string, around: any[]}>} */
+/** Yield elements at their end tags, with attributes, text and ancestors. Throws Error. @param {string} text @param {boolean} whole @returns {Generator<{name: string, given: Record<string, string>, text: string, around: any[]}>} */
 function* elements(text, whole) {
   const open = /** @type {{name: string, given: Record<string, string>, text: string}[]} */ ([]);
   for (const [token, cdata, closing, qualified, attributes, empty, chars] of text.matchAll(TOKEN)) {
@@ -43,7 +43,7 @@ function* elements(text, whole) {
   if (whole && open.length) throw new Error(W.badGraphml);
 }
 
-/** Nodes and edges of a text, or of its beginning. Raises Error. @param {string} text @param {boolean} whole @returns {{nodes: GraphmlNode[], edges: GraphmlEdge[]}} */
+/** Return the nodes and edges of a text, or of its beginning. Throws Error. @param {string} text @param {boolean} whole @returns {{nodes: GraphmlNode[], edges: GraphmlEdge[]}} */
 export function readGraphml(text, whole) {
   const found = { nodes: /** @type {GraphmlNode[]} */ ([]), edges: /** @type {GraphmlEdge[]} */ ([]) };
   const names = /** @type {Record<string, string>} */ ({});

@@ -1,4 +1,4 @@
-// Import of a file or a pasted text: what it holds, what its columns mean, and what became of it.
+// Import of a file or a pasted text: preview, column mapping, and result.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { FileUp } from "../vendor/icons.js";
@@ -16,14 +16,14 @@ import { W } from "./words.js";
 const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]*";
 const ROWS = 5;
 const FAULTS = 10;
-/** Ids that are looked up to say which exist. */
+/** Maximum number of ids looked up to count existing nodes. */
 const MOST_IDS = 1000;
 const ENDINGS = ".jsonl,.ndjson,.json,.graphml,.xml,.csv,.tsv,.zip";
 
-/** Name of a store for a file. @param {File} file */
+/** Return the default store name for a file. @param {File} file */
 const nameFor = (file) => store.value || file.name.toLowerCase().replace(/\.[^.]*$/, "").replace(/[^a-z0-9_.-]+/g, "-").replace(/^[^a-z0-9]+/, "") || "imported";
 
-/** Number of nodes or edges of a file that are in the store now. @param {any} answer @param {"nodes" | "edges"} what */
+/** Return the number of nodes or edges of a file that are now in the store. @param {any} answer @param {"nodes" | "edges"} what */
 const taken = (answer, what) => answer[`${what}_created`] + answer[`${what}_updated`] + answer[`${what}_unchanged`];
 
 /** @param {string} name */
@@ -34,7 +34,7 @@ async function openStore(name) {
   } else location.hash = `#/${encodeURIComponent(name)}`;
 }
 
-/** Choose a file or paste its text. @param {{onFile: (file: File) => void}} props */
+/** File picker, with a field for pasted text. @param {{onFile: (file: File) => void}} props */
 function Source({ onFile }) {
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [text, setText] = useState("");
@@ -81,7 +81,7 @@ function PreviewTables({ preview, name }) {
 const Faults = ({ faults }) => html`<ul>${faults.slice(0, FAULTS).map((one, at) => html`<li key=${at}>${W.lineOf(one.line)} ${one.message ?? `${one.from} –${one.relation_type}→ ${one.to}: ${one.reason}`}</li>`)}</ul>
   ${faults.length > FAULTS ? html`<p class="soft">${W.andMore(faults.length - FAULTS)}</p>` : null}`;
 
-/** What the columns of a CSV file mean. @param {{table: import("./csv.js").CsvTable, mapping: import("./csv.js").CsvMapping, onDelimiter: (delimiter: string) => void, onInput: (mapping: import("./csv.js").CsvMapping) => void}} props */
+/** Form for the mapping of CSV columns. @param {{table: import("./csv.js").CsvTable, mapping: import("./csv.js").CsvMapping, onDelimiter: (delimiter: string) => void, onInput: (mapping: import("./csv.js").CsvMapping) => void}} props */
 function MappingFields({ table, mapping, onDelimiter, onInput }) {
   const [header, first = []] = table.rows;
   const node = mapping.kind === "node";
@@ -113,7 +113,7 @@ function ImportForm({ file, format, onClose }) {
   const [name, setName] = useState(() => nameFor(file));
   const [wrong, setWrong] = useState("");
   const [running, setRunning] = useState(false);
-  /** Rows by the present mapping; converting 50 MB takes seconds. */
+  /** Cached rows of the current mapping; converting 50 MB takes seconds. */
   const made = useRef(/** @type {any} */ (null));
   const [done, setDone] = useState(/** @type {any} */ (null));
   const take = (/** @type {any} */ found) => {

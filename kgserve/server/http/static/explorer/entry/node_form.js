@@ -1,4 +1,4 @@
-// Form of a node: a new one, or another version of one.
+// Form for a new node or a new version of one.
 
 import { html, useState } from "../vendor/preact.js";
 import { ListField } from "../panel/setting_fields.js";
@@ -19,12 +19,12 @@ export const draftOf = (row) => ({
   attributes: { rows: rowsOf(row.attributes), json: null }, valid_from: row.valid_from ?? "", valid_to: row.valid_to ?? "",
 });
 
-/** A memory has a confidence and more that a version as a whole would clear, so it is changed as a memory. @param {any} row */
+/** Return whether a node is a memory; writing one as a node would clear its confidence and more. @param {any} row */
 export const isMemory = (row) => row?.confidence !== undefined;
 
 /**
- * Write a version of a node. Raises Refused, and Error for what the form itself can tell.
- * @param {any} seen what it is based on; null: a new node @param {NodeDraft} draft @param {number} [basedOn] @returns {Promise<{node: any, replaced: number}>} the node as it is then, and the version before
+ * Write a version of a node. Throws Refused, and Error if the form is invalid.
+ * @param {any} seen the version it is based on; null: a new node @param {NodeDraft} draft @param {number} [basedOn] @returns {Promise<{node: any, replaced: number}>} the written node, and the version before
  */
 export async function writeNode(seen, draft, basedOn = seen?.version) {
   checkValidity(draft.valid_from, draft.valid_to);
@@ -53,7 +53,7 @@ export async function writeNode(seen, draft, basedOn = seen?.version) {
  * @param {any} props.row the node; null: a new one
  * @param {NodeDraft} props.draft
  * @param {(draft: NodeDraft) => void} props.onInput
- * @param {() => Promise<void>} props.onSave what it raises is shown
+ * @param {() => Promise<void>} props.onSave its errors are shown
  * @param {() => void} props.onCancel
  * @param {string} props.title
  */

@@ -1,4 +1,4 @@
-// What a file or a pasted text holds: its format, its first rows, and what is wrong with it.
+// Preview of a file or a pasted text: its format, first rows, and errors.
 
 import { convertCsv, guessDelimiter, readCsv } from "./csv.js";
 import { readGraphml } from "./graphml.js";
@@ -6,18 +6,18 @@ import { W } from "./words.js";
 
 /** @typedef {"ndjson" | "graphml" | "csv" | "zip"} Format */
 /** @typedef {{line: number, message: string}} Fault */
-/** @typedef {{nodes: any[], edges: any[], nodeCount: number, edgeCount: number, whole: boolean, faults: Fault[]}} Preview the first rows; `whole`: all was read */
+/** @typedef {{nodes: any[], edges: any[], nodeCount: number, edgeCount: number, whole: boolean, faults: Fault[]}} Preview the first rows; `whole`: the file was read to its end */
 
 const ENDINGS = /** @type {Record<string, Format>} */ ({ jsonl: "ndjson", ndjson: "ndjson", json: "ndjson", graphml: "graphml", xml: "graphml", csv: "csv", tsv: "csv", zip: "zip" });
 const MEDIA_TYPES = { ndjson: "application/x-ndjson", graphml: "application/xml", zip: "application/zip" };
-/** What is read for a preview; CSV is read as a whole. */
+/** Maximum bytes read for a preview; CSV is read as a whole. */
 const PREVIEW_BYTES = 4 * 2 ** 20;
 export const MOST_CSV_BYTES = 50 * 2 ** 20;
 
-/** Format of a file by the ending of its name; undefined: unknown. @param {string} name @returns {Format | undefined} */
+/** Return the format for a file name; undefined: unknown. @param {string} name @returns {Format | undefined} */
 export const formatOf = (name) => ENDINGS[name.toLowerCase().split(".").at(-1) ?? ""];
 
-/** A file of what was pasted, named by its format; null: it is not data. @param {string} text @returns {File | null} */
+/** Return pasted text as a file named by its format; null: not data. @param {string} text @returns {File | null} */
 export function pastedFile(text) {
   const start = text.trimStart().slice(0, 2000);
   const [line] = start.split(/\r?\n/);
@@ -26,7 +26,7 @@ export function pastedFile(text) {
   return ending ? new File([text], `${W.pasted}.${ending}`) : null;
 }
 
-/** Beginning of a file, and whether that is all of it. @param {File} file */
+/** Return the beginning of a file, and whether that is all of it. @param {File} file */
 async function beginning(file) {
   const whole = file.size <= PREVIEW_BYTES;
   return { text: await (whole ? file : file.slice(0, PREVIEW_BYTES)).text(), whole };
@@ -56,7 +56,7 @@ function previewGraphml(text, whole) {
   return { nodes, edges, nodeCount: nodes.length, edgeCount: edges.length, whole, faults: [] };
 }
 
-/** What is known of a file before it is imported. Raises Error. @param {File} file @param {Format} format @returns {Promise<{preview: Preview | null, table: import("./csv.js").CsvTable | null, text: string}>} */
+/** Read a file for its preview. Throws Error. @param {File} file @param {Format} format @returns {Promise<{preview: Preview | null, table: import("./csv.js").CsvTable | null, text: string}>} */
 export async function readFile(file, format) {
   if (format === "zip") return { preview: null, table: null, text: "" };
   if (format === "csv") {
@@ -71,7 +71,7 @@ export async function readFile(file, format) {
   return { preview: (format === "graphml" ? previewGraphml : previewLines)(text, whole), table: null, text: "" };
 }
 
-/** Rows of a table by a mapping. @param {import("./csv.js").CsvTable} table @param {import("./csv.js").CsvMapping} mapping */
+/** Convert a table by a mapping. @param {import("./csv.js").CsvTable} table @param {import("./csv.js").CsvMapping} mapping */
 export function previewCsv(table, mapping) {
   const { lines, rows, faults } = convertCsv(table, mapping);
   const node = mapping.kind === "node";
@@ -79,5 +79,5 @@ export function previewCsv(table, mapping) {
   return { preview, rows, body: () => new Blob([lines.map((line) => JSON.stringify(line)).join("\n")], { type: MEDIA_TYPES.ndjson }) };
 }
 
-/** Body of an import in a format that the server reads. @param {File} file @param {Exclude<Format, "csv">} format */
+/** Return the request body of an import. @param {File} file @param {Exclude<Format, "csv">} format */
 export const bodyOf = (file, format) => new Blob([file], { type: MEDIA_TYPES[format] });

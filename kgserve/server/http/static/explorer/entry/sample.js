@@ -1,4 +1,4 @@
-// Loads the sample graph, step by step, so that it has a past.
+// Loader of the sample graph, in steps, to give it a history.
 
 import { ask, memory, request } from "../server.js";
 import { listStores } from "../session.js";
@@ -6,14 +6,14 @@ import { tourStep } from "../state.js";
 
 const NAME = "example";
 const DAY_MS = 86_400_000;
-/** Fields that the sample gives as days from now. */
+/** Fields given as days from now. */
 const MOMENTS = ["valid_from", "valid_to", "created_at"];
 const SETTINGS = { name: "Tideline, an example", memory: { half_life_days: 365 } };
 
-/** A row whose days from now are times. @param {Record<string, any>} row @param {number} now */
+/** Return a row with days from now converted to times. @param {Record<string, any>} row @param {number} now */
 export const dated = (row, now) => Object.fromEntries(Object.entries(row).map(([field, value]) => [field, MOMENTS.includes(field) ? new Date(now + value * DAY_MS).toISOString() : value]));
 
-/** Create a store under a name that is free. @returns {Promise<string>} */
+/** Create a store with an unused name. @returns {Promise<string>} */
 async function createStore() {
   for (let number = 1; ; number++) {
     const name = number === 1 ? NAME : `${NAME}-${number}`;
@@ -29,7 +29,7 @@ async function sendStep(name, step, now) {
   else await ask("POST", memory(name, "inject"), { body: { nodes: rows(step.nodes), edges: rows(step.edges) } });
 }
 
-/** Load the sample into a new store, open it, and begin the tour. Raises Refused; the store is removed then. */
+/** Load the sample into a new store, open it, and begin the tour. If that fails, remove the store and throw Refused. */
 export async function loadSample() {
   const { steps } = await ask("GET", "/explorer/entry/sample.json");
   const name = await createStore();

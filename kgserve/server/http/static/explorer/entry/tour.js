@@ -5,11 +5,11 @@ import { endTour } from "../keyboard.js";
 import { about, mayWrite, sheet, tourStep, view } from "../state.js";
 import { W } from "./words.js";
 
-/** Parts of the page, in order of the steps. */
+/** Selectors of the parts, by step. */
 const PARTS = [".canvas", ".time", ".search", ".rail .add"];
 const GAP = 12;
 
-/** Position of a card: next to its part, within the window. @param {DOMRect} part @param {DOMRect} card @returns {[number, number]} */
+/** Return left and top of a card in pixels, next to its part. @param {DOMRect} part @param {DOMRect} card @returns {[number, number]} */
 function placeBeside(part, card) {
   const within = (/** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ all) => Math.max(GAP, Math.min(at, all - size - GAP));
   if (part.height > innerHeight / 2) return [within(part.left + (part.width - card.width) / 2, card.width, innerWidth), within(part.bottom - card.height - 5 * GAP, card.height, innerHeight)];

@@ -1,4 +1,4 @@
-// Undo of a change, offered by the toast that reports it. Each checks that nothing has changed since.
+// Undo functions for the toasts that report changes. Each checks that nothing has changed since.
 
 import { MOST_NODES } from "../graph/model.js";
 import { missed, put, refreshNode } from "../load.js";
@@ -7,16 +7,16 @@ import { ask, memory, Refused } from "../server.js";
 import { changed, focus, graph, noPast, say, selected, store } from "../state.js";
 import { W } from "./words.js";
 
-/** @typedef {(() => Promise<void>) | undefined} Undo undefined: it cannot be taken back */
+/** @typedef {(() => Promise<void>) | undefined} Undo undefined: it cannot be undone */
 /** @typedef {{from: string, to: string, relation_type: string}} EdgeName */
 
-/** The node as it is now, with its edges; null: there is none. @param {string} name @param {string} id @returns {Promise<any>} */
+/** Return the current node with its edges; null: there is none. @param {string} name @param {string} id @returns {Promise<any>} */
 async function present(name, id) {
   const { nodes } = await ask("POST", memory(name, "get"), { body: { ids: [id], valid_at: "any" } });
   return nodes[0] ?? null;
 }
 
-/** Show what was taken back. @param {string} name @param {string} id */
+/** Refresh a node after undo. @param {string} name @param {string} id */
 async function showAgain(name, id) {
   if (store.value !== name) return;
   const row = await present(name, id);
@@ -24,7 +24,7 @@ async function showAgain(name, id) {
   missed.value++;
 }
 
-/** Put a node on the canvas and look at it. @param {string} id */
+/** Add a node to the canvas, focus and select it. @param {string} id */
 export async function showWritten(id) {
   if (!graph.nodes.has(id) && graph.nodes.size < MOST_NODES) await put([id]);
   forgetFresh([id]);
@@ -33,7 +33,7 @@ export async function showWritten(id) {
   selected.value = new Set([id]);
 }
 
-/** Back to a former version. @param {string} id @param {number} version the one that was replaced @param {number} written the one that replaced it @returns {Undo} */
+/** Return the undo of a change. @param {string} id @param {number} version before the change @param {number} written version after the change @returns {Undo} */
 export function undoChange(id, version, written) {
   if (noPast.value) return undefined;
   const name = store.value;
@@ -45,7 +45,7 @@ export function undoChange(id, version, written) {
   };
 }
 
-/** Remove a node that was created. @param {any} row @returns {Undo} */
+/** Return the undo of a creation. @param {any} row @returns {Undo} */
 export function undoNode(row) {
   const name = store.value;
   return async () => {
@@ -62,13 +62,13 @@ export function undoNode(row) {
   };
 }
 
-/** An edge without what the server adds to it. @param {any} edge */
+/** Return an edge without fields added by the server. @param {any} edge */
 function bare({ from, to, relation_type, weight, valid_from, valid_to, ordinal, to_graph, attributes = {} }) {
   const { created_at, updated_at, ...own } = attributes;
   return { from, to, relation_type, weight, valid_from, valid_to, ordinal, to_graph, attributes: own };
 }
 
-/** Bring a node back, with its edges. @param {any} answer the node and its edges as they were @returns {Undo} */
+/** Return the undo of a deletion, with the edges. @param {any} answer the node and its edges before the deletion @returns {Undo} */
 export function undoDeletion(answer) {
   const edges = [...answer.outgoing, ...answer.incoming.filter((/** @type {any} */ edge) => edge.from !== edge.to && (!edge.store || edge.store === store.value))];
   if (noPast.value || answer.edges_truncated) return undefined;
@@ -82,7 +82,7 @@ export function undoDeletion(answer) {
   };
 }
 
-/** The edge as it is now; null: there is none. @param {string} name @param {string} id @returns {Promise<any>} */
+/** Return the current edge; null: there is none. @param {string} name @param {string} id @returns {Promise<any>} */
 const presentEdge = async (name, id) => {
   try {
     return (await ask("GET", memory(name, "edges", id))).edge;
@@ -92,7 +92,7 @@ const presentEdge = async (name, id) => {
   }
 };
 
-/** Remove an edge that was created, or give it back its former values. @param {string} id @param {EdgeName} edge @param {Record<string, any> | null} replaced null: it is new @returns {Promise<Undo>} */
+/** Return the undo of an edge's creation or change. @param {string} id @param {EdgeName} edge @param {Record<string, any> | null} replaced former values; null: it is new @returns {Promise<Undo>} */
 export async function undoEdge(id, edge, replaced) {
   const name = store.value;
   const written = await presentEdge(name, id);
@@ -109,12 +109,12 @@ export async function undoEdge(id, edge, replaced) {
   };
 }
 
-/** @param {string} name @param {EdgeName} edge @param {Record<string, any>} values those that differ; null clears */
+/** @param {string} name @param {EdgeName} edge @param {Record<string, any>} values to restore; null clears */
 async function restoreEdge(name, edge, values) {
   const { from, to, relation_type } = edge;
   const given = Object.fromEntries(Object.entries(values).map(([field, value]) => [field, value ?? (field.startsWith("valid_") ? "" : value)]));
   await ask("POST", memory(name, "inject"), { body: { edges: [{ from, to, relation_type, ...given }] } });
 }
 
-/** Take the end of an edge's validity back. @param {any} edge as it was @returns {Promise<Undo>} */
+/** Return the undo of ending an edge's validity. @param {any} edge before the change @returns {Promise<Undo>} */
 export const undoEdgeEnd = (edge) => undoEdge(edge.id, { from: edge.from, to: edge.to, relation_type: edge.relation_type }, { valid_to: edge.valid_to ?? null });

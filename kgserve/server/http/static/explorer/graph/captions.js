@@ -1,4 +1,4 @@
-// Labels: which nodes, edges and fans get one, where, and their drawing.
+// Selection, placement and drawing of labels for nodes, edges and fans.
 
 import { short } from "./labels.js";
 import { LabelArea } from "./placement.js";
@@ -11,20 +11,20 @@ import { discOf } from "./renderer.js";
 const LABEL_LENGTH = 24;
 const NARROW_LENGTH = 11;
 const LABEL_HEIGHT = 15;
-/** Square pixels for each label, and how many nodes in sight may be tried. */
+/** Canvas area per label in square pixels, and maximum number of visible nodes to try. */
 const LABEL_AREA = 8000;
 const MAX_TRIED = 350;
 /** Number of important nodes that get a label with a leader line if there is no room next to them. */
 const CALLED = 8;
 const CALL_DISTANCES = Array.from({ length: 11 }, (_, i) => 26 + 20 * i);
 const CALL_ANGLES = [0, 0.35, -0.35, 0.7, -0.7, 1.05, -1.05];
-/** From the rim of a fan, for its counts. */
+/** Distances of a count label from the rim of a fan, in pixels. */
 const COUNT_DISTANCES = [4, 20, 36, 52, 68];
 const FONT = "system-ui, sans-serif";
-/** Widths of texts, which take long to measure. @type {Map<string, number>} */
+/** Cache of text widths in pixels. @type {Map<string, number>} */
 const widths = new Map();
 
-/** The labels of one picture. */
+/** Labels of one picture. */
 export class Captions {
   /** @param {import("./renderer.js").Renderer} renderer @param {import("./renderer.js").View} view */
   constructor(renderer, view) {
@@ -36,7 +36,7 @@ export class Captions {
     this.placed = [];
   }
 
-  /** Width of a text, remembered. @param {string} text @param {boolean} bold */
+  /** Return the width of a text in pixels, cached. @param {string} text @param {boolean} bold */
   widthOf(text, bold) {
     const name = `${bold ? "b" : "n"}${text}`;
     let width = widths.get(name);
@@ -49,7 +49,7 @@ export class Captions {
     return width;
   }
 
-  /** Write labels of nodes, those first that matter most; then the names of edges. @param {Scene} scene @param {import("./renderer.js").EdgeName[]} edges */
+  /** Place and draw labels of nodes, most important first, then names of edges. @param {Scene} scene @param {import("./renderer.js").EdgeName[]} edges */
   write(scene, edges) {
     const most = Math.max(30, (this.renderer.width * this.renderer.height) / LABEL_AREA);
     const chosen = (/** @type {DrawnNode} */ { node }) => scene.selected.has(node.key) || scene.focus === node.key;
@@ -68,7 +68,7 @@ export class Captions {
     return this.placed;
   }
 
-  /** Whether it is in sight. @param {DrawnNode} drawn @param {boolean} bold */
+  /** Label a node if there is room; return whether it is in sight. @param {DrawnNode} drawn @param {boolean} bold */
   label(drawn, bold, important = bold) {
     const mark = this.renderer.at(drawn);
     if (mark.x < 0 || mark.y < 0 || mark.x > this.renderer.width || mark.y > this.renderer.height) return false;
@@ -92,7 +92,7 @@ export class Captions {
     return true;
   }
 
-  /** Label an important node from afar, with a line to it. @param {DrawnNode} drawn @param {boolean} bold */
+  /** Label an important node at a distance, with a leader line. @param {DrawnNode} drawn @param {boolean} bold */
   call(drawn, bold) {
     const { x, y, radius } = this.renderer.at(drawn);
     const text = short(drawn.node.label, LABEL_LENGTH);
@@ -116,7 +116,7 @@ export class Captions {
     this.placed.push({ ...box, key: drawn.node.key, text, badge: "", manner: bold ? "lit" : drawn.manner });
   }
 
-  /** How many leaves a sector of a fan has, outside of it. @param {DrawnSector} sector */
+  /** Label a sector of a fan with its number of leaves. @param {DrawnSector} sector */
   count({ text, sector: { hub, start, end, outer } }) {
     const width = this.widthOf(text, true) + 6;
     const [x, y] = [(hub.x - this.view.x) * this.view.scale + this.renderer.width / 2, (hub.y - this.view.y) * this.view.scale + this.renderer.height / 2];
@@ -130,7 +130,7 @@ export class Captions {
     if (box) this.placed.push({ ...box, key: "", text, badge: "", manner: "lit" });
   }
 
-  /** Draw the labels that have a place. */
+  /** Draw the placed labels. */
   draw() {
     const { context, palette } = this.renderer;
     context.textBaseline = "middle";

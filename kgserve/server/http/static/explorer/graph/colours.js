@@ -1,14 +1,14 @@
-// Colour and shape of a type. Eight colours that survive the three colour blindnesses, 3:1 against either ground, and four shapes.
+// Colours and shapes of types: eight colours safe for colour blindness, contrast 3:1 in both themes, and four shapes.
 
 export const LIGHT = ["#0072b2", "#c24d00", "#00795c", "#a23b8f", "#7a6500", "#4f4fc4", "#5f6873", "#8a1f4d"];
 export const DARK = ["#56b4e9", "#f5a142", "#3fc79a", "#f0a3d6", "#e6d84a", "#a9a9ff", "#c3c9d0", "#ff8d7a"];
 export const SHAPES = /** @type {const} */ (["circle", "square", "triangle", "hexagon"]);
-/** With more types, each has the look of its hash. */
+/** Maximum number of types with assigned looks, instead of the look of each hash. */
 const MAX_TYPES_TOLD_APART = 64;
 
 /** @typedef {{colour: number, shape: (typeof SHAPES)[number]}} Look */
 
-/** FNV-1a of the UTF-8 bytes of a text, mixed. @param {string} text @returns {number} 32 bits */
+/** Return the FNV-1a hash of a text in UTF-8, mixed. @param {string} text @returns {number} 32 bits */
 export function hashText(text) {
   let hash = 0x811c9dc5;
   for (const byte of new TextEncoder().encode(text)) hash = Math.imul(hash ^ byte, 0x01000193);
@@ -20,7 +20,7 @@ export function hashText(text) {
 const lookOfHash = (hash) => ({ colour: hash % LIGHT.length, shape: SHAPES[(hash >>> 8) % SHAPES.length] });
 
 /**
- * Give each type the colour of its hash; where types meet, that of the least hash keeps it and others take the next free one.
+ * Assign each type the colour of its hash; on collision, the least hash keeps it and others take the next least used one.
  * @param {string[]} types @returns {Map<string, Look>}
  */
 export function assignLooks(types) {
@@ -46,7 +46,7 @@ export function assignLooks(types) {
   return looks;
 }
 
-/** Looks of the types of a store, and those that somebody chose instead. */
+/** Looks of a store's types, with those chosen by the user. */
 export class Looks {
   /** @param {() => Record<string, number> | undefined} types of the store, with counts */
   constructor(types) {
@@ -76,7 +76,7 @@ export class Looks {
     else this.chosen.delete(type);
   }
 
-  /** The chosen looks, as in links. */
+  /** Return the chosen looks as text for links. */
   format() {
     return [...this.chosen].map(([type, { colour, shape }]) => `${encodeURIComponent(type)}.${colour}${shape[0]}`).join(",");
   }

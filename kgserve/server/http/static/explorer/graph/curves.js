@@ -1,4 +1,4 @@
-// Geometry of edges and fans: where a line meets a node, curves, arrowheads, loops and sectors. Independent of what draws them.
+// Geometry of edges and fans: borders of nodes, curves, arrowheads, loops and sectors, independent of the drawing context.
 
 import { CORNERS } from "./shapes.js";
 
@@ -8,7 +8,7 @@ import { CORNERS } from "./shapes.js";
 /** @typedef {import("./renderer.js").DrawnEdge} DrawnEdge */
 
 /**
- * How far each edge is bent, so that those between the same two nodes lie apart; for a loop, how many come before it.
+ * Return the bend of each edge, which separates edges between the same two nodes; for a loop, its index.
  * @param {DrawnEdge[]} edges @returns {Map<DrawnEdge, number>} those that are not straight
  */
 export function bendsOf(edges) {
@@ -32,7 +32,7 @@ export function bendsOf(edges) {
   return bends;
 }
 
-/** Distance from the middle of a shape of radius 1 to its border. @param {string} shape @param {number} dx @param {number} dy a direction of length 1 */
+/** Return the distance from the centre of a shape of radius 1 to its border. @param {string} shape @param {number} dx @param {number} dy a direction of length 1 */
 export function borderDistance(shape, dx, dy) {
   const corners = CORNERS[shape];
   if (!corners) return 1;
@@ -46,7 +46,7 @@ export function borderDistance(shape, dx, dy) {
   return least;
 }
 
-/** Where a line from the middle of a mark to a point leaves it. @param {Mark} mark @param {number} x @param {number} y @param {number} gap @returns {[number, number]} */
+/** Return the point at which a line from the centre of a mark crosses its border. @param {Mark} mark @param {number} x @param {number} y @param {number} gap @returns {[number, number]} */
 function leave(mark, x, y, gap) {
   const length = Math.hypot(x - mark.x, y - mark.y) || 1;
   const [dx, dy] = [(x - mark.x) / length, (y - mark.y) / length];
@@ -54,7 +54,7 @@ function leave(mark, x, y, gap) {
   return [mark.x + dx * away, mark.y + dy * away];
 }
 
-/** An arrowhead with its tip at a point, seen from another one; where its shaft ends. @param {Path} path @param {number} x @param {number} y @param {number} fromX @param {number} fromY @param {number} size @returns {[number, number]} */
+/** Add an arrowhead with its tip at a point, directed from another; return the end of its shaft. @param {Path} path @param {number} x @param {number} y @param {number} fromX @param {number} fromY @param {number} size @returns {[number, number]} */
 function addArrow(path, x, y, fromX, fromY, size) {
   const length = Math.hypot(x - fromX, y - fromY) || 1;
   const [dx, dy] = [(x - fromX) / length, (y - fromY) / length];
@@ -66,11 +66,11 @@ function addArrow(path, x, y, fromX, fromY, size) {
   return [bx, by];
 }
 
-/** Shares of an edge at which its name may stand. */
+/** Candidate positions of a name along its edge, from 0 to 1. */
 const NAME_PLACES = [0.5, 0.36, 0.64];
 
 /**
- * An edge between two marks, from border to border; what is returned is where its name may stand.
+ * Add an edge between two marks; return candidate positions of its name.
  * @param {Path} lines @param {Path | null} arrows null: without a head @param {Mark} from @param {Mark} to @param {number} bend 0: straight @param {number} size of the head @returns {[number, number][]}
  */
 export function addEdge(lines, arrows, from, to, bend, size) {
@@ -91,7 +91,7 @@ export function addEdge(lines, arrows, from, to, bend, size) {
   ]);
 }
 
-/** An edge from a mark to itself; what is returned is where its name may stand. @param {Path} lines @param {Path | null} arrows @param {Mark} mark @param {number} middle its direction @param {number} size @returns {[number, number][]} */
+/** Add an edge from a mark to itself; return candidate positions of its name. @param {Path} lines @param {Path | null} arrows @param {Mark} mark @param {number} middle its direction @param {number} size @returns {[number, number][]} */
 export function addLoop(lines, arrows, mark, middle, size) {
   const reach = mark.radius + 10 + 2.6 * size;
   const point = (/** @type {number} */ angle, /** @type {number} */ distance) => /** @type {[number, number]} */ ([mark.x + Math.cos(angle) * distance, mark.y + Math.sin(angle) * distance]);
@@ -105,7 +105,7 @@ export function addLoop(lines, arrows, mark, middle, size) {
   return [point(middle, reach * 1.28 + 12)];
 }
 
-/** A part of a ring. @param {Path} path @param {number} x @param {number} y @param {number} inner @param {number} outer @param {number} start @param {number} end */
+/** Add a ring segment. @param {Path} path @param {number} x @param {number} y @param {number} inner @param {number} outer @param {number} start @param {number} end */
 function addSector(path, x, y, inner, outer, start, end) {
   path.moveTo(x + Math.cos(start) * inner, y + Math.sin(start) * inner);
   path.arc(x, y, outer, start, end);
@@ -113,7 +113,7 @@ function addSector(path, x, y, inner, outer, start, end) {
   path.closePath();
 }
 
-/** The ground of fans, which stands for the edges to their leaves. @param {import("./renderer.js").Renderer} renderer @param {import("./renderer.js").Scene} scene @param {import("./renderer.js").View} view */
+/** Draw the sectors of fans, which replace the edges to their leaves. @param {import("./renderer.js").Renderer} renderer @param {import("./renderer.js").Scene} scene @param {import("./renderer.js").View} view */
 export function drawSectors(renderer, { sectors }, view) {
   const { context, palette, width, height } = renderer;
   for (const { lit, colour, sector: { hub, start, end, inner, outer } } of sectors) {
@@ -127,13 +127,13 @@ export function drawSectors(renderer, { sectors }, view) {
   }
 }
 
-/** What a loop takes of the space for labels. @param {Mark} mark @param {[number, number]} name where its name may stand @returns {import("./placement.js").Disc} */
+/** Return the area of a loop that labels must avoid. @param {Mark} mark @param {[number, number]} name where its name may stand @returns {import("./placement.js").Disc} */
 export function loopDisc(mark, [x, y]) {
   const share = 0.42;
   return { x: mark.x + (x - mark.x) * share, y: mark.y + (y - mark.y) * share, radius: Math.hypot(x - mark.x, y - mark.y) * share * 0.7, round: true };
 }
 
-/** The direction that is opposite to a node's neighbours. @param {import("./renderer.js").DrawnNode} drawn */
+/** Return the angle opposite to a node's neighbours, in radians. @param {import("./renderer.js").DrawnNode} drawn */
 export function awayFrom({ node, towards }) {
   let [x, y] = [0, 0];
   for (const other of towards) {

@@ -1,4 +1,4 @@
-// Export of the canvas: PNG and SVG, both by the renderer.
+// Export of the canvas as PNG and SVG.
 
 import { bounds } from "./layout.js";
 import { loadDetail, Renderer } from "./renderer.js";
@@ -8,7 +8,7 @@ const MARGIN = 110;
 
 /** @typedef {import("./renderer.js").Scene} Scene */
 
-/** The size of a picture of the whole scene, and how it is seen. @param {Scene} scene */
+/** Return the size and view of a picture of the whole scene. @param {Scene} scene */
 function frameOf(scene) {
   const { left, right, top, bottom } = bounds(scene.nodes.map(({ node }) => node));
   const scale = Math.min(1.6, (SIDE - 2 * MARGIN) / Math.max(right - left, bottom - top, 1));
@@ -46,7 +46,7 @@ const UNWRITABLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\ud800-\udfff\ufffe\u
 const escaped = (/** @type {string} */ text) => text.replace(UNWRITABLE, "\ufffd").replace(/[&<>"]/g, (sign) => ESCAPES[sign]);
 const n = (/** @type {number} */ value) => String(Math.round(value * 10) / 10);
 
-/** A path as SVG writes it. */
+/** Path that builds SVG path data. */
 class SvgPath {
   constructor() {
     this.text = "";
@@ -90,7 +90,7 @@ class SvgPath {
   }
 }
 
-/** As much of a canvas's context as the renderer uses. It writes elements. */
+/** Subset of a canvas context that the renderer uses, writing SVG elements. */
 class SvgContext extends SvgPath {
   constructor() {
     super();
@@ -141,7 +141,7 @@ class SvgContext extends SvgPath {
     this.parts.push(`<rect x="${n(x)}" y="${n(y)}" width="${n(w)}" height="${n(h)}" fill="${this.fillStyle}"/>`);
   }
 
-  /** The halo is drawn with the text. */
+  /** Do nothing: `fillText` draws the halo. */
   strokeText() {}
 
   /** @param {string} text @param {number} x @param {number} y */

@@ -1,4 +1,4 @@
-// Fans: many nodes whose only neighbour is one hub stand around it in rings, a sector for each type, instead of in the layout of forces.
+// Layout of fans: many leaves of one hub, placed around it in rings, a sector for each type, instead of by the force layout.
 
 /** @typedef {{index: number, x: number, y: number, placed: boolean, pinned: boolean, radius: number, type: number, neighbours: LayoutNode[]}} LayoutNode */
 /** @typedef {{type: number, start: number, end: number, inner: number, outer: number, leaves: LayoutNode[]}} LayoutSector angles in radians, distances from the hub */
@@ -8,11 +8,11 @@ const MIN_LEAVES = 30;
 const STEP = 15;
 const INNER_GAP = 30;
 const TURN = 2 * Math.PI;
-/** Angle of a fan whose hub has other neighbours, and of one whose hub has none. */
+/** Angle of a fan in radians if its hub has other neighbours, and if it has none. */
 const [OPEN, ROUND] = [0.68 * TURN, 0.97 * TURN];
 const SECTOR_GAP = 0.05;
 
-/** Hubs with their leaves by type, the largest type first. @param {LayoutNode[]} nodes @returns {[LayoutNode, LayoutNode[][]][]} */
+/** Return hubs with their leaves by type, the largest type first. @param {LayoutNode[]} nodes @returns {[LayoutNode, LayoutNode[][]][]} */
 function leavesByHub(nodes) {
   /** @type {Map<LayoutNode, LayoutNode[]>} */
   const hubs = new Map();
@@ -29,14 +29,14 @@ function leavesByHub(nodes) {
   });
 }
 
-/** How many rings from `inner` on hold so many leaves in an angle. @param {number} count @param {number} inner @param {number} angle */
+/** Return the number of rings from `inner` on that hold `count` leaves in an angle. @param {number} count @param {number} inner @param {number} angle */
 function ringsFor(count, inner, angle) {
   let rings = 0;
   for (let room = 0; room < count; rings++) room += Math.max(1, Math.floor((angle * (inner + rings * STEP)) / STEP));
   return rings;
 }
 
-/** Fans of a graph, not yet turned. @param {LayoutNode[]} nodes @returns {Map<LayoutNode, LayoutFan>} by the hub */
+/** Return the fans of a graph, not yet rotated. @param {LayoutNode[]} nodes @returns {Map<LayoutNode, LayoutFan>} by the hub */
 export function findFans(nodes) {
   const fans = new Map();
   for (const [hub, types] of leavesByHub(nodes)) {
@@ -57,7 +57,7 @@ export function findFans(nodes) {
   return fans;
 }
 
-/** Turn a fan away from the other neighbours of its hub, and put its leaves there. @param {LayoutFan} fan */
+/** Rotate a fan away from the other neighbours of its hub, and place its leaves. @param {LayoutFan} fan */
 export function placeFan({ hub, sectors }) {
   const leaves = new Set(sectors.flatMap((sector) => sector.leaves));
   let [x, y] = [0, 0];
@@ -75,7 +75,7 @@ export function placeFan({ hub, sectors }) {
   }
 }
 
-/** Fill the rings of a sector as evenly as they are long. @param {LayoutNode} hub @param {LayoutSector} sector */
+/** Distribute leaves over the rings of a sector by their length. @param {LayoutNode} hub @param {LayoutSector} sector */
 function placeSector(hub, { start, end, inner, outer, leaves }) {
   const rings = Math.round((outer - inner) / STEP) + 1;
   const lengths = Array.from({ length: rings }, (_, i) => inner + i * STEP);

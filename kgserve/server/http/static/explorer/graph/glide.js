@@ -1,8 +1,8 @@
-// Quick drawing of a view that moves: the scene is drawn once, larger than the canvas, and that picture is moved and scaled.
+// Fast drawing of a moving view: a picture of the scene, larger than the canvas, that is moved and scaled.
 
 import { Renderer } from "./renderer.js";
 
-/** How much larger than the canvas. */
+/** Size of the picture relative to the canvas. */
 const MARGIN = 1.6;
 
 /** @param {Renderer} renderer @param {import("./renderer.js").Scene} scene @param {import("./renderer.js").View} view */

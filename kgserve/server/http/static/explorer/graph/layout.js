@@ -1,9 +1,9 @@
-// Interface of the layout worker: sends nodes and receives positions, and the fans of hubs.
+// Client of the layout worker: sends nodes, receives positions and fans.
 
 /** @typedef {import("./model.js").Graph} Graph */
 /** @typedef {import("./model.js").Node} Node */
 
-/** The rectangle that holds all nodes. @param {Iterable<Node>} nodes */
+/** Return the bounding box of nodes. @param {Iterable<Node>} nodes */
 export function bounds(nodes) {
   let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
   for (const { x, y } of nodes) {
@@ -16,7 +16,7 @@ export function bounds(nodes) {
 }
 
 const made = () => new Worker(new URL("./layout.worker.js", import.meta.url), { type: "module" });
-/** One that is ready when the first canvas comes. @type {Worker | null} */
+/** Worker started in advance for the first canvas. @type {Worker | null} */
 let spare = made();
 
 export class Layout {
@@ -57,18 +57,18 @@ export class Layout {
     }
   }
 
-  /** Place what has no place yet, and let all settle; nodes that had one stay where something was added. @param {Graph} graph @param {(node: Node) => number} radius */
+  /** Start a layout if a node has no position, and return whether one runs; nodes that have one stay. @param {Graph} graph @param {(node: Node) => number} radius */
   run(graph, radius, { anew = false } = {}) {
     const nodes = [...graph.nodes.values()];
     if (anew) for (const node of nodes) node.placed = node.pinned;
     if (!nodes.some((node) => !node.placed)) return false;
-    // What was asked for is on its way.
+    // The same layout is already running.
     if (this.first && !anew && nodes.length === this.nodes.length && this.edges === graph.edges.size && nodes.every((node, i) => node === this.nodes[i])) return true;
     this.send(graph, radius);
     return true;
   }
 
-  /** Ask for places, and for those of leaves in fans if all others have one. @param {Graph} graph @param {(node: Node) => number} radius */
+  /** Request positions; if all nodes have one, only those of leaves in fans. @param {Graph} graph @param {(node: Node) => number} radius */
   send(graph, radius) {
     const nodes = [...graph.nodes.values()];
     const index = new Map(nodes.map((node, i) => [node.key, i]));

@@ -1,4 +1,4 @@
-// Layout in a worker thread. It reports positions every 120 ms, so that the layout is animated.
+// Layout in a worker thread, animated by positions reported every 120 ms.
 
 import { forceCollide, forceLink, forceManyBody, forceSimulation, forceX, forceY } from "../vendor/d3-force.js";
 import { findFans, placeFan } from "./fans.js";
@@ -8,13 +8,13 @@ import { placeFirst } from "./trees.js";
 /** @typedef {{id: number, places: Float32Array, flags: Uint8Array, radii: Float32Array, types: Uint32Array, links: Uint32Array}} LayoutRequest `flags`: 1 for a node that has a place, 2 for one that is pinned */
 
 const EVERY = 120;
-/** The second positions are reported later than others, so that most layouts are seen once they have settled. */
+/** Milliseconds before the second positions, so that most layouts have settled. */
 const SECOND = 350;
 const COOL = 0.02;
 const MANY = 1000;
-/** With more nodes than this, they may overlap. */
+/** Maximum number of nodes with collision avoidance. */
 const MAX_COLLIDING = 2500;
-/** Lengths of edges: of few nodes, and of many. */
+/** Number of nodes below which edges are longer; their lengths with few nodes, and with many. */
 const [FEW, LONG_LINK, LINK] = [40, 105, 58];
 let round = 0;
 
@@ -41,7 +41,7 @@ function simulationOf(core, pairs, fans) {
   const added = core.some((node) => node.placed && !node.pinned);
   const reach = core.map((node) => fans.get(node)?.outer ?? node.radius);
   const index = new Map(core.map((node, i) => [node, i]));
-  // What a new fan needs the room of gives way.
+  // Neighbours of a hub make room for a new fan.
   const fixed = (/** @type {LayoutNode} */ node) => node.pinned || (added && node.placed && !node.neighbours.some((other) => fans.has(other)));
   const bodies = core.map((node) => (fixed(node) ? { x: node.x, y: node.y, fx: node.x, fy: node.y } : { x: node.x, y: node.y }));
   const links = pairs.flatMap(([from, to]) => {
@@ -50,7 +50,7 @@ function simulationOf(core, pairs, fans) {
   });
   const link = core.length < FEW ? LONG_LINK + ((LINK - LONG_LINK) * core.length) / FEW : LINK;
   const lengths = links.map(({ source, target }) => link + Math.max(0, reach[source] - 12) + Math.max(0, reach[target] - 12));
-  // Where edges are many, they pull more.
+  // More edges pull more, so nodes repel more.
   const push = -90 * Math.min(4, Math.max(1, links.length / core.length / 1.4));
   const simulation = forceSimulation(bodies)
     .force("charge", forceManyBody().strength((_, /** @type {number} */ i) => push - 2 * Math.max(0, reach[i] - 20)).theta(core.length > MANY ? 1.2 : 0.9))

@@ -1,4 +1,4 @@
-// Model of the canvas: nodes and edges with lifespans. Independent of page and server.
+// Model of the canvas: nodes and edges with lifespans, independent of page and server.
 
 /** @typedef {[number, number | null]} Span commits from and until which a state holds; null: it still does */
 /**
@@ -8,7 +8,7 @@
  * @property {string} type @property {string} label @property {number} degree @property {number} version
  * @property {string[]} tags @property {number | null} validFrom milliseconds @property {number | null} validTo
  * @property {Span[] | null} lives null: not known, it is there now
- * @property {number} x @property {number} y @property {boolean} placed @property {boolean} held in somebody's hand @property {boolean} pinned @property {boolean} hidden
+ * @property {number} x @property {number} y @property {boolean} placed @property {boolean} held while it is dragged @property {boolean} pinned @property {boolean} hidden
  * @property {Set<string>} broughtBy keys of the nodes whose expansion brought it; empty: it was asked for
  * @property {number} leftOut edges that an expansion did not bring
  * @property {number | null} confidence @property {number | null} layer @property {boolean} conflict @property {string} ended
@@ -26,7 +26,7 @@ export const MOST_NODES = 5000;
 /** @param {string} from @param {string} type @param {string} to */
 export const edgeKey = (from, type, to) => JSON.stringify([from, type, to]);
 
-/** Milliseconds of a time that the server gives; null: none. */
+/** Return a time from the server in milliseconds; null: none. */
 export const moment = (/** @type {unknown} */ text) => (text === null || text === undefined ? null : Date.parse(String(text)));
 
 export class Graph {
@@ -37,7 +37,7 @@ export class Graph {
     this.edges = new Map();
     /** @type {Map<string, Set<Edge>>} */
     this.around = new Map();
-    /** Sectors of fans by the keys of their hubs. @type {Map<string, Sector[]>} */
+    /** Sectors of fans by hub key. @type {Map<string, Sector[]>} */
     this.fans = new Map();
   }
 
@@ -59,7 +59,7 @@ export class Graph {
     return node;
   }
 
-  /** Both its ends must be there. @param {Partial<Edge> & {from: string, to: string, type: string}} given */
+  /** Add an edge if both ends exist. @param {Partial<Edge> & {from: string, to: string, type: string}} given */
   addEdge(given) {
     const [from, to] = [this.around.get(given.from), this.around.get(given.to)];
     if (!from || !to) return;
@@ -87,7 +87,7 @@ export class Graph {
   }
 
   /**
-   * Take in an answer of the server, columns with indices. Nodes that are new and not the `start` itself remember who brought them.
+   * Add a response of the server, columns with indices. New nodes other than `start` are marked as brought by it.
    * @param {any} answer @param {string} [start] @returns {Node[]} those that are new
    */
   take(answer, start) {
@@ -97,7 +97,7 @@ export class Graph {
     return fresh.map((/** @type {string} */ id) => /** @type {Node} */ (this.nodes.get(id)));
   }
 
-  /** Take from an answer what it says of nodes that are there, and the edges among them. @param {any} answer */
+  /** Update existing nodes, and the edges among them, from a response. @param {any} answer */
   freshen(answer) {
     const { nodes: n, edges: e } = answer;
     const types = answer.types ?? [];
@@ -119,12 +119,12 @@ export class Graph {
     }
   }
 
-  /** What only the expansion of this node brought. @param {string} key @returns {string[]} */
+  /** Return the keys of nodes that only the expansion of this node brought. @param {string} key @returns {string[]} */
   broughtOnlyBy(key) {
     return [...this.nodes.values()].filter((node) => node.broughtBy.size === 1 && node.broughtBy.has(key)).map((node) => node.key);
   }
 
-  /** Take an expansion back. @param {string} key @returns {number} how many nodes went */
+  /** Undo an expansion. @param {string} key @returns {number} how many nodes went */
   collapse(key) {
     const gone = this.broughtOnlyBy(key);
     for (const one of gone) this.collapse(one);
@@ -141,7 +141,7 @@ export class Graph {
     return [...found];
   }
 
-  /** The shortest way between two nodes of the canvas, whichever way edges point. @param {string} from @param {string} to @returns {string[]} */
+  /** Return the shortest path between two nodes of the canvas, ignoring edge direction. @param {string} from @param {string} to @returns {string[]} */
   path(from, to) {
     /** @type {Map<string, string | null>} */
     const came = new Map([[from, null]]);

@@ -16,7 +16,7 @@ export class Places {
     }
   }
 
-  /** The nearest node within a distance. @param {number} x @param {number} y @param {number} within at most a few cells wide */
+  /** Return the nearest node within a distance. @param {number} x @param {number} y @param {number} within at most a few cells wide */
   at(x, y, within) {
     let [best, nearest] = [/** @type {import("./model.js").Node | null} */ (null), within * within];
     const reach = Math.min(20, Math.ceil(within / CELL));
@@ -34,7 +34,7 @@ export class Places {
 }
 
 /**
- * The one of `others` that an arrow key means: nearest in that direction, less so the further it is to the side.
+ * Return the one of `others` that is nearest in a direction; distance to the side counts double.
  * @template {{x: number, y: number}} T
  * @param {{x: number, y: number}} from @param {T[]} others @param {"up" | "down" | "left" | "right"} direction @returns {T | null}
  */

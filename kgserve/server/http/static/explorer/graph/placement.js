@@ -1,12 +1,12 @@
-// Places for labels: next to a node, on the free side that is nearest, over no node and no other label, and wholly in sight.
+// Placement of labels next to nodes, within the canvas and without overlaps.
 
 /** @typedef {{left: number, top: number, right: number, bottom: number}} Box */
 /** @typedef {{x: number, y: number, radius: number, round: boolean}} Disc in pixels; if it is not round, a square with sides of twice the radius */
 
 const CELL = 40;
-/** Distances from a node, the larger ones of large nodes only. */
+/** Distances of a label from its node in pixels, the larger ones for large nodes only. */
 const GAPS = [3, 12, 22];
-/** Sides of a node, those that read best first: direction, and what it costs compared with the others. @type {[number, number, number][]} */
+/** Sides of a node, most readable first: direction, and relative cost. @type {[number, number, number][]} */
 const SIDES = [[1, 0, 0], [0, 1, 0.5], [-1, 0, 0.7], [0, -1, 0.8], [0.75, 0.75, 1], [0.75, -0.75, 1.1], [-0.75, 0.75, 1.3], [-0.75, -0.75, 1.4]];
 
 /** @param {Box & {disc?: Disc}} taken @param {Box} box */
@@ -17,7 +17,7 @@ function overlaps({ left, top, right, bottom, disc }, box) {
   return dx * dx + dy * dy < disc.radius * disc.radius;
 }
 
-/** What is taken of an area, in a grid of cells. */
+/** Occupied parts of the canvas, in a grid of cells. */
 export class LabelArea {
   /** @param {number} width @param {number} height */
   constructor(width, height) {
@@ -53,7 +53,7 @@ export class LabelArea {
     this.take({ left: x - radius, top: y - radius, right: x + radius, bottom: y + radius, disc });
   }
 
-  /** Whether a box is in sight, and nothing is there. @param {Box} box */
+  /** Return whether a box is within the canvas and free. @param {Box} box */
   isFree(box) {
     if (box.left < 2 || box.top < 2 || box.right > this.width - 2 || box.bottom > this.height - 2) return false;
     return !this.visit(box, (number) =>
@@ -61,7 +61,7 @@ export class LabelArea {
   }
 
   /**
-   * Take a place beside a disc.
+   * Reserve a place for a label next to a disc.
    * @param {Disc} disc @param {number} width @param {number} height @param {[number, number][]} lines directions of edges, of length 1, better left alone @returns {Box | null} null: there is none
    */
   placeBeside(disc, width, height, lines) {
@@ -81,7 +81,7 @@ export class LabelArea {
     return null;
   }
 
-  /** Take the first place that is free around one of several points. @param {[number, number][]} points @param {number} width @param {number} height @returns {Box | null} */
+  /** Reserve the first free place centred on one of several points. @param {[number, number][]} points @param {number} width @param {number} height @returns {Box | null} */
   placeAt(points, width, height) {
     for (const [x, y] of points) {
       const box = { left: x - width / 2, top: y - height / 2, right: x + width / 2, bottom: y + height / 2 };

@@ -1,4 +1,4 @@
-// Draws nodes and edges into a canvas. Paths are batched by style, because each stroke and fill is expensive.
+// Renderer of nodes and edges on a canvas, with paths batched by style, because each stroke and fill is expensive.
 
 import { DARK, LIGHT } from "./colours.js";
 import { addOutline, extentOf } from "./shapes.js";
@@ -17,33 +17,33 @@ import { addOutline, extentOf } from "./shapes.js";
 
 const WIDTHS = [0.7, 1.3, 2.6];
 const TURN = 2 * Math.PI;
-/** From this number of nodes on, they have no rim. */
+/** Number of nodes from which they have no rim. */
 const MANY_NODES = 1500;
-/** From this number of nodes and edges on, a moving picture is moved instead of drawn again. */
+/** Number of nodes and edges from which a moving view is not redrawn. */
 const CROWD = 500;
 const ARROWS = 1200;
-/** From this number of edges on, they are paler the more there are for each node. */
+/** Number of edges above which they get paler with edges per node. */
 const MANY_EDGES = 150;
 const NAMED_EDGES = 40;
 /** @type {Record<string, number[]>} */
 const DASHES = { dashed: [6, 4], gone: [2, 4] };
 
-/** What comes after the first picture: labels, curves and arrowheads, and the quick drawing of views that move. @type {(typeof import("./captions.js") & typeof import("./curves.js") & typeof import("./glide.js")) | null} */
+/** Modules loaded after the first picture: labels, curves and arrowheads, and fast drawing of moving views. @type {(typeof import("./captions.js") & typeof import("./curves.js") & typeof import("./glide.js")) | null} */
 let detail = null;
 export const loadDetail = async () => {
   detail ??= Object.assign({}, ...(await Promise.all([import("./captions.js"), import("./curves.js"), import("./glide.js")])));
 };
 
-/** How big a node is, by how many edges it has. @param {number} degree */
+/** Return the radius of a node by its number of edges. @param {number} degree */
 export const radiusOf = (degree) => 4 + Math.min(14, 1.6 * Math.log2(1 + degree));
 
-/** Marks and lines grow less than distances do. @param {number} scale pixels a unit */
+/** Return the scale of marks and lines, which grows less than distances. @param {number} scale pixels a unit */
 export const growth = (scale) => Math.min(2.2, scale ** 0.7);
 
-/** What a mark takes of the space for labels. @param {Mark} mark @param {number} [gap] */
+/** Return the area of a mark that labels must avoid. @param {Mark} mark @param {number} [gap] */
 export const discOf = ({ x, y, radius, shape }, gap = 1) => ({ x, y, radius: radius * extentOf(shape) + gap, round: shape === "circle" });
 
-/** Colours of the page, so that both grounds work. @param {boolean} dark */
+/** Return the colours of the light or dark theme. @param {boolean} dark */
 const paletteOf = (dark) => ({
   types: dark ? DARK : LIGHT,
   ground: dark ? "#14171a" : "#ffffff",
@@ -68,15 +68,15 @@ export class Renderer {
     this.width = 1;
     this.height = 1;
     this.palette = paletteOf(false);
-    /** Where a node is on the canvas. @type {(drawn: DrawnNode) => Mark} */
+    /** Return the mark of a node, in pixels. @type {(drawn: DrawnNode) => Mark} */
     this.at = () => ({ x: 0, y: 0, radius: 0, shape: "" });
-    /** Nodes move: a crowd gets no labels. */
+    /** True while nodes move: large scenes get no labels. */
     this.hasty = false;
-    /** What lies over the canvas, and is kept free of labels. @type {import("./placement.js").Box[]} */
+    /** Boxes of elements over the canvas, kept free of labels. @type {import("./placement.js").Box[]} */
     this.covered = [];
     /** Labels of the last picture. @type {PlacedLabel[]} */
     this.placed = [];
-    /** The picture that is moved, and what it shows. @type {{renderer: Renderer, scene: Scene, view: View} | null} */
+    /** Picture for moving views, with its scene and view. @type {{renderer: Renderer, scene: Scene, view: View} | null} */
     this.moving = null;
   }
 
@@ -108,7 +108,7 @@ export class Renderer {
     this.placed = captions?.write(scene, edges) ?? [];
   }
 
-  /** Draw while a view moves. @param {Scene} scene @param {View} view */
+  /** Draw a moving view. @param {Scene} scene @param {View} view */
   glide(scene, view) {
     if (detail && scene.nodes.length + scene.edges.length >= CROWD) detail.glide(this, scene, view);
     else this.draw(scene, view);
@@ -196,7 +196,7 @@ export class Renderer {
     context.setLineDash([]);
   }
 
-  /** Rings of what is selected, in focus, pinned, in conflict, or has just changed. @param {Scene} scene */
+  /** Draw rings on nodes that are selected, in focus, pinned, in conflict or just changed. @param {Scene} scene */
   marks(scene) {
     const { context, palette } = this;
     const ring = (/** @type {DrawnNode} */ drawn, /** @type {number} */ gap, /** @type {string} */ colour, /** @type {number} */ width) => {

@@ -1,18 +1,18 @@
-// Outlines of nodes. Independent of what draws them.
+// Outlines of nodes, independent of the drawing context.
 
 /** @typedef {{moveTo(x: number, y: number): void, lineTo(x: number, y: number): void, quadraticCurveTo(a: number, b: number, x: number, y: number): void, bezierCurveTo(a: number, b: number, c: number, d: number, x: number, y: number): void, arc(x: number, y: number, r: number, from: number, to: number, back?: boolean): void, rect(x: number, y: number, w: number, h: number): void, closePath(): void}} Path */
 /** @typedef {{x: number, y: number, radius: number, shape: string}} Mark where it is, in pixels */
 
 const TURN = 2 * Math.PI;
 const SMALLEST_SHAPE = 2.2;
-/** Corners for a radius of 1, clockwise. @type {Record<string, [number, number][]>} */
+/** Corners of shapes of radius 1, clockwise. @type {Record<string, [number, number][]>} */
 export const CORNERS = {
   square: [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]],
   triangle: [[0, -1.2], [1.2, 0.8], [-1.2, 0.8]],
   diamond: [[0, -1.2], [1.2, 0], [0, 1.2], [-1.2, 0]],
   hexagon: [[1.08, 0], [0.54, 0.94], [-0.54, 0.94], [-1.08, 0], [-0.54, -0.94], [0.54, -0.94]],
 };
-/** Half the side of a square that holds a shape of radius 1. @param {string} shape */
+/** Return half the side of a square that holds a shape of radius 1. @param {string} shape */
 export const extentOf = (shape) => Math.max(1, ...(CORNERS[shape] ?? []).flat());
 
 /** @param {Path} path @param {Mark} mark */

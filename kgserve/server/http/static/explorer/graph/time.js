@@ -1,4 +1,4 @@
-// The two clocks: what the store knew as of a commit, and what was true at a time. Two number comparisons per row.
+// Bitemporal filters: the state of rows as of a commit, and their validity at a time.
 
 /** @typedef {import("./model.js").Span} Span */
 /** @typedef {{lives: Span[] | null, validFrom: number | null, validTo: number | null}} Dated */
@@ -8,7 +8,7 @@
  * @property {number | null} validAt milliseconds; null: any time
  */
 
-/** The index of the state that held as of a commit; -1: none did. @param {Dated} row @param {number | null} asOf */
+/** Return the index of the state that held as of a commit; -1: none did. @param {Dated} row @param {number | null} asOf */
 export function stateAt(row, asOf) {
   if (row.lives === null) return 0;
   return row.lives.findIndex(([from, to]) => (asOf === null ? to === null : from <= asOf && (to === null || asOf < to)));
@@ -23,7 +23,7 @@ export const holds = (row, clock) => stateAt(row, clock.asOf) >= 0 && isTrueAt(r
 
 /** @typedef {"same" | "gone" | "come" | "changed" | "never"} Difference */
 
-/** What became of a row from one commit to another. @param {Dated} row @param {number | null} before @param {number | null} after @returns {Difference} */
+/** Return the change of a row from one commit to another. @param {Dated} row @param {number | null} before @param {number | null} after @returns {Difference} */
 export function difference(row, before, after) {
   const [then, now] = [stateAt(row, before), stateAt(row, after)];
   if (then < 0) return now < 0 ? "never" : "come";
@@ -31,7 +31,7 @@ export function difference(row, before, after) {
   return then === now ? "same" : "changed";
 }
 
-/** The least and greatest time that any row names; null: none names one. @param {Iterable<Dated>} rows @returns {[number, number] | null} */
+/** Return the least and greatest valid time of all rows; null: none has one. @param {Iterable<Dated>} rows @returns {[number, number] | null} */
 export function validRange(rows) {
   let [least, greatest] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
   for (const { validFrom, validTo } of rows) {

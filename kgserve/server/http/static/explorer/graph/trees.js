@@ -1,14 +1,14 @@
-// Places to begin a layout with: each connected part as a tree in rings, or new nodes beside what brought them.
+// Initial positions of a layout: each connected component as a tree in rings, or new nodes next to a placed neighbour.
 
 /** @typedef {import("./fans.js").LayoutNode} LayoutNode */
 
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
-/** Distance of rings with few nodes and with many, room for a node on its ring, and the length of a step along a lone chain. */
+/** Distance of rings with few nodes and with many, arc length for a node on its ring, and step length of an unbranched chain. */
 const [NARROW, WIDE, ROOM, STEP] = [8, 52, 22, 58];
-/** Radius of a tree of one node; that of others grows with the square root. */
+/** Maximum radius of a tree of one node; that of others grows with the square root of their size. */
 const CROWDED = 34;
 
-/** A tree of what is connected with a node, breadth first: levels of nodes, children by parent. @param {LayoutNode} start @param {Set<LayoutNode>} left nodes that no tree holds yet */
+/** Return the breadth-first tree from a node: levels of nodes, children by parent. @param {LayoutNode} start @param {Set<LayoutNode>} left nodes that no tree holds yet */
 function treeOf(start, left) {
   const levels = [[start]];
   /** @type {Map<LayoutNode, LayoutNode[]>} */
@@ -25,7 +25,7 @@ function treeOf(start, left) {
   return { levels, children };
 }
 
-/** Place what is connected in rings around a start, each branch in its own angle; lone chains wind. @param {ReturnType<typeof treeOf>} tree @returns {number} its radius */
+/** Place a tree in rings around its root, each branch in its own angle, unbranched chains in spirals. @param {ReturnType<typeof treeOf>} tree @returns {number} its radius */
 function placeTree({ levels, children }) {
   /** @type {Map<LayoutNode, number>} */
   const weights = new Map();
@@ -56,7 +56,7 @@ function placeTree({ levels, children }) {
   return distance * squeeze + STEP / 2;
 }
 
-/** Trees around the largest, on a spiral. @param {LayoutNode[]} nodes */
+/** Place trees around the largest, on a spiral. @param {LayoutNode[]} nodes */
 function placeTrees(nodes) {
   const left = new Set(nodes);
   const trees = [];
@@ -74,7 +74,7 @@ function placeTrees(nodes) {
   });
 }
 
-/** Give nodes without a place one to begin with. @param {LayoutNode[]} nodes */
+/** Set initial positions of nodes that have none. @param {LayoutNode[]} nodes */
 export function placeFirst(nodes) {
   const fresh = nodes.filter((node) => !node.placed);
   if (nodes.every((node) => !node.placed || node.pinned)) {

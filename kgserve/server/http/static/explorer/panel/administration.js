@@ -1,4 +1,4 @@
-// Keys, backups, and what the server refused, for who administers.
+// Backups, keys, and the audit log, for administrators.
 
 import { html, useState } from "../vendor/preact.js";
 import { ask } from "../server.js";
@@ -11,7 +11,7 @@ const RECORDS = 20;
 
 export function Administration() {
   const [records, setRecords] = useState(/** @type {any[]} */ ([]));
-  // Reading the log is itself logged, so it is read when it is asked for.
+  // Reading the log is itself logged, so it is read only when opened.
   const read = (/** @type {any} */ event) => {
     if (event.currentTarget.open) void attempt(async () => setRecords((await ask("GET", "/api/audit", { query: { limit: RECORDS } })).records.reverse()));
   };

@@ -1,4 +1,4 @@
-// Backups: by the server if it has a backup folder, otherwise the command to run.
+// Backup dialog if the server has a backup folder, otherwise the command to run.
 
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
@@ -6,7 +6,7 @@ import { attempt, mayAdminister, me, say } from "../state.js";
 import { W } from "../view_words.js";
 import { bytes, Command, Dialog, number, time } from "./parts.js";
 
-/** For who administers. @param {{name: string}} props the store; the empty text: all */
+/** Backup button, for administrators. @param {{name: string}} props the store; empty: all */
 export function BackUp({ name }) {
   const [open, setOpen] = useState(false);
   if (!mayAdminister.value) return null;

@@ -9,7 +9,7 @@ import { CommandBar } from "./command_bar.js";
 import { hasSidePanel } from "./navigation.js";
 import { Icon, time } from "./parts.js";
 
-/** The time of a commit, as far as the timeline tells. @param {number} sequence */
+/** Return the time of a commit, interpolated from the timeline. @param {number} sequence */
 export function timeOf(sequence) {
   const bucket = timeline.value.find(([from, to]) => from <= sequence && sequence <= to);
   if (!bucket) return "";

@@ -1,4 +1,4 @@
-// The canvas: drawing on changes, and pointer input.
+// Graph canvas: viewport, node positions, and redrawing on changes.
 
 import { effect, html, useEffect, useRef } from "../vendor/preact.js";
 import { takeCamera } from "../arrangement.js";
@@ -14,9 +14,9 @@ import { CanvasTools } from "./lazy.js";
 const PULSE = 1200;
 const REACH = 10;
 const MARGIN = 64;
-/** Milliseconds after which a view that moved is drawn sharp. */
+/** Milliseconds without movement until the view is drawn sharp. */
 const REST = 140;
-/** Largest scale of a picture that shows everything. */
+/** Maximum scale when fitting all nodes. */
 const CLOSEST = 2.2;
 const NEAREST = 6;
 const FARTHEST = 0.02;
@@ -27,7 +27,7 @@ const radius = (/** @type {import("../graph/model.js").Node} */ node) => radiusO
 
 /** @type {Canvas | null} */
 let current = null;
-/** Commands of the canvas for keyboard and buttons. */
+/** Canvas commands for keyboard and buttons. */
 export const canvas = {
   fit: () => current?.fit(),
   zoom: (/** @type {number} */ by) => current?.zoom(by),
@@ -49,13 +49,13 @@ class Canvas {
     if (scale) views.set(store.value, { x, y, scale: Math.min(NEAREST, Math.max(FARTHEST, scale)) });
     this.view = views.get(store.value) ?? { x: 0, y: 0, scale: 1 };
     this.fitted = views.has(store.value);
-    /** True if a link says what to look at. */
+    /** True if a link sets the viewport. */
     this.linked = Boolean(scale);
-    /** True if the user moved the viewport; otherwise everything stays visible. */
+    /** True if the user moved the viewport; otherwise all nodes stay visible. */
     this.chosen = this.fitted;
     /** @type {Map<string, number>} */
     this.pulses = new Map();
-    /** When each pulse began. @type {Map<string, number>} */
+    /** Start time of each pulse, in milliseconds. @type {Map<string, number>} */
     this.begun = new Map();
     this.frame = 0;
     this.scene = sceneOf(this.pulses);
@@ -63,25 +63,25 @@ class Canvas {
     this.places = null;
     this.layout = new Layout((done, first) => this.settle(done, first));
     this.frames = 0;
-    /** True once nodes rest, and once all that a canvas needs is here. */
+    /** True once the layout has settled; `ready`: once lazy modules are loaded. */
     this.done = true;
     this.ready = false;
-    /** Boxes over an element, where no label goes. @type {typeof import("./pointer.js").coveredBoxes} */
+    /** Boxes that cover the element; labels avoid them. @type {typeof import("./pointer.js").coveredBoxes} */
     this.covered = () => [];
-    /** True if nodes have their first places, which the scene does not know. */
+    /** True if nodes have first positions that the scene lacks. */
     this.fresh = false;
-    /** While a view moves: the timer until it rests. */
+    /** Timer until a moving view rests; 0: none. */
     this.gliding = 0;
   }
 
-  /** All that comes after the first picture is here. */
+  /** Mark the lazy modules as loaded. */
   begin() {
     this.ready = true;
     if (this.done) settled.value = true;
     this.ask();
   }
 
-  /** @param {boolean} done @param {boolean} first whether some nodes have their first places */
+  /** @param {boolean} done @param {boolean} first whether some nodes have their first positions */
   settle(done, first) {
     this.done = done;
     if (done && this.ready) settled.value = true;
@@ -117,11 +117,11 @@ class Canvas {
     try {
       sessionStorage.setItem(`kgserve-places ${store.value}`, JSON.stringify(places));
     } catch {
-      // No room: they are found anew.
+      // Storage is full: the layout is computed again.
     }
   }
 
-  /** Restore positions if all nodes were on the canvas before. */
+  /** Restore positions if all nodes have stored ones. */
   recall() {
     if ([...graph.nodes.values()].some((node) => node.placed && !node.pinned)) {
       return;
@@ -168,7 +168,7 @@ class Canvas {
     if (this.pulses.size) this.ask();
   }
 
-  /** The view moves: draw quickly until it rests. */
+  /** Draw quickly until the view rests. */
   glide() {
     this.chosen = true;
     clearTimeout(this.gliding);
@@ -187,7 +187,7 @@ class Canvas {
     this.ask();
   }
 
-  /** See everything. @param {boolean} [draw] */
+  /** Fit the viewport to all nodes. @param {boolean} [draw] */
   fit(draw = true) {
     this.chosen = false;
     const nodes = [...visible.value.nodes.values()].filter((node) => node.placed);
@@ -201,7 +201,7 @@ class Canvas {
     if (draw) this.ask();
   }
 
-  /** @param {number} by @param {[number, number]} [at] the point of the screen that stays */
+  /** @param {number} by @param {[number, number]} [at] the point of the element that stays fixed */
   zoom(by, at) {
     const [x, y] = at ?? [this.element.clientWidth / 2, this.element.clientHeight / 2];
     const [u, v] = this.world(x, y);
@@ -212,13 +212,13 @@ class Canvas {
     this.glide();
   }
 
-  /** From a point of the element to one of the graph. @param {number} x @param {number} y @returns {[number, number]} */
+  /** Convert a point of the element to the graph. @param {number} x @param {number} y @returns {[number, number]} */
   world(x, y) {
     const { clientWidth: w, clientHeight: h } = this.element;
     return [(x - w / 2) / this.view.scale + this.view.x, (y - h / 2) / this.view.scale + this.view.y];
   }
 
-  /** Where a node is on the element. @param {import("../graph/model.js").Node} node @returns {[number, number]} */
+  /** Return the position of a node on the element. @param {import("../graph/model.js").Node} node @returns {[number, number]} */
   screen(node) {
     const { clientWidth: w, clientHeight: h } = this.element;
     return [(node.x - this.view.x) * this.view.scale + w / 2, (node.y - this.view.y) * this.view.scale + h / 2];
@@ -230,14 +230,14 @@ class Canvas {
     return [event.clientX - box.left, event.clientY - box.top];
   }
 
-  /** The node at a point of the element. @param {number} x @param {number} y */
+  /** Return the node at a point of the element. @param {number} x @param {number} y */
   at(x, y) {
     this.places ??= new Places(visible.value.nodes.values());
     const [u, v] = this.world(x, y);
     return this.places.at(u, v, (18 * growth(this.view.scale) + REACH) / this.view.scale);
   }
 
-  /** Move a node, and its fan with it. @param {import("../graph/model.js").Node} node @param {number} x @param {number} y */
+  /** Move a node and the leaves of its fan. @param {import("../graph/model.js").Node} node @param {number} x @param {number} y */
   drag(node, x, y) {
     for (const { leaves } of graph.fans.get(node.key) ?? []) {
       for (const leaf of leaves) {
@@ -250,7 +250,7 @@ class Canvas {
     this.places = null;
   }
 
-  /** A node that was moved stays there. @param {import("../graph/model.js").Node} node */
+  /** Pin a node that was dragged. @param {import("../graph/model.js").Node} node */
   drop(node) {
     node.held = false;
     node.pinned = true;
@@ -258,7 +258,7 @@ class Canvas {
     changed();
   }
 
-  /** Show a node that lies out of sight. @param {string} key */
+  /** Center a node outside the viewport. @param {string} key */
   reveal(key) {
     const node = graph.nodes.get(key);
     if (!node) return;
@@ -271,7 +271,7 @@ class Canvas {
   }
 }
 
-/** Keep an element drawn; what is returned ends that. @param {HTMLCanvasElement} element */
+/** Start drawing an element; return a function that stops it. @param {HTMLCanvasElement} element */
 function begin(element) {
   const on = new Canvas(element);
   current = on;

@@ -1,4 +1,4 @@
-// The two handles of time, with commits as a histogram. Loaded when the control is opened.
+// Time sliders, with a histogram of commits. Loaded when the control is opened.
 
 import { computed, html } from "../vendor/preact.js";
 import { GitCompareArrows, Pause, Play, StepBack, StepForward } from "../vendor/icons.js";
@@ -14,7 +14,7 @@ const HEIGHT = 32;
 const BAR = 0.35;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Bars of commits by sequence, aligned with the slider. */
+/** Histogram of commits by sequence, aligned with the slider. */
 function Bars() {
   const most = Math.max(1, ...timeline.value.map((bucket) => bucket[4]));
   const [begin, end] = [first.value, Math.max(last.value, first.value + 1)];
@@ -26,7 +26,7 @@ function Bars() {
     })}</svg>`;
 }
 
-/** The handle for what the store knew. */
+/** Slider for the commit to show. */
 function Known() {
   if (noPast.value) return html`<p class="soft">${noPast.value}</p>`;
   if (last.value < 2) return html`<p class="soft">${W.onlyOneCommit}</p>`;
@@ -45,13 +45,13 @@ function Known() {
   </div>`;
 }
 
-/** Minimum and maximum valid time on the canvas. */
+/** Range of valid time on the canvas. */
 const range = computed(() => {
   revision.value;
   return validRange([...graph.nodes.values(), ...graph.edges.values()]);
 });
 
-/** The handle for what was true. */
+/** Slider for the valid time to show. */
 function True() {
   const between = range.value;
   const fixed = validAt.value !== "now" && validAt.value !== "any";

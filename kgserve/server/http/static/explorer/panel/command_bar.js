@@ -1,4 +1,4 @@
-// One field for everything: search, nodes to jump to, Cypher, stores, and actions.
+// Command bar: search, nodes, Cypher, stores, and actions.
 
 import { html, signal } from "../vendor/preact.js";
 import { Search } from "../vendor/icons.js";
@@ -8,12 +8,12 @@ import { Icon } from "./parts.js";
 import { searchSoon } from "./search.js";
 
 const open = signal(false);
-/** Number of the command that Enter runs; -1: it searches. */
+/** Index of the command that Enter runs; -1: the default. */
 const chosen = signal(-1);
-/** The commands, once they are loaded. */
+/** Module of commands, once loaded. */
 const known = signal(/** @type {typeof import("./commands.js") | null} */ (null));
 
-/** Load the commands. It is done early, so that searching without a connection says so. */
+/** Load the commands. Called early, so that a search can report a lost connection. */
 export async function loadCommands() {
   known.value ??= await import("./commands.js");
   return known.value;

@@ -1,4 +1,4 @@
-// Commands of the command bar: search, nodes, Cypher, stores, actions. Loaded when the bar is first used.
+// Commands of the command bar. Loaded when the bar is first used.
 
 import { html } from "../vendor/preact.js";
 import { ArrowLeft, CircleQuestionMark, Clock, Database, GitCompareArrows, KeyRound, Plus, Search, SquareTerminal, Waypoints } from "../vendor/icons.js";
@@ -20,7 +20,7 @@ const STORES = 5;
 const ADDITION_KEYS = { node: "N", edge: "E" };
 export const CYPHER = /^\s*(optional\s+match|match|call|return|unwind|with|create|merge)\b/i;
 
-/** Search, and go to the hits. */
+/** Search and focus the hits. */
 async function searchAll() {
   await runSearch();
   focusPanel();
@@ -40,7 +40,7 @@ async function runCypher(query) {
   await (await import("./cypher.js")).runStatement(query);
 }
 
-/** Actions of a store. @returns {Command[]} */
+/** Return the actions of a store. @returns {Command[]} */
 function storeActions() {
   const action = (/** @type {string} */ key, /** @type {any} */ icon, /** @type {() => void} */ run, note = "") => ({ key, group: "actions", label: W.actionNames[key], icon, note, run });
   const views = offeredViews().map((name) => ({ key: name, group: "actions", label: W.goTo(W.viewNames[name]), icon: html`<${Icon} of=${VIEWS[name]} />`, run: () => openView(name) }));
@@ -61,7 +61,7 @@ function storeActions() {
   ];
 }
 
-/** Commands that fit what is typed. @returns {Command[]} */
+/** Return the commands that match the typed text. @returns {Command[]} */
 export function listCommands() {
   const text = searchText.value.trim();
   const fits = (/** @type {Command} */ one) => one.label.toLowerCase().includes(text.toLowerCase());
@@ -83,7 +83,7 @@ export function listCommands() {
   return [...cypher, search, ...hits, ...actions, ...places];
 }
 
-/** Enter without a choice: a statement is run, other words are searched for. @returns {(() => void) | undefined} */
+/** Return the command for Enter without a choice: run a statement, otherwise search. @returns {(() => void) | undefined} */
 export function defaultCommand() {
   const [top] = listCommands();
   const text = searchText.value;

@@ -1,4 +1,4 @@
-// Comparison of two commits in one picture, with a table of differences.
+// Comparison of two commits, with a table of differences.
 
 import { html } from "../vendor/preact.js";
 import { difference } from "../graph/time.js";

@@ -1,4 +1,4 @@
-// Cypher panel: results as graph, table and JSON, all rows as CSV, and the plan of a statement.
+// Cypher panel: results as graph, table, JSON or CSV, and the plan of a statement.
 
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { Play } from "../vendor/icons.js";
@@ -18,12 +18,12 @@ const PLANNED = /^\s*(explain|profile)\b/i;
 const text = signal(FIRST);
 const result = signal(/** @type {any} */ (null));
 const wrong = signal("");
-/** Where an error is, if the server reports it, and in which text. */
+/** Position of an error, if reported, and its statement. */
 const wrongAt = signal(/** @type {{line: number, column: number, text: string} | null} */ (null));
 const how = signal("table");
 const writing = signal(false);
 const running = signal(false);
-/** Request for a statement, as it stands: errors have places in it. @param {string} query */
+/** Return the request for a statement, unchanged, so that error positions match. @param {string} query */
 function requestFor(query) {
   const params = parametersFor(query);
   return Object.keys(params).length ? { query, params } : { query };
@@ -53,13 +53,13 @@ async function run(planned = false) {
   }
 }
 
-/** Run a statement that was typed elsewhere. @param {string} query */
+/** Show a statement in the editor and run it. @param {string} query */
 export async function runStatement(query) {
   text.value = query;
   await run();
 }
 
-/** Ids of the nodes that a value names, however deep they lie. @param {any} value @param {Set<string>} ids */
+/** Collect the ids of nodes in a value, at any depth. @param {any} value @param {Set<string>} ids */
 export function idsIn(value, ids = new Set()) {
   if (value === null || typeof value !== "object") return ids;
   if (value._label === "Entity" && typeof value.id === "string") ids.add(value.id);
@@ -85,7 +85,7 @@ const csv = () =>
     save(await answer.blob(), `${store.value}.csv`);
   });
 
-/** Completions, and their store. */
+/** Completions, and the store they belong to. */
 const offered = signal({ store: "", words: /** @type {import("./editor.js").Word[]} */ ([]) });
 
 /** @typedef {{keywords: string[], functions: string[], procedures: string[], node_properties: string[], relation_properties: string[],
@@ -95,7 +95,7 @@ const offered = signal({ store: "", words: /** @type {import("./editor.js").Word
 /** @type {Vocabulary} */
 const NO_WORDS = { keywords: [], functions: [], procedures: [], labels: {}, relation_types: {}, node_properties: [], relation_properties: [] };
 
-/** Load completions: the shell's words, and the names that this store uses. */
+/** Load completions: Cypher's words, and the names in this store. */
 async function learn() {
   const mine = store.value;
   const found = await ask("GET", memory(mine, "cypher", "words")).catch((error) => {
@@ -105,7 +105,7 @@ async function learn() {
   if (store.value === mine) offered.value = { store: mine, words: wordsOf(found) };
 }
 
-/** Words of a store for the editor. @param {Vocabulary} found @returns {import("./editor.js").Word[]} */
+/** Return the editor's completions for a store. @param {Vocabulary} found @returns {import("./editor.js").Word[]} */
 export function wordsOf(found) {
   const owners = /** @type {Map<string, string[]>} */ (new Map());
   for (const [owner, names] of [...Object.entries(found.labels), ...Object.entries(found.relation_types)])
@@ -122,10 +122,10 @@ export function wordsOf(found) {
   ];
 }
 
-/** Place among the earlier statements, by Ctrl and arrows; -1: the one that is being written. */
+/** Index in the earlier statements, for Ctrl and arrows; -1: the current one. */
 let recalled = -1;
 
-/** @param {number} step 1: an earlier one */
+/** @param {number} step 1: the previous one */
 function recall(step) {
   const before = statements();
   recalled = Math.max(-1, Math.min(before.length - 1, recalled + step));
@@ -177,7 +177,7 @@ function Result() {
         : how.value === "table" ? html`<${Rows} key=${result.value.took_ms} columns=${columns} rows=${rows} />` : html`<p class="soft">${W.isOnCanvas}</p>`}</div>`;
 }
 
-/** The engine's plan is a drawing, that of the interpreter has rows. @param {{columns: string[], rows: any[][]}} props */
+/** Plan of a statement: text from the engine, rows from the interpreter. @param {{columns: string[], rows: any[][]}} props */
 const Plan = ({ columns, rows }) => html`<section aria-label=${W.plan}><p class="soft">${W.planText}</p>
   ${columns.length === 1 ? html`<pre class="scroll rows plan" tabindex="0" role="region" aria-label=${W.plan}>${rows.map(([row]) => row).join("\n")}</pre>` : html`<${Rows} columns=${columns} rows=${rows} />`}</section>`;
 
@@ -186,7 +186,7 @@ const Rows = ({ columns, rows }) => html`<${LongTable} label=${W.rows} columns=$
   head=${columns.map((name, i) => html`<th scope="col" key=${i}>${name}</th>`)}>
   ${(/** @type {any[]} */ row) => row.map((value, i) => html`<td key=${i}>${cell(value)}</td>`)}<//>`;
 
-/** A value in a cell: a node by its id. @param {any} value */
+/** Return a value for a cell; a node as a link. @param {any} value */
 function cell(value) {
   if (value?._label === "Entity") return html`<button type="button" class="link" onClick=${() => put([value.id]).then(() => { selected.value = new Set([value.id]); })}>${value.id}</button>`;
   if (value?._label) return `${value._from} –${value.relation_type}→ ${value._to}`;

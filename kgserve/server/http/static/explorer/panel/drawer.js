@@ -1,4 +1,4 @@
-// Drawer below the graph for Cypher. Its height is remembered in the browser.
+// Drawer for Cypher below the graph. The browser stores its height.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { X } from "../vendor/icons.js";
@@ -17,7 +17,7 @@ export function Drawer() {
   useEffect(() => {
     if (drawer.current && height) drawer.current.style.height = `${height}px`;
   }, [height]);
-  /** Style sheets limit what is asked for, so the height is what is left of it. @param {number} wanted */
+  /** Set the height and store it as limited by style sheets. @param {number} wanted pixels */
   const resize = (wanted) => {
     const element = /** @type {HTMLElement} */ (drawer.current);
     element.style.height = `${Math.max(LEAST_PIXELS, wanted)}px`;

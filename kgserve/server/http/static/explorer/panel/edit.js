@@ -1,4 +1,4 @@
-// Edit of a node in the side panel, based on the version that was seen, and the versions of a conflict side by side.
+// Editor of a node in the side panel, and dialog that resolves conflicting versions.
 
 import { html, signal, useEffect, useState } from "../vendor/preact.js";
 import { readAttributes } from "../entry/fields.js";
@@ -12,11 +12,11 @@ import { Dialog, plain, time } from "./parts.js";
 
 /** @typedef {import("../entry/node_form.js").NodeDraft} NodeDraft */
 
-/** Edits that are neither saved nor given up, by store and id; they stay while other nodes are looked at. */
+/** Unsaved edits by store and id, kept while other nodes are shown. */
 const edits = signal(/** @type {Map<string, {seen: any, draft: NodeDraft}>} */ (new Map()));
 const editKey = (/** @type {string} */ id) => JSON.stringify([store.value, id]);
 
-/** @param {string} id @param {{seen: any, draft: NodeDraft} | null} edit null: it ends */
+/** @param {string} id @param {{seen: any, draft: NodeDraft} | null} edit null: remove it */
 function keepEdit(id, edit) {
   const next = new Map(edits.value);
   if (edit) next.set(editKey(id), edit);
@@ -55,42 +55,42 @@ export function Edit({ row, onSaved, onConflict }) {
     <p class="soft">${W.basedOn(seen.version)} ${W.unsaved}</p>`;
 }
 
-/** What a draft says, as far as it can be told. @param {any} seen @param {NodeDraft} draft */
+/** Return a node with the values of a draft. @param {any} seen @param {NodeDraft} draft */
 function draftedRow(seen, draft) {
   const { type, summary, content, tags, valid_from, valid_to } = draft;
   let { attributes } = seen;
   try {
     attributes = readAttributes(draft.attributes);
   } catch {
-    // Not finished yet: the form says what is missing when it is sent.
+    // Invalid attributes: the form reports them on submit.
   }
   return { ...seen, type, summary, content, tags, attributes, valid_from, valid_to };
 }
 
-/** Fields that people choose between. */
+/** Fields compared between versions. */
 const FIELDS = /** @type {const} */ (["type", "summary", "content", "tags", "valid_from", "valid_to"]);
 const FIELD_NAMES = { type: W.type, summary: W.titleField, content: W.content, tags: W.tags, valid_from: W.valid_from, valid_to: W.valid_to };
 
-/** Value of a field; attributes by their names. @param {any} head @param {string} path */
+/** Return the value of a field or attribute. @param {any} head @param {string} path */
 function valueAt(head, path) {
   const value = path.startsWith("attributes.") ? head.attributes[path.slice(11)] : head[path];
   return value === undefined || value === "" || (Array.isArray(value) && !value.length) ? null : value;
 }
 
-/** Fields in which versions differ. @param {any[]} heads @returns {string[]} */
+/** Return the fields in which versions differ. @param {any[]} heads @returns {string[]} */
 function differingFields(heads) {
   const attributes = new Set(heads.flatMap((head) => Object.keys(head.attributes).map((name) => `attributes.${name}`)));
   return [...FIELDS, ...attributes].filter((path) => new Set(heads.map((head) => JSON.stringify(valueAt(head, path)))).size > 1);
 }
 
-/** A cell of a comparison. @param {string} path @param {any} value */
+/** Return the cell for a value. @param {string} path @param {any} value */
 const cell = (path, value) => (value === null ? html`<span class="soft">${W.nothing}</span>` : path.startsWith("valid_") ? time(value) : plain(value));
 
 /** @param {string} path */
 const fieldName = (path) => FIELD_NAMES[path] ?? path.slice(11);
 
 /**
- * Versions side by side; with `picks`, one of them can be chosen for each field.
+ * Table that compares versions; with `picks`, one can be chosen for each field.
  * @param {{heads: any[], names: string[], picks?: Record<string, number>, onPick?: (path: string, at: number) => void}} props
  */
 function Versions({ heads, names, picks, onPick }) {
@@ -102,7 +102,7 @@ function Versions({ heads, names, picks, onPick }) {
       : cell(path, valueAt(head, path))}</td>`)}</tr>`)}</tbody></table></div>`;
 }
 
-/** A version of which each field is that of the chosen head. @param {any[]} heads @param {Record<string, number>} picks */
+/** Return a version with each field from the chosen head. @param {any[]} heads @param {Record<string, number>} picks */
 function pickFields(heads, picks) {
   const made = { ...heads[0], attributes: { ...heads[0].attributes } };
   for (const [path, at] of Object.entries(picks)) {
@@ -114,7 +114,7 @@ function pickFields(heads, picks) {
   return made;
 }
 
-/** All heads of a node in conflict, side by side; whoever looks decides. @param {{row: any, onClose: () => void, onSaved: () => Promise<void>}} props */
+/** Dialog that compares the heads of a node in conflict, to keep or merge them. @param {{row: any, onClose: () => void, onSaved: () => Promise<void>}} props */
 export function Heads({ row, onClose, onSaved }) {
   const [heads, setHeads] = useState(/** @type {any[]} */ ([row]));
   const [picks, setPicks] = useState(/** @type {Record<string, number>} */ ({}));

@@ -3,16 +3,16 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { W } from "../view_words.js";
 
-/** A word to complete; `of`: the labels and relationship types that a property belongs to, if not to all. @typedef {{label: string, type: string, of?: string[]}} Word */
+/** Completion; `of`: labels and relationship types of a property, if not all. @typedef {{label: string, type: string, of?: string[]}} Word */
 
 const TOKENS = /\/\/.*|\/\*[\s\S]*?(?:\*\/|$)|'(?:\\.|[^'\\])*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|`[^`]*(?:`|$)|\$\w+|\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b|[\p{L}_][\p{L}\p{N}_]*|[()[\]{}]|[^\s]/gu;
 const OPENING = { ")": "(", "]": "[", "}": "{" };
-/** Longer texts are not highlighted. */
+/** Maximum length of highlighted text, in characters. */
 const LONGEST = 20_000;
 const OFFERED = 50;
 const SUBQUERIES = new Set(["CALL", "COLLECT", "COUNT", "EXISTS"]);
 
-/** What a piece of a statement is, if that does not depend on others. @param {string} token */
+/** Return the kind of a token; empty: it depends on others. @param {string} token */
 function kindOf(token) {
   if (/^(\/\/|\/\*)/.test(token)) return "comment";
   if (/^['"]/.test(token)) return "string";
@@ -20,7 +20,7 @@ function kindOf(token) {
   return /^[()[\]{}]/.test(token) ? "bracket" : "";
 }
 
-/** Kinds of names, by the brackets around them and the pieces next to them. @param {{text: string, kind: string}[]} all @param {Set<string>} keywords */
+/** Set the kinds of names, by surrounding brackets and adjacent tokens. @param {{text: string, kind: string}[]} all @param {Set<string>} keywords */
 function nameKinds(all, keywords) {
   const named = all.filter((one) => one.kind !== "comment" && one.text.trim());
   const inside = /** @type {string[]} */ ([]);
@@ -45,7 +45,7 @@ function nameKinds(all, keywords) {
 }
 
 /**
- * A statement in pieces, with all that lies between them.
+ * Split a statement into tokens and the text between them.
  * @param {string} text @param {Set<string>} keywords in upper case @returns {{from: number, text: string, kind: string}[]}
  */
 export function pieces(text, keywords) {
@@ -61,7 +61,7 @@ export function pieces(text, keywords) {
   return found;
 }
 
-/** Where the two brackets are of which the caret is at one; none: it is at none, or that has no other. @param {ReturnType<typeof pieces>} all @param {number} caret */
+/** Return the positions of the pair of brackets at the caret; empty: none. @param {ReturnType<typeof pieces>} all @param {number} caret */
 export function pairAt(all, caret) {
   const open = [];
   for (const { from, text, kind } of all) {
@@ -80,7 +80,7 @@ const MORE_NAMES = "(?:[\\p{L}\\p{N}_\\s]*[|&]\\s*:?)*\\s*";
 const DECLARED = "\\s*:\\s*(?:([\\p{L}\\p{N}_]+)|`([^`]+)`)";
 const QUOTED_OR_COMMENT = /'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|\/\/.*\n|\/\*[\s\S]*?\*\//g;
 const FUNCTION_PLACE = /(?<![\p{L}\p{N}_.])(?:date|datetime|duration|localdatetime|localtime|time)\.\w*$/iu;
-/** Which words a place takes, by the text before it; the first that matches. */
+/** Kinds of completions by the text before the caret; the first match applies. */
 const PLACES = /** @type {[RegExp, string[]][]} */ ([
   [/\bCALL\s+[\w.]*$/i, ["procedure"]],
   [FUNCTION_PLACE, ["function"]],
@@ -93,7 +93,7 @@ const PLACES = /** @type {[RegExp, string[]][]} */ ([
 const ANYWHERE = ["keyword", "function"];
 const NAMES = new Set(["label", "relation", "property"]);
 
-/** The kinds of words that a place takes, and where the one that is typed there begins. @param {string} before @returns {{from: number, kinds: string[], quoted: boolean}} */
+/** Return the kinds of completions at the caret, and where the typed word begins. @param {string} before @returns {{from: number, kinds: string[], quoted: boolean}} */
 function placeOfWord(before) {
   const bare = before.replace(QUOTED_OR_COMMENT, (one) => " ".repeat(one.length));
   const opened = /['"`]|\/\/|\/\*/.exec(bare);
@@ -107,7 +107,7 @@ function placeOfWord(before) {
   return { from: before.length - (begun.exec(bare)?.[0].length ?? 0), kinds, quoted: false };
 }
 
-/** The label or type of that whose property is typed. @param {string} before */
+/** Return the label or relationship type whose property is typed. @param {string} before */
 function typeAtCaret(before) {
   const variable = /([\p{L}_][\p{L}\p{N}_]*)\.[\p{L}\p{N}_`]*$/u.exec(before)?.[1];
   const pattern = variable ? `[([]\\s*${variable}${DECLARED}` : `[([]\\s*${NAME}${DECLARED}[^()[\\]{}]*\\{[^{}]*$`;
@@ -115,10 +115,10 @@ function typeAtCaret(before) {
   return found?.[1] ?? found?.[2] ?? "";
 }
 
-/** A name as statements write it. @param {string} name */
+/** Quote a name if Cypher requires it. @param {string} name */
 const inBackticks = (name) => (/^[\p{L}_][\p{L}\p{N}_]*$/u.test(name) ? name : `\`${name.replaceAll("`", "``")}\``);
 
-/** Words that fit what stands before the caret. @param {string} text @param {number} caret @param {Word[]} words @param {boolean} asked @returns {{from: number, words: Word[]}} */
+/** Return the completions at the caret. @param {string} text @param {number} caret @param {Word[]} words @param {boolean} asked @returns {{from: number, words: Word[]}} */
 export function completions(text, caret, words, asked) {
   const before = text.slice(0, caret);
   const { from, kinds, quoted } = placeOfWord(before);
@@ -134,14 +134,14 @@ export function completions(text, caret, words, asked) {
   return { from, words: isName ? once.map((word) => ({ ...word, label: inBackticks(word.label) })) : once };
 }
 
-/** The place of a line and column, both from 1, in a text. @param {string} text @param {number} line @param {number} column */
+/** Return the offset of a line and column, both from 1. @param {string} text @param {number} line @param {number} column */
 export function placeOf(text, line, column) {
   const lines = text.split("\n");
   const row = Math.min(Math.max(1, line), lines.length) - 1;
   return lines.slice(0, row).reduce((sum, one) => sum + one.length + 1, 0) + Math.min(lines[row].length, Math.max(0, column - 1));
 }
 
-/** Where on the screen a place of the text is. @param {HTMLElement} shown @param {number} place @returns {DOMRect | null} */
+/** Return the screen box of a text offset. @param {HTMLElement} shown @param {number} place @returns {DOMRect | null} */
 function boxAt(shown, place) {
   const walk = document.createTreeWalker(shown, NodeFilter.SHOW_TEXT);
   let left = place;
@@ -159,7 +159,7 @@ function boxAt(shown, place) {
 }
 
 /**
- * `wrong` is a line and a column where something is wrong: the caret goes there, and `error` says what. `recall` brings earlier statements.
+ * Statement editor. The caret moves to `wrong`, the position of `error`. `recall` loads earlier statements.
  * @param {{text: import("../vendor/preact.js").Signal<string>, label: string, words: Word[], run: () => void, wrong: {line: number, column: number} | null, error: string, recall: (step: number) => void}} props
  */
 export function Editor({ text, label, words, run, wrong, error, recall }) {
@@ -191,7 +191,7 @@ export function Editor({ text, label, words, run, wrong, error, recall }) {
     if (!box || !list.current) return;
     const { offsetHeight: high, offsetWidth: wide, style } = list.current;
     style.left = `${Math.max(4, Math.min(box.left, innerWidth - wide - 4))}px`;
-    // Above the line, where the graph is, rather than below, where the result is.
+    // Above the line, over the graph, so that the result stays visible.
     style.top = `${box.top - high - 2 > 4 ? box.top - high - 2 : box.bottom + 2}px`;
     list.current.children[chosen]?.scrollIntoView({ block: "nearest" });
   }, [offer, chosen]);
@@ -200,7 +200,7 @@ export function Editor({ text, label, words, run, wrong, error, recall }) {
     const { label: word } = offer.words[which];
     element.focus();
     element.setSelectionRange(offer.from, element.selectionStart);
-    // The only way to write into a field that its own undoing knows of.
+    // The only way to insert text that the field can undo.
     if (!document.execCommand("insertText", false, word)) element.setRangeText(word, offer.from, element.selectionEnd, "end");
     text.value = element.value;
     close();

@@ -1,4 +1,4 @@
-// Entities that memories are about: their list, and a page for each with its memories and relations.
+// List of entities in memories, and a page for each with its memories and relations.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ArrowLeft } from "../vendor/icons.js";

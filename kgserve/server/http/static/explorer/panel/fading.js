@@ -1,4 +1,4 @@
-// How the confidence of a memory fades: as a small curve in lists, and as one with dates in its details.
+// Curves of a memory's confidence: a small one for lists, and one with dates for details.
 
 import { html } from "../vendor/preact.js";
 import { about } from "../state.js";
@@ -10,7 +10,7 @@ const HALF_LIVES = 4;
 const POINTS = 40;
 const [WIDTH, HEIGHT] = [300, 80];
 
-/** Half-life of a type in milliseconds; Infinity: it does not fade. @param {string} type */
+/** Return the half-life of a type in milliseconds; Infinity: no decay. @param {string} type */
 function halfLifeOf(type) {
   const { half_life_days: usual = null, half_life_by_type: byType = {} } = about.value?.settings?.memory ?? {};
   const days = type in byType ? byType[type] : usual;
@@ -18,7 +18,7 @@ function halfLifeOf(type) {
 }
 
 /**
- * Confidence over time since it was last renewed.
+ * Return the decay of confidence since it was last renewed; times in ms.
  * @param {{confidence: number, effective_confidence: number}} memory @param {number} half half-life in ms @param {number} now
  */
 export function fadingOf({ confidence, effective_confidence: left }, half, now) {
@@ -28,7 +28,7 @@ export function fadingOf({ confidence, effective_confidence: left }, half, now) 
   return {
     since, end, fades,
     at: (/** @type {number} */ when) => (fades ? confidence * 0.5 ** (Math.max(0, when - since) / half) : left),
-    /** When it falls to a value. @param {number} value */
+    /** Return when it falls to a value; null: never. @param {number} value */
     reaches: (value) => (fades && value > 0 && value < confidence ? since + half * Math.log2(confidence / value) : null),
   };
 }
@@ -55,7 +55,7 @@ export function SmallFading({ memory }) {
   return html`<${Curve} fading=${fadingOf(memory, halfLifeOf(memory.memory_type), now)} now=${now} label=${W.confidenceIs(memory.effective_confidence, memory.confidence)} />`;
 }
 
-/** Curve with dates, and what they mean. @param {{memory: any}} props */
+/** Curve with dates and a caption. @param {{memory: any}} props */
 export function Fading({ memory }) {
   const now = Date.now();
   const fading = fadingOf(memory, halfLifeOf(memory.memory_type), now);

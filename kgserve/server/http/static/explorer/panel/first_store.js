@@ -1,4 +1,4 @@
-// Ways to a store: an example, a file, an editor, or an empty one.
+// Ways to create a store: from an example, a file or an editor, or empty.
 
 import { html, useRef, useState } from "../vendor/preact.js";
 import { BookOpen, FileUp, Plug } from "../vendor/icons.js";
@@ -14,7 +14,7 @@ const INJECT = () => `curl -X POST ${onServer("/api/memory/first/inject")} -d '{
   "nodes": [{"id": "emma", "type": "book"}, {"id": "austen", "type": "author"}],
   "edges": [{"from": "austen", "to": "emma", "relation_type": "WROTE"}]}'`;
 
-/** A file to choose; one may be dropped anywhere. */
+/** Card with a file picker. */
 function FileCard() {
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const take = (/** @type {any} */ event) => {
@@ -28,7 +28,7 @@ function FileCard() {
     <input ref=${field} type="file" hidden accept=".jsonl,.ndjson,.json,.graphml,.xml,.csv,.tsv,.zip" aria-label=${W.chooseFile} onChange=${take} /></section>`;
 }
 
-/** Three ways to begin. @param {{empty: boolean}} props whether there is no store yet */
+/** Cards with ways to create a store. @param {{empty: boolean}} props whether there is no store yet */
 export function FirstStore({ empty }) {
   const [loading, setLoading] = useState(false);
   const load = async () => {

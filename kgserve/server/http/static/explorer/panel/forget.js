@@ -1,4 +1,4 @@
-// Dialog to forget an entity or a memory: what goes, what stays, and a confirmation. The toast undoes it.
+// Dialog that confirms forgetting an entity or a memory. The toast offers undo.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -25,7 +25,7 @@ export function Forget({ row, onClose }) {
     <button class="bad" disabled=${!found}>${W.forget}</button></form><//>`;
 }
 
-/** What a dry run says of an entity. @param {{found: any}} props */
+/** Preview of the memories removed and kept, from a dry run. @param {{found: any}} props */
 const Preview = ({ found }) => html`<h3>${W.goes(found.memories_removed)}</h3>
   <ul>${found.preview.map((/** @type {any} */ one) => html`<li key=${one.id}>${one.content} ${one.also_about.length ? html`<span class="soft">${W.alsoAbout(one.also_about)}</span>` : null}</li>`)}</ul>
   ${found.kept_count ? html`<h3>${W.stays(found.kept_count)}</h3>

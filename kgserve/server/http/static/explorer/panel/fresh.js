@@ -1,4 +1,4 @@
-// Handling of events: updates the canvas, and offers new nodes.
+// Event handler that updates the canvas, and notice of new nodes.
 
 import { html, signal } from "../vendor/preact.js";
 import { listen, onLive } from "../events.js";
@@ -30,22 +30,22 @@ listen(({ event, data }) => {
 
 onLive(() => void catchUp());
 
-/** What is gone stays for those who look back. @param {import("../graph/time.js").Dated | undefined} row @param {number} sequence */
+/** Mark a node or edge as deleted; earlier commits still show it. @param {import("../graph/time.js").Dated | undefined} row @param {number} sequence */
 function end(row, sequence) {
   if (!row) return;
   row.lives = (row.lives ?? [[0, null]]).map(([from, to]) => [from, to ?? sequence]);
   changed();
 }
 
-/** An edge that is deleted. @param {{from: string, to: string, relation_type: string}} edge @param {number} sequence the commit that deleted it */
+/** Mark an edge as deleted. @param {{from: string, to: string, relation_type: string}} edge @param {number} sequence the commit that deleted it */
 export const endEdge = (edge, sequence) => end(graph.edges.get(edgeKey(edge.from, edge.relation_type, edge.to)), sequence);
 
-/** Offer nodes no longer. @param {string[]} ids */
+/** Remove nodes from the notice. @param {string[]} ids */
 export function forgetFresh(ids) {
   if (ids.some((id) => fresh.value.has(id))) fresh.value = new Set([...fresh.value].filter((id) => !ids.includes(id)));
 }
 
-/** An edge between two nodes of the canvas. @param {any} data */
+/** Add or update an edge if both nodes are on the canvas. @param {any} data */
 export function takeEdge(data) {
   if (!graph.nodes.has(data.from) || !graph.nodes.has(data.to)) return;
   const known = [...(graph.around.get(data.from) ?? [])].find((edge) => edge.to === data.to && edge.type === data.relation_type);
@@ -57,7 +57,7 @@ export function takeEdge(data) {
   changed();
 }
 
-/** Offers new nodes instead of adding them. */
+/** Notice that offers to show new nodes. */
 export function Fresh() {
   const count = fresh.value.size;
   if (!count || asOf.value !== null) return null;

@@ -1,4 +1,4 @@
-// Health of the server, from its metrics, refreshed every few seconds.
+// Server health from its metrics, refreshed every 5 seconds.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { request } from "../server.js";
@@ -11,14 +11,14 @@ const ROUTES = 15;
 
 /** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
 
-/** What `/metrics` answers, line by line. @param {string} text @returns {Sample[]} */
+/** Parse the response of `/metrics`. @param {string} text @returns {Sample[]} */
 export const readMetrics = (text) => [...text.matchAll(/^(\w+)(?:\{(.*)\})? (\S+)$/gm)].map(([, name, labels = "", value]) => ({
   name, value: Number(value),
   labels: Object.fromEntries([...labels.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, key, text]) => [key, text.replace(/\\(.)/g, (_, sign) => (sign === "n" ? "\n" : sign))])),
 }));
 
 /**
- * Below which bound a share of what a histogram counted lies; null: it counted nothing.
+ * Return the upper bound of the bucket that holds a quantile; null: empty histogram.
  * @param {Sample[]} buckets of one histogram, in order @param {number} share
  */
 export function quantile(buckets, share) {
@@ -46,7 +46,7 @@ class Look {
     return (this.named.get(name) ?? []).filter((sample) => Object.entries(labels).every(([key, value]) => sample.labels[key] === value));
   }
 
-  /** One number; undefined: it is not told to this key. @param {string} name @param {Record<string, string>} [labels] @returns {number | undefined} */
+  /** Return the value of a metric; undefined: hidden from this key. @param {string} name @param {Record<string, string>} [labels] @returns {number | undefined} */
   value(name, labels) {
     return this.of(name, labels)[0]?.value;
   }
@@ -57,13 +57,13 @@ class Look {
   }
 }
 
-/** Term and number, but for what is not told. @param {[string, string | number | null | undefined][]} all */
+/** List of names and values, without missing values. @param {[string, string | number | null | undefined][]} all */
 const Facts = (all) => html`<dl class="wide">${all.filter(([, value]) => value !== undefined && value !== null).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl>`;
 
 /** @param {number | undefined} value @param {number | undefined} most */
 const ofMost = (value, most) => (value === undefined ? undefined : most === undefined ? number(value) : W.ofMost(number(value), number(most)));
 
-/** How busy the processor was between two looks, or since the start. @param {Look} now @param {Look | null} before */
+/** Format the processor use between two scrapes, or since the start. @param {Look} now @param {Look | null} before */
 function busyShare(now, before) {
   const [used, was] = [now.value("process_cpu_seconds_total"), before?.value("process_cpu_seconds_total")];
   if (used === undefined) return undefined;

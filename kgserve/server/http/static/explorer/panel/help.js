@@ -1,4 +1,4 @@
-// Help: all keyboard shortcuts.
+// Help dialog with all keyboard shortcuts.
 
 import { html } from "../vendor/preact.js";
 import { helpOpen } from "../state.js";

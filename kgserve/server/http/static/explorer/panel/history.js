@@ -8,11 +8,11 @@ import { refreshShown } from "./node.js";
 import { Dialog, plain, time } from "./parts.js";
 import { lookBack } from "./time.js";
 
-/** Fields with metadata of a state, which are not compared. */
+/** Metadata fields of a state, excluded from comparison. */
 const ASIDE = new Set(["version", "sequence", "updated_at", "created_at", "superseded_by", "is_current", "confidence_at"]);
 
 /**
- * What differs between two states of a node, attributes one by one.
+ * Return the differences between two states of a node, by field and attribute.
  * @param {any} before @param {any} after @returns {{path: string, before: any, after: any}[]}
  */
 export function differences(before, after) {
@@ -29,7 +29,7 @@ export function differences(before, after) {
 
 const LENGTHS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_557_600], ["month", 2_629_800], ["day", 86_400], ["hour", 3600], ["minute", 60], ["second", 1]]);
 
-/** How long a state lasted, in its largest unit. @param {string} from @param {string} to */
+/** Format the duration of a state in its largest unit. @param {string} from @param {string} to */
 function lasting(from, to) {
   const seconds = Math.max(1, (Date.parse(to) - Date.parse(from)) / 1000);
   const [unit, size] = LENGTHS.find(([, each]) => seconds >= each) ?? ["second", 1];

@@ -1,4 +1,4 @@
-// Form for the API key, and its permissions.
+// Form for the API key, and dialog with its permissions.
 
 import { html, useState } from "../vendor/preact.js";
 import { enter } from "../session.js";

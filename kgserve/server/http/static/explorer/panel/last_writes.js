@@ -1,4 +1,4 @@
-// Last commits of a store: when, what they wrote, and a way to look at the store as it was then.
+// Table of the last commits of a store, with links to the store as of each commit.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
@@ -31,13 +31,13 @@ export function LastWrites() {
       <td>${time(one.time)}</td><td>${summaryOf(one)}</td><td>${nodesOf(one)}</td></tr>`)}</tbody></table></div>`;
 }
 
-/** What a commit wrote, in numbers. @param {any} change */
+/** Summarize the writes of a commit in numbers. @param {any} change */
 function summaryOf(change) {
   const counts = Object.entries(W.writeKinds).map(([kind, words]) => [words, change[kind].length]).filter(([, count]) => count);
   return `${counts.map(([words, count]) => words(count)).join(", ") || W.nothingVisible}${change.truncated ? ", …" : ""}`;
 }
 
-/** The first nodes that a commit wrote. @param {any} change */
+/** Render the first nodes that a commit wrote. @param {any} change */
 function nodesOf(change) {
   const nodes = [...change.nodes_created, ...change.nodes_updated];
   const authors = [...new Set(nodes.map((node) => node.created_by).filter(Boolean))];

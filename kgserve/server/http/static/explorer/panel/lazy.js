@@ -1,9 +1,9 @@
-// Panels that are loaded when they are first shown.
+// Panels that are loaded when first shown.
 
 import { html, signal } from "../vendor/preact.js";
 import { W } from "../words.js";
 
-/** @param {() => Promise<any>} load what imports the component */
+/** @param {() => Promise<any>} load imports the component */
 function lazy(load) {
   const part = signal(/** @type {any} */ (null));
   const come = () => load().then((found) => {

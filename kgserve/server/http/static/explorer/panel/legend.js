@@ -1,4 +1,4 @@
-// Legend: types and relations with counts; toggles visibility and colour.
+// Legend of types and relations, with counts, visibility toggles and colours.
 
 import { html, signal } from "../vendor/preact.js";
 import { more, overview } from "../load.js";
@@ -8,11 +8,11 @@ import { W } from "../words.js";
 import { LookChoice } from "./lazy.js";
 import { number } from "./parts.js";
 
-/** Types that the closed legend shows. */
+/** Maximum number of types in the closed legend. */
 const KEYS = 8;
 const opened = signal(false);
 
-/** Counts of what is on the canvas. @param {Iterable<{type: string}>} rows @returns {Map<string, number>} */
+/** Count rows by type. @param {Iterable<{type: string}>} rows @returns {Map<string, number>} */
 function counted(rows) {
   const counts = new Map();
   for (const { type } of rows) counts.set(type, (counts.get(type) ?? 0) + 1);
@@ -27,7 +27,7 @@ function toggleType(hidden, type) {
 }
 
 const FORMS = { circle: "M5 0.7a4.3 4.3 0 1 1 0 8.6a4.3 4.3 0 1 1 0-8.6Z", square: "M1 1h8v8H1Z", triangle: "M5 .5L9.5 9h-9Z", hexagon: "M9.8 5L7.4 9.2H2.6L.2 5L2.6.8h4.8Z" };
-/** The type whose colour and shape are being chosen. */
+/** Type whose colour and shape are being chosen. */
 export const dressed = signal(/** @type {string | null} */ (null));
 
 /** @param {{colour: number, shape: string}} props */

@@ -1,4 +1,4 @@
-// List of the last events.
+// List of the latest events.
 
 import { html } from "../vendor/preact.js";
 import { follow, live, strip, wanted } from "../events.js";

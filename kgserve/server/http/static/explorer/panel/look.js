@@ -1,4 +1,4 @@
-// Choice of the colour and shape of a type.
+// Picker for the colour and shape of a type.
 
 import { html } from "../vendor/preact.js";
 import { keptLooks } from "../arrangement.js";
@@ -7,7 +7,7 @@ import { changed, looks, revision, store } from "../state.js";
 import { W } from "../words.js";
 import { dressed, Mark } from "./legend.js";
 
-/** Choose a look, and keep it in this browser. @param {string} type @param {Partial<import("../graph/colours.js").Look> | null} look null: that of the type's name */
+/** Set the look of a type and store it in this browser. @param {string} type @param {Partial<import("../graph/colours.js").Look> | null} look null: the default */
 function chooseLook(type, look) {
   looks.choose(type, look);
   const text = looks.format();
@@ -15,12 +15,12 @@ function chooseLook(type, look) {
     if (text) localStorage.setItem(keptLooks(store.value), text);
     else localStorage.removeItem(keptLooks(store.value));
   } catch {
-    // No room in this browser: the link still holds it.
+    // Storage is full or blocked; the link still holds the look.
   }
   changed();
 }
 
-/** Colours and shapes to choose from, for the type that the legend names. */
+/** Picker for the colour and shape of the type chosen in the legend. */
 export function LookChoice() {
   revision.value;
   const type = dressed.value ?? "";

@@ -1,4 +1,4 @@
-// Memories of a store: their list, the entities they are about, proposals, and numbers.
+// View of the memories of a store: list, entities, proposals and statistics.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ask } from "../server.js";
@@ -10,7 +10,7 @@ import { memoryPart, openEntity, written } from "./memory_state.js";
 import { Bar, number } from "./parts.js";
 import { Proposals } from "./proposals.js";
 
-/** Store that `openEntity` belongs to. */
+/** Name of the store that `openEntity` belongs to. */
 let entityStore = "";
 
 export function Memories() {

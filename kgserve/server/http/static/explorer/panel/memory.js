@@ -13,7 +13,7 @@ import { showNode } from "./search.js";
 
 const SHOWN = 50;
 
-/** @param {{answer: any}} props what is known of a node that is a memory */
+/** @param {{answer: any}} props details of a node that is a memory */
 export function MemoryFacts({ answer }) {
   const row = answer.node;
   const [known, setKnown] = useState(/** @type {{memory: any, above: any[], below: any[]} | null} */ (null));
@@ -22,7 +22,7 @@ export function MemoryFacts({ answer }) {
     const id = encodeURIComponent(row.id);
     const query = { store: store.value, as_of: then };
     void attempt(async () => {
-      // Looking is no use of a memory, so `touch` is false.
+      // Viewing is not an access, so `touch` is false.
       const [one, above, below] = await Promise.all([
         then === null ? ask("GET", `/api/memories/${id}`, { query: { store: store.value, touch: false } }).catch(() => null) : null,
         ask("GET", `/api/v1/memories/${id}/ancestors`, { query }).catch(() => []),

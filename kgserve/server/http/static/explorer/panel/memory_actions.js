@@ -12,10 +12,10 @@ import { isMemory } from "./memory_state.js";
 
 const DIALOGS = { edit: MemoryEdit, merge: Merge, forget: Forget };
 
-/** The row as it is now. Looking is no use of a memory, so `touch` is false. @param {any} row */
+/** Reload a row. Viewing is not an access, so `touch` is false. @param {any} row */
 const readAgain = (row) => ask("GET", `/api/${isMemory(row) ? "memories" : "entities"}/${encodeURIComponent(row.id)}`, { query: { store: store.value, touch: isMemory(row) ? false : undefined } });
 
-/** Nothing with a key that may only read. @param {{row: any, small?: boolean}} props `small`: in the row of a table */
+/** Buttons of a row; none if ended or read-only. @param {{row: any, small?: boolean}} props `small`: in a table row */
 export function MemoryActions({ row, small = false }) {
   const [open, setOpen] = useState(/** @type {{name: string, row: any} | null} */ (null));
   if (!mayWrite.value || row.ended) return null;

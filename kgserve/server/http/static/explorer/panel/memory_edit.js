@@ -1,4 +1,4 @@
-// Form to edit a memory. Only the fields that were changed are written.
+// Form to edit a memory. Only changed fields are written.
 
 import { html, useState } from "../vendor/preact.js";
 import { W } from "../view_words.js";
@@ -9,7 +9,7 @@ import { Dialog, TimeField } from "./parts.js";
 
 const lines = (/** @type {string} */ text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const asText = (/** @type {string} */ text) => text;
-/** How a field is written, by its name. @type {Record<string, (text: string) => unknown>} */
+/** Parsers of typed text, by field. @type {Record<string, (text: string) => unknown>} */
 const FIELDS = {
   content: asText, memory_type: asText, entity_names: lines, tags: lines, confidence: Number, importance: Number,
   source: asText, context: asText, valid_from: asText, valid_to: asText, metadata: (text) => JSON.parse(text || "{}"),
@@ -22,13 +22,13 @@ const draftOf = (row) => ({
   valid_from: row.valid_from ?? "", valid_to: row.valid_to ?? "", metadata: JSON.stringify(row.metadata, null, 2),
 });
 
-/** Changed fields of a draft. Raises SyntaxError for metadata that are no JSON. @param {Draft} before @param {Draft} after @param {Draft} from where to take them */
+/** Return the changed fields of a draft. Throws SyntaxError if the metadata is not JSON. @param {Draft} before @param {Draft} after @param {Draft} from source of the values */
 function changedFields(before, after, from) {
   const names = Object.keys(FIELDS).filter((name) => before[name] !== after[name]);
   return Object.fromEntries(names.map((name) => [name, FIELDS[name](from[name])]));
 }
 
-/** @param {{row: any, onClose: () => void}} props a memory as `/api/memories` lists it */
+/** @param {{row: any, onClose: () => void}} props `row`: a memory from `/api/memories` */
 export function MemoryEdit({ row, onClose }) {
   const [before] = useState(() => draftOf(row));
   const [draft, setDraft] = useState(before);

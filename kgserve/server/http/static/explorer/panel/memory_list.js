@@ -1,4 +1,4 @@
-// List of memories: search, filters by type, entity, tag and confidence, page by page.
+// Paginated list of memories, with search and filters by type, entity, tag and confidence.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ask } from "../server.js";
@@ -17,12 +17,12 @@ const AGES = { "": "", week: 7, month: 30, year: 365 };
 const DAY_MS = 86_400_000;
 
 /** @typedef {{q: string, types: string, entity: string, tags: string, min_confidence: string, age: string, ended: string}} Filters */
-/** @typedef {{memories: any[], next: Record<string, unknown> | null}} Page `next` asks for the page after this one */
+/** @typedef {{memories: any[], next: Record<string, unknown> | null}} Page `next`: query parameters of the next page */
 
 /** @type {Filters} */
 const NO_FILTERS = { q: "", types: "", entity: "", tags: "", min_confidence: "", age: "", ended: "" };
 
-/** One page of memories. Looking is no use of a memory, so `touch` is false. @param {Filters} filters @param {Record<string, unknown>} from @returns {Promise<Page>} */
+/** Read a page of memories. Viewing is not an access, so `touch` is false. @param {Filters} filters @param {Record<string, unknown>} from @returns {Promise<Page>} */
 async function readPage({ q, ended, age, ...filters }, from) {
   const after_date = age ? new Date(Date.now() - AGES[age] * DAY_MS).toISOString() : "";
   const query = { ...filters, after_date, store: store.value, limit: PAGE_ROWS, ...from };
@@ -34,7 +34,7 @@ async function readPage({ q, ended, age, ...filters }, from) {
   return { memories, next: memories.length < PAGE_ROWS ? null : { offset: Number(from.offset ?? 0) + PAGE_ROWS } };
 }
 
-/** Memories as a table. @param {{memories: any[], label: string, onTag?: (tag: string) => void}} props `onTag`: what a click on a tag does */
+/** Table of memories. @param {{memories: any[], label: string, onTag?: (tag: string) => void}} props `onTag`: click handler of tags */
 export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table><caption class="hidden">${label}</caption>
   <thead><tr>${[...W.memoryColumns, ...(mayWrite.value ? [W.change] : [])].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
   <tbody>${memories.map((one) => html`<tr key=${one.id}>

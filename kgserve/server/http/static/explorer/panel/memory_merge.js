@@ -1,4 +1,4 @@
-// Dialog to merge a memory or an entity into another one: choose it, look at both, merge. The toast undoes it.
+// Dialog to merge a memory or an entity into another one, with undo in the toast.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -11,7 +11,7 @@ import { Dialog } from "./parts.js";
 const OFFERED = 8;
 const TYPING_PAUSE_MS = 300;
 
-/** What a memory or an entity may be merged into: for a memory without a word, those that say something similar. @param {any} row @param {string} text @returns {Promise<any[]>} */
+/** Find merge targets for a memory or an entity; without search text, memories with similar content. @param {any} row @param {string} text @returns {Promise<any[]>} */
 async function findOthers(row, text) {
   const query = { store: store.value, limit: OFFERED + 1 };
   const found = isMemory(row)

@@ -1,4 +1,4 @@
-// What the views of memories share, and writes that a toast can undo.
+// State shared by the memory views, and writes that a toast can undo.
 
 import { signal } from "../vendor/preact.js";
 import { put } from "../load.js";
@@ -7,15 +7,15 @@ import { ask, memory } from "../server.js";
 import { changed, focus, graph, say, selected, sheet, store, view } from "../state.js";
 import { W } from "../view_words.js";
 
-/** Incremented with every write from this page: lists are read again. */
+/** Number of writes from this page; a change reloads the lists. */
 export const written = signal(0);
-/** Visible part: `list`, `entities`, `proposals`, `numbers`. */
+/** Open tab: `list`, `entities`, `proposals`, `numbers`. */
 export const memoryPart = signal("list");
 /** Id of the entity whose page is open; empty: the list of entities. */
 export const openEntity = signal("");
 
 /** @typedef {{id: string, version: number, name?: string, content?: string, confidence?: number}} Row a memory or an entity */
-/** @typedef {"fill" | "keep" | "append" | "overwrite"} ContentRule which text a merge leaves */
+/** @typedef {"fill" | "keep" | "append" | "overwrite"} ContentRule handling of content in a merge */
 
 export const isMemory = (/** @type {Row} */ row) => row.confidence !== undefined;
 
@@ -42,14 +42,14 @@ const memoryAt = (/** @type {string} */ id) => `/api/memories/${encodeURICompone
 /** Change fields of a memory. @param {string} id @param {any} body */
 const change = (id, body) => ask("PUT", memoryAt(id), { query: inStore(), body });
 
-/** What undoes a write, told to the lists and the toast. @param {() => Promise<unknown>} back */
+/** Return an undo handler that reloads the lists and shows a toast. @param {() => Promise<unknown>} back */
 const undoing = (back) => async () => {
   await back();
   written.value++;
   say(W.takenBack);
 };
 
-/** Write fields of a memory; the toast puts the former values back. Raises Refused. @param {Row} row @param {any} fields @param {any} former the same fields as they were */
+/** Write fields of a memory; the toast restores the former values. Throws Refused. @param {Row} row @param {any} fields @param {any} former the same fields before the write */
 export async function changeMemory(row, fields, former) {
   const after = await change(row.id, { ...fields, based_on_version: row.version });
   written.value++;
@@ -61,9 +61,9 @@ export async function changeMemory(row, fields, former) {
 export const forget = (row, undo, dry) =>
   ask("POST", "/api/v1/forget", { query: inStore(), body: { [isMemory(row) ? "entity_id" : "entity"]: row.id, undo, dry_run: dry } });
 
-/** Forget a memory or an entity; the toast brings it back. @param {Row} row */
+/** Forget a memory or an entity; the toast restores it. @param {Row} row */
 export async function forgetWithUndo(row) {
-  // The event of the deletion may come before the answer.
+  // The deletion event may arrive before the response.
   const shown = graph.nodes.has(row.id);
   focus.value = "";
   const answer = await forget(row, false, false);
@@ -83,7 +83,7 @@ export async function forgetWithUndo(row) {
 const merge = (id, body) => ask("POST", memory(store.value, "nodes", id, "merge"), { body });
 const unmerge = (/** @type {string} */ id) => ask("POST", memory(store.value, "nodes", id, "unmerge"), { body: {} });
 
-/** Merge one memory or entity into another, if neither has moved on. @param {Row} row @param {Row} into @param {ContentRule} content */
+/** Merge one memory or entity into another, unless either has changed. @param {Row} row @param {Row} into @param {ContentRule} content */
 export async function mergeWithUndo(row, into, content) {
   await merge(row.id, { into: into.id, content, based_on_version: row.version, into_version: into.version });
   graph.removeNode(row.id);
@@ -94,7 +94,7 @@ export async function mergeWithUndo(row, into, content) {
   say(W.mergedInto(labelOf(row), labelOf(into)), false, undoing(() => unmerge(row.id)));
 }
 
-/** Merge memories that say the same, as a plan proposes. @param {{primary: any, absorbed: any[], content: string, tags: string[]}} cluster */
+/** Merge a cluster of duplicate memories, as proposed by a plan. @param {{primary: any, absorbed: any[], content: string, tags: string[]}} cluster */
 export async function acceptCluster({ primary, absorbed, content, tags }) {
   for (const row of absorbed) {
     await merge(row.id, { into: primary.id, content: "keep", based_on_version: row.version });

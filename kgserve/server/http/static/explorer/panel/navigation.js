@@ -1,4 +1,4 @@
-// Views of a store: a rail of icons with words, on phones a bar at the bottom.
+// Navigation between the views of a store: side rail, or bottom bar on phones.
 
 import { html } from "../vendor/preact.js";
 import { Brain, ChartColumn, Activity, Plus, Settings, SquareTerminal, Table2, Waypoints } from "../vendor/icons.js";
@@ -8,16 +8,16 @@ import { cypherOpen, mayWrite, sheet, store, view } from "../state.js";
 import { W } from "../words.js";
 import { Icon } from "./parts.js";
 
-/** Icons of the views, in order. */
+/** Icons by view, in display order. */
 export const VIEWS = /** @type {const} */ ({ graph: Waypoints, table: Table2, memories: Brain, live: Activity, stats: ChartColumn, settings: Settings });
 
-/** True if a view has the drawer for Cypher below it. */
+/** Return true if the view has a Cypher drawer. */
 export const hasDrawer = () => view.value === "graph" || view.value === "table";
 
-/** True if a view has the side panel: what it shows are nodes. */
+/** Return true if the view shows nodes and so has the side panel. */
 export const hasSidePanel = () => view.value !== "stats" && view.value !== "settings";
 
-/** Names of the views that this store has. */
+/** Return the names of the views available for this store. */
 export const offeredViews = () => Object.keys(VIEWS).filter((name) => name !== "memories" || view.value === "memories" || (memoryCount.value.store === store.value && memoryCount.value.count));
 
 /** @param {string} name */
@@ -26,10 +26,10 @@ export function openView(name) {
   sheet.value = "middle";
 }
 
-/** Ways to enter data. */
+/** Actions that add data. */
 export const ADDITIONS = /** @type {const} */ (["node", "edge", "connect", "import"]);
 
-/** Begin to enter something. @param {string} what one of ADDITIONS */
+/** Start an action that adds data. @param {string} what one of ADDITIONS */
 export async function add(what) {
   if (what === "connect" && view.value !== "graph") openView("graph");
   (await import("../entry/dialogs.js")).beginEntry(what);
@@ -37,7 +37,7 @@ export async function add(what) {
 
 const closeMenu = () => document.getElementById("additions")?.hidePopover();
 
-/** Menu of what can be added; not there for those who may only read. */
+/** Menu of actions that add data; only with write permission. */
 const AddMenu = () => html`<button type="button" class="add" popovertarget="additions"><${Icon} of=${Plus} />${W.add}</button>
   <div id="additions" class="menu" popover role="group" aria-label=${W.add}>${ADDITIONS.map((what) => html`<button key=${what} type="button" class="plain" onClick=${() => { closeMenu(); void add(what); }}>${W.addNames[what]}</button>`)}</div>`;
 

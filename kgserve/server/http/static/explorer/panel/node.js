@@ -19,13 +19,13 @@ import { showEntity } from "./memory_state.js";
 import { Dialog, number, time, Tree } from "./parts.js";
 
 const EDGES = 20;
-/** Data of the node in focus; null: none, or not loaded yet. */
+/** Data of the focused node; null: none, or not loaded yet. */
 export const shown = signal(/** @type {{key: string, answer: any, error: string} | null} */ (null));
 /** Open dialog: `delete`, `retire`, `forget`, `heads`. */
 const doing = signal("");
 let round = 0;
 
-/** Load the node in focus. */
+/** Load the focused node. */
 export async function refreshShown() {
   const mine = ++round;
   const key = focus.value;
@@ -183,7 +183,7 @@ function EdgeList({ edges, end, writable }) {
   ${edges.length > most ? html`<button type="button" class="plain small" onClick=${() => setMost(most * 5)}>${W.andMore(edges.length - most)}</button>` : null}`;
 }
 
-/** Say that an edge is no longer true. @param {any} edge */
+/** End the validity of an edge now. @param {any} edge */
 const retireEdge = (edge) =>
   attempt(async () => {
     const body = { from: edge.from, to: edge.to, relation_type: edge.relation_type };

@@ -1,17 +1,17 @@
-// Parameters of a statement: a field for each `$name` in it.
+// Parameters of a statement, with an input field for each `$name`.
 
 import { html, signal } from "../vendor/preact.js";
 import { W } from "../view_words.js";
 import { pieces } from "./editor.js";
 
-/** What was typed, by name. */
+/** Typed text by parameter name. */
 export const typedParameters = signal(/** @type {Record<string, string>} */ ({}));
 
-/** Names of parameters, in order. @param {string} statement @returns {string[]} */
+/** Return the parameter names in order. @param {string} statement @returns {string[]} */
 export const parametersOf = (statement) =>
   [...new Set(pieces(statement, new Set()).filter(({ kind, text }) => kind === "number" && text.startsWith("$")).map(({ text }) => text.slice(1)))];
 
-/** A value as JSON, else as text; nothing is null. @param {string} typed @returns {unknown} */
+/** Parse a value as JSON, else return it as text; null if empty. @param {string} typed @returns {unknown} */
 export function parameterValue(typed) {
   if (!typed.trim()) return null;
   try {
@@ -21,7 +21,7 @@ export function parameterValue(typed) {
   }
 }
 
-/** Values for the parameters of a statement. @param {string} statement */
+/** Return the parameter values of a statement. @param {string} statement */
 export const parametersFor = (statement) =>
   Object.fromEntries(parametersOf(statement).map((name) => [name, parameterValue(typedParameters.value[name] ?? "")]));
 

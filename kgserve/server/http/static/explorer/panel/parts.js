@@ -1,23 +1,23 @@
-// Components that several panels share.
+// Components and formatters shared by several panels.
 
 import { html, useEffect, useRef } from "../vendor/preact.js";
 import { X } from "../vendor/icons.js";
 import { W } from "../words.js";
 
-/** An icon beside words, or in a button that has a label. @param {{of: import("../vendor/icons.js").IconShape}} props */
+/** Decorative icon for a text or a labelled button. @param {{of: import("../vendor/icons.js").IconShape}} props */
 export const Icon = ({ of }) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">${of.map(([tag, drawn], i) => html`<${tag} key=${i} ...${drawn} />`)}</svg>`;
 
-/** A number, its digits grouped. @param {number | null | undefined} value */
+/** Format a number with grouped digits. @param {number | null | undefined} value */
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 
-/** Bytes for people. @param {number | null | undefined} value */
+/** Format bytes in a binary unit. @param {number | null | undefined} value */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
   return `${number(Math.round((value / 1024 ** power) * 10) / 10)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
-/** A time with its zone, that of whoever looks. @param {string | number | null | undefined} value */
+/** Format a time in the browser's time zone. @param {string | number | null | undefined} value */
 export function time(value) {
   if (value === null || value === undefined || value === "") return "–";
   const date = new Date(value);
@@ -25,10 +25,10 @@ export function time(value) {
   return `${date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" })} ${zone(date)}`;
 }
 
-/** The day of a time. @param {number} value */
+/** Format the UTC date of a time in milliseconds. @param {number} value */
 export const day = (value) => new Date(value).toLocaleDateString("en-GB", { dateStyle: "medium", timeZone: "UTC" });
 
-/** A time as a field for local dates holds it; empty for none. @param {string | number | null | undefined} value */
+/** Format a time for a `datetime-local` field; empty if impossible. @param {string | number | null | undefined} value */
 export function localTime(value) {
   const date = new Date(value || Number.NaN);
   const local = new Date(date.getTime() - date.getTimezoneOffset() * 60_000);
@@ -36,7 +36,7 @@ export function localTime(value) {
 }
 
 /**
- * A date and time to pick. What is not touched is sent as it was, to the microsecond.
+ * Field for a date and time. An unchanged value keeps its microseconds.
  * @param {{label: string, value: string, help?: string, disabled?: boolean, onPick: (value: string) => void}} props `value` is RFC 3339, or empty
  */
 export function TimeField({ label, value, help, disabled, onPick }) {
@@ -55,7 +55,7 @@ function zone(date) {
   return `UTC${minutes < 0 ? "−" : "+"}${Math.floor(size / 60)}${size % 60 ? `:${String(size % 60).padStart(2, "0")}` : ""}`;
 }
 
-/** A modal window; closing it, by Escape too, calls `onClose`. @param {{title: string, onClose: () => void, children?: any, wide?: boolean}} props */
+/** Modal dialog; closing it, also with Escape, calls `onClose`. @param {{title: string, onClose: () => void, children?: any, wide?: boolean}} props */
 export function Dialog({ title, onClose, children, wide }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => {
@@ -67,7 +67,7 @@ export function Dialog({ title, onClose, children, wide }) {
   </dialog>`;
 }
 
-/** JSON as a tree that opens and closes. @param {{value: any, name?: string, depth?: number}} props */
+/** Collapsible tree of a JSON value. @param {{value: any, name?: string, depth?: number}} props */
 export function Tree({ value, name, depth = 0 }) {
   const label = name === undefined ? null : html`<span class="name">${name}</span>`;
   if (value === null || typeof value !== "object") return html`<div class="leaf">${label} <span class="value">${value === null ? "null" : String(value)}</span></div>`;
@@ -78,10 +78,10 @@ export function Tree({ value, name, depth = 0 }) {
   return html`<details class="tree" open=${depth < 2}><summary>${label} (${entries.length})</summary>${inside}</details>`;
 }
 
-/** A value of any kind as one line of text. @param {any} value */
+/** Format a value of any type as one line of text. @param {any} value */
 export const plain = (value) => (value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
-/** A command to copy. @param {{text: string, label: string}} props */
+/** Command with a copy button. @param {{text: string, label: string}} props */
 export function Command({ text, label }) {
   const copy = (/** @type {any} */ event) => {
     const done = event.currentTarget;
@@ -93,6 +93,6 @@ export function Command({ text, label }) {
     ${navigator.clipboard ? html`<button type="button" class="plain" onClick=${copy}>${W.copy}</button>` : null}</figure>`;
 }
 
-/** A horizontal bar for a share. @param {{share: number, label: string}} props */
+/** Horizontal bar for a share (0 to 1). @param {{share: number, label: string}} props */
 export const Bar = ({ share, label }) => html`<svg class="bar-of" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=${label}>
   <rect class="ground" width="100" height="8" /><rect class="part" width=${Math.max(0.5, 100 * share)} height="8" /></svg>`;

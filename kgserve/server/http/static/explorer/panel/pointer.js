@@ -1,21 +1,21 @@
-// Fingers and mouse on the canvas.
+// Touch and mouse input on the canvas.
 
 import { signal } from "../vendor/preact.js";
 import { expand } from "../load.js";
 import { choose, connecting, entry, look, mayWrite, selected, visible, way } from "../state.js";
 import { W } from "../words.js";
 
-/** The edge that is being drawn: its ends in pixels, and the node that it would lead to. */
+/** Edge being drawn, with its ends in pixels. */
 export const drafted = signal(/** @type {{from: any, start: [number, number], x: number, y: number, to: any} | null} */ (null));
 
-/** The drawn edge ends. @param {boolean} done false: it was given up */
+/** Finish the drawn edge. @param {boolean} done false: cancel */
 function join(done) {
   const edge = drafted.value;
   drafted.value = null;
   if (done && edge?.to) entry.value = { kind: "edge", from: edge.from.id, to: edge.to.id };
 }
 
-/** What fingers and mouse do. @param {any} on the canvas @returns {() => void} */
+/** Attach pointer handlers; return their removal. @param {any} on the canvas @returns {() => void} */
 export function handle(on) {
   const { element } = on;
   /** @type {Map<number, [number, number]>} */
@@ -124,7 +124,7 @@ function middle(points) {
   return [(a + c) / 2, (b + d) / 2];
 }
 
-/** What lies over a canvas. @param {HTMLCanvasElement} element */
+/** Return the pixel boxes of tools over a canvas. @param {HTMLCanvasElement} element */
 export function coveredBoxes(element) {
   const { left, top } = element.getBoundingClientRect();
   const parts = element.closest(".canvas")?.querySelectorAll(".tools, .over-canvas > *") ?? [];

@@ -1,4 +1,4 @@
-// Proposals to accept one by one: memories that say the same, and what reflection found.
+// Proposals to accept one by one: merges of duplicate memories, and results of reflection.
 
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { put } from "../load.js";
@@ -10,15 +10,15 @@ import { acceptCluster, written } from "./memory_state.js";
 import { time } from "./parts.js";
 import { showNode } from "./search.js";
 
-/** Reflections with open proposals, newest first. */
+/** Reflection runs with their proposals, newest first. */
 const runs = signal(/** @type {{run: string, proposals: any[], linked: any[]}[]} */ ([]));
-/** Merges of memories that ran, newest first. */
+/** Past merge runs, newest first. */
 const merges = signal(/** @type {any[]} */ ([]));
-/** Memories that say the same, with their rows; null: not looked for. */
+/** Clusters of duplicate memories, with their rows; null: no search yet. */
 const clusters = signal(/** @type {any[] | null} */ (null));
 const RUNS = 20;
 
-/** Load the stored runs with their open proposals. */
+/** Load the reflection and merge runs. */
 async function readRuns() {
   const query = { store: store.value, limit: RUNS };
   const [page, merged] = await Promise.all([
@@ -83,7 +83,7 @@ function MergeRun({ one }) {
     ${one.suggestions.length ? html`<ul>${one.suggestions.map((/** @type {any} */ each) => html`<li key=${each.ids.join(" ")}><${Together} ids=${each.ids} /> <span class="soft">${W.similarBy(each.similarity)}</span></li>`)}</ul>` : null}</li>`;
 }
 
-/** Memories as a button that selects them in the graph. @param {{ids: string[]}} props */
+/** Button that selects memories in the graph. @param {{ids: string[]}} props */
 const Together = ({ ids }) => html`<button type="button" class="link" onClick=${() => show(ids)}>${W.theseMemories(ids.length)}</button>`;
 
 const show = (/** @type {string[]} */ ids) => {

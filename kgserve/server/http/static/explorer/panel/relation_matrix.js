@@ -1,4 +1,4 @@
-// Which types of nodes are joined by which relations, as a matrix. A relation opens as a statement.
+// Matrix of the relations between node types. A relation opens as a Cypher statement.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
@@ -14,7 +14,7 @@ const STATEMENT = "MATCH (a:Entity)-[e:RELATES_TO]->(b:Entity) RETURN a.type, e.
 
 /** @typedef {[from: string, relation: string, to: string, edges: number]} Joined */
 
-/** Types by their number of edges at one end, the most frequent first. @param {Joined[]} rows @param {0 | 2} end */
+/** Return the types at one end of the edges, most frequent first. @param {Joined[]} rows @param {0 | 2} end */
 function typesAt(rows, end) {
   const counts = /** @type {Map<string, number>} */ (new Map());
   for (const row of rows) counts.set(row[end], (counts.get(row[end]) ?? 0) + row[3]);
@@ -23,7 +23,7 @@ function typesAt(rows, end) {
 
 const quoted = (/** @type {string} */ text) => `'${text.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
 
-/** Run a statement for the edges of a cell, below the graph. @param {Joined} joined */
+/** Run a statement for the edges of a relation in the Cypher drawer. @param {Joined} joined */
 function showEdges([from, relation, to]) {
   view.value = "graph";
   cypherOpen.value = true;

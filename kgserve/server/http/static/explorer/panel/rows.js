@@ -1,15 +1,15 @@
-// Virtual table: renders the visible rows and the focused one only.
+// Virtual table that renders only the visible rows and the focused one.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 
-/** What explorer.css says a row is high, in pixels. */
+/** Row height in pixels, as in explorer.css. */
 const HEIGHT = 34;
 const BEYOND = 12;
-/** Rows by which the rendered range moves, so that small scrolls render nothing. */
+/** Number of rows by which the rendered range moves; smaller scrolls render nothing. */
 const STEP = 6;
 const MOVES = { ArrowUp: -1, ArrowDown: 1, Home: Number.NEGATIVE_INFINITY, End: Number.POSITIVE_INFINITY };
 
-/** The numbers of the rows to make, in order. @param {number} first @param {number} last @param {number} held @param {number} count */
+/** Return the indices of the rows to render, in order. @param {number} first @param {number} last @param {number} held focused row @param {number} count */
 export function inSight(first, last, held, count) {
   const from = Math.max(0, first - BEYOND);
   const to = Math.min(count, last + BEYOND);
@@ -22,7 +22,7 @@ export function inSight(first, last, held, count) {
 const controls = (row) => [...row.querySelectorAll("button, a, input")].map((one) => /** @type {HTMLElement} */ (one));
 
 /**
- * Arrows go from row to row, Home and End to the ends.
+ * Virtual table. Arrow keys move by row, Home and End to the ends.
  * @template T
  * @param {{label: string, caption?: string, head: any, columns: number, rows: T[], keyOf: (row: T, at: number) => string, classOf?: (row: T) => string, children: (row: T, at: number) => any, big?: boolean}} props
  */
@@ -68,11 +68,11 @@ export function LongTable({ label, caption, head, columns, rows, keyOf, classOf,
     wanted.current = { ...from, row };
     setHeld(row);
   };
-  /** Room for rows that are not made. @param {string} key @param {number} missing */
+  /** Return a spacer for rows that are not rendered. @param {string} key @param {number} missing */
   const gap = (key, missing) => missing > 0
     ? [html`<tr key=${key} class="gap" aria-hidden="true"><td colspan=${columns} ref=${(/** @type {HTMLElement | null} */ cell) => { if (cell) cell.style.height = `${missing * HEIGHT}px`; }}></td></tr>`]
     : [];
-  /** A row and the gap before it, side by side so that a row keeps its element, and the focus in it, wherever it stands. */
+  /** Return a row and the spacer before it, as siblings so that a row that moves keeps its element and focus. */
   const made = (/** @type {number} */ number, /** @type {number} */ i) => [
     ...gap(`before ${i}`, number - (i ? numbers[i - 1] + 1 : 0)),
     html`<tr key=${`row ${keyOf(rows[number], number)}`} data-row=${number} aria-rowindex=${number + 2} class=${classOf?.(rows[number]) ?? ""}>${children(rows[number], number)}</tr>`,

@@ -1,4 +1,4 @@
-// Search by words and meaning while you type, without indexes by id prefix, and the list of hits.
+// Hybrid, keyword or semantic search as you type (by id prefix without indexes), and its hits.
 
 import { html, signal } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
@@ -20,14 +20,14 @@ let under = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let pause;
 
-/** Search soon, unless more is typed. */
+/** Search after a pause in typing. */
 export function searchSoon() {
   clearTimeout(pause);
   if (!searchText.value.trim()) under?.abort();
   pause = setTimeout(() => void runSearch({ typing: true }), TYPING_PAUSE_MS);
 }
 
-/** @param {{typing?: boolean}} how failures stay silent while typing */
+/** @param {{typing?: boolean}} how `typing`: hide failures */
 export async function runSearch({ typing = false } = {}) {
   clearTimeout(pause);
   under?.abort();
@@ -53,7 +53,7 @@ export async function runSearch({ typing = false } = {}) {
   }
 }
 
-/** A notice of the server as a sentence. @param {string | null} notice */
+/** Format a server notice as a sentence. @param {string | null} notice */
 const sentence = (notice) => (notice ? `${notice[0].toUpperCase()}${notice.slice(1)}.` : "");
 
 /** @param {string} query @param {AbortSignal} signal @returns {Promise<{hits: any[], note: string}>} */
@@ -72,7 +72,7 @@ async function search(query, signal) {
   return { hits, note: W.noIndexes };
 }
 
-/** Move the focus to the side panel, so that the keyboard goes on there. */
+/** Move the keyboard focus to the side panel. */
 export const focusPanel = () => setTimeout(() => {
   const heading = /** @type {HTMLElement | null} */ (document.querySelector("#side-content h2"));
   if (!heading) return;
@@ -80,7 +80,7 @@ export const focusPanel = () => setTimeout(() => {
   heading.focus();
 });
 
-/** Put something on the canvas and look at it. @param {string} id */
+/** Show a node on the canvas and in the side panel. @param {string} id */
 export async function showNode(id) {
   if (!graph.nodes.has(id)) await put([id]);
   if (!graph.nodes.has(id)) return;

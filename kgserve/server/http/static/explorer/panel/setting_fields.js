@@ -1,4 +1,4 @@
-// Fields for settings that are lists, tables, documents, or a choice with a number.
+// Fields for settings that are lists, tables, JSON objects, or a choice with a number.
 
 import { html, useState } from "../vendor/preact.js";
 import { Plus, X } from "../vendor/icons.js";
@@ -9,7 +9,7 @@ import { Icon } from "./parts.js";
 
 const HISTORY_DAYS = 90;
 
-/** Texts as chips; Enter or a comma adds one. @param {FieldProps} props */
+/** Field for a list of texts; Enter or a comma adds one. @param {FieldProps} props */
 export function ListField({ label, help, value, disabled, onChange }) {
   const [typed, setTyped] = useState("");
   const add = () => {
@@ -29,7 +29,7 @@ export function ListField({ label, help, value, disabled, onChange }) {
     <span class="help">${help}</span></div>`;
 }
 
-/** A JSON object as text; it is taken over when it is valid. @param {FieldProps} props */
+/** Field for a JSON object; only valid JSON is applied. @param {FieldProps} props */
 export function JsonField({ label, help, value, disabled, onChange }) {
   const [typed, setTyped] = useState(/** @type {string | null} */ (null));
   const [wrong, setWrong] = useState("");
@@ -47,7 +47,7 @@ export function JsonField({ label, help, value, disabled, onChange }) {
     <span class="help">${help}</span>${wrong ? html`<span class="note" role="alert">${wrong}</span>` : null}</label>`;
 }
 
-/** All, none, or a number of days. @param {FieldProps} props */
+/** Field for history retention: all, none, or a number of days. @param {FieldProps} props */
 export function HistoryField({ label, help, value, disabled, onChange }) {
   const days = typeof value === "number";
   const choose = (/** @type {any} */ event) => onChange(event.currentTarget.value === "days" ? HISTORY_DAYS : event.currentTarget.value);
@@ -57,7 +57,7 @@ export function HistoryField({ label, help, value, disabled, onChange }) {
     <span class="help">${help}</span></div>`;
 }
 
-/** Days by type of memory; empty days: it never fades. @param {FieldProps} props */
+/** Field for half-lives in days by memory type; empty: never fades. @param {FieldProps} props */
 export function DaysByTypeField({ label, help, value, disabled, onChange }) {
   const [typed, setTyped] = useState("");
   const add = () => {

@@ -9,9 +9,9 @@ import { DaysByTypeField, HistoryField, JsonField, ListField } from "./setting_f
 
 const LANGUAGES = ["auto", "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "ta", "tr"];
 const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
-/** Fields that are more than a text, a number or a mark, by path. */
+/** Custom field components by setting path. */
 const FIELDS = { kind_whitelist: ListField, indexed_attributes: ListField, metadata: JsonField, history: HistoryField, "memory.half_life_by_type": DaysByTypeField };
-/** Settings in the order of the form; others that the server has follow at the end. */
+/** Setting paths in the order of the form; other settings follow at the end. */
 const GROUPS = {
   general: ["name", "language", "metadata"],
   writing: ["conflict_policy", "kind_whitelist", "history"],
@@ -22,13 +22,13 @@ const GROUPS = {
 };
 const FIXED = new Set(["store", "created_at", "sequence", "memory"]);
 
-/** Settings by path, those of memories with their prefix. @param {any} given @returns {Record<string, any>} */
+/** Return settings by path; memory settings have the prefix `memory.`. @param {any} given @returns {Record<string, any>} */
 const byPath = (given) => Object.fromEntries([
   ...Object.entries(given).filter(([name]) => !FIXED.has(name)),
   ...Object.entries(given.memory ?? {}).map(([name, value]) => [`memory.${name}`, value]),
 ]);
 
-/** The body of a change. @param {Record<string, any>} draft */
+/** Build the request body of a change. @param {Record<string, any>} draft */
 function bodyOf(draft) {
   /** @type {Record<string, any>} */
   const body = {};

@@ -1,4 +1,4 @@
-// Side panel: details of a node, hits of a search, and differences between two commits.
+// Side panel: node details, search hits, and differences between two commits.
 
 import { html, useSignalEffect } from "../vendor/preact.js";
 import { X } from "../vendor/icons.js";

@@ -1,4 +1,4 @@
-// Statements that this browser keeps for a store: the last ones, and saved ones with their parameters.
+// Statements stored in this browser for a store: recent ones, and saved ones with their parameters.
 
 import { html, signal, useState } from "../vendor/preact.js";
 import { Plus } from "../vendor/icons.js";
@@ -9,10 +9,10 @@ import { Dialog, Icon } from "./parts.js";
 const REMEMBERED = 30;
 const OFF = "kgserve-no-statements";
 
-/** @typedef {{name: string, text: string, params: Record<string, string>}} SavedStatement parameters as they were typed */
+/** @typedef {{name: string, text: string, params: Record<string, string>}} SavedStatement parameters as typed */
 
 export const remembers = signal(localStorage.getItem(OFF) === null);
-/** Incremented when the kept statements of a store change. */
+/** Incremented when the stored statements change. */
 const noted = signal(0);
 
 const place = () => `kgserve-statements ${store.value}`;
@@ -31,9 +31,9 @@ function keep(key, list) {
   noted.value++;
 }
 
-/** Last statements of this store, newest first. @returns {string[]} */
+/** Return the recent statements of this store, newest first. @returns {string[]} */
 export const statements = () => kept(place());
-/** Saved statements of this store, by name. @returns {SavedStatement[]} */
+/** Return the saved statements of this store, sorted by name. @returns {SavedStatement[]} */
 export const savedStatements = () => kept(savedPlace());
 
 /** @param {string} statement */
@@ -41,7 +41,7 @@ export function remember(statement) {
   if (remembers.value) keep(place(), [statement, ...statements().filter((one) => one !== statement)].slice(0, REMEMBERED));
 }
 
-/** Stop remembering statements and forget them, or begin again. Saved ones stay. */
+/** Toggle the recording of statements; stopping deletes all but saved ones. */
 export function toggleRemembering() {
   remembers.value = !remembers.value;
   if (remembers.value) localStorage.removeItem(OFF);
@@ -52,7 +52,7 @@ export function toggleRemembering() {
   noted.value++;
 }
 
-/** Saved statements: choose one, save the present one, delete others. @param {{present: Omit<SavedStatement, "name">, onOpen: (saved: SavedStatement) => void}} props */
+/** Menu of saved statements, and button to save the current one or delete others. @param {{present: Omit<SavedStatement, "name">, onOpen: (saved: SavedStatement) => void}} props */
 export function SavedStatements({ present, onOpen }) {
   const [open, setOpen] = useState(false);
   const saved = savedStatements();

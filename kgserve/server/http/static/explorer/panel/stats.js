@@ -26,7 +26,7 @@ function Counts({ title, counts, marked }) {
   </tbody></table>${sorted.length > SHOWN ? html`<p class="soft">${W.andMore(sorted.length - SHOWN)}</p>` : null}`;
 }
 
-/** Taking facts out of memories, and indexes elsewhere: where they are set. @param {{stats: any}} props */
+/** State of fact extraction and external indexes, if configured. @param {{stats: any}} props */
 function Others({ stats }) {
   const { extraction, syncers = [] } = stats;
   return html`${extraction ? html`<h2>${W.extraction}</h2><dl class="wide">
@@ -46,11 +46,11 @@ const download = (/** @type {string} */ format, /** @type {string} */ ending) =>
 
 const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
 
-/** The languages of nodes, as names with counts. @param {Record<string, number>} counts */
+/** Format node counts by language. @param {Record<string, number>} counts */
 const languages = (counts) =>
   Object.entries(counts).map(([code, count]) => `${languageNames.of(code)} ${number(count)}`).join(", ");
 
-/** Counts, and whether what follows the journal keeps up. @param {{stats: any}} props */
+/** Counts of a store, and lag of its engine, history and indexes. @param {{stats: any}} props */
 function Tiles({ stats }) {
   const behind = Math.max(stats.engine_lag, stats.history_lag ?? 0, ...stats.indexes.map((/** @type {any} */ one) => one.lag));
   const tiles = /** @type {[string, string][]} */ ([

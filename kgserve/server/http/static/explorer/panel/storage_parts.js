@@ -4,7 +4,7 @@ import { html } from "../vendor/preact.js";
 import { W } from "../view_words.js";
 import { Bar, bytes } from "./parts.js";
 
-/** Sizes in bytes by part. @param {any} stats @returns {[string, number][]} */
+/** Return the sizes in bytes by part. @param {any} stats @returns {[string, number][]} */
 function partsOf(stats) {
   const parts = /** @type {[string, number | undefined][]} */ ([
     [W.journal, stats.journal_bytes], [W.engine, stats.engine_bytes], [W.engineLog, stats.engine_log_bytes], [W.pastStates, stats.history?.bytes],

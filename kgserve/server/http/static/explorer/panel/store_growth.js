@@ -1,4 +1,4 @@
-// How a store grew: its nodes by the time of their creation, and its commits.
+// Charts of the growth of a store: nodes by creation time, and commits.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
@@ -10,10 +10,10 @@ const HOUR_MS = 3_600_000;
 const TIMEOUT_MS = 10_000;
 const [WIDTH, HEIGHT] = [1000, 60];
 
-/** The unit in which a store's age is counted. @param {number} age in milliseconds */
+/** Return the unit of time for a store's age. @param {number} age in milliseconds */
 const unitOf = (age) => (age < HOUR_MS / 60 ? "millisecond" : age < HOUR_MS / 6 ? "second" : age < 6 * HOUR_MS ? "minute" : age < 72 * HOUR_MS ? "hour" : "day");
 
-/** Number of nodes at the end of each unit of time. @returns {Promise<{at: number, nodes: number}[]>} */
+/** Read the cumulative number of nodes by unit of time. @returns {Promise<{at: number, nodes: number}[]>} */
 async function readGrowth() {
   const first = timeline.value[0]?.[2];
   const last = timeline.value.at(-1)?.[3];

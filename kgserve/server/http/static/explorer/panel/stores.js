@@ -1,4 +1,4 @@
-// List of stores, and ways to the next one.
+// List of stores, with forms to create and back up stores.
 
 import { html, useState } from "../vendor/preact.js";
 import { listMoreStores } from "../session.js";

@@ -1,4 +1,4 @@
-// The content of the canvas as a table, also for screen readers.
+// Table of the nodes on the canvas, also for screen readers.
 
 import { computed, html, signal } from "../vendor/preact.js";
 import { expand } from "../load.js";
@@ -33,7 +33,7 @@ const sorted = computed(() => {
   const read = columns.value.find(([name]) => name === by)?.[1] ?? COLUMNS[0][1];
   return [...visible.value.nodes.values()].sort((one, other) => (down ? -1 : 1) * compare(read(one), read(other)));
 });
-/** Expanded nodes; collapsing removes the nodes that only they brought. */
+/** Keys of nodes that can be collapsed, which removes the nodes that only they added. */
 const expanded = computed(() => new Set([...visible.value.nodes.values()].flatMap(({ broughtBy }) => (broughtBy.size === 1 ? [...broughtBy] : []))));
 
 export function Table() {

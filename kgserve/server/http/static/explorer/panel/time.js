@@ -1,4 +1,4 @@
-// Two clocks: what the store knew as of a commit, and what was true at a time. Evaluated in the browser.
+// Bitemporal controls: store as of a commit, and facts valid at a time. Evaluated in the browser.
 
 import { computed, html, signal, useSignalEffect } from "../vendor/preact.js";
 import { Clock, X } from "../vendor/icons.js";
@@ -14,25 +14,25 @@ const STEPS = 200;
 /** Milliseconds without input before a request is sent. */
 const REST = 250;
 
-/** The last commit. */
+/** Sequence number of the last commit. */
 export const last = computed(() => about.value?.stats.sequence ?? 0);
 export const first = computed(() => timeline.value[0]?.[0] ?? 1);
 export const playing = signal(0);
 
-/** Look at a commit; the last one is now. @param {number} sequence */
+/** Show the store as of a commit; the last one is now. @param {number} sequence */
 export function lookBack(sequence) {
   const wanted = Math.max(first.value, Math.min(last.value, sequence));
   asOf.value = wanted >= last.value ? null : wanted;
 }
 
-/** One commit back or on. @param {number} by */
+/** Move by a number of commits; negative: back. @param {number} by */
 export function step(by) {
   if (noPast.value || !last.value) return;
   lookBack((asOf.value ?? last.value) + by);
   if (asOf.value === null) announce(W.backNow);
 }
 
-/** Compare the first commit, or the one that is looked at, with the last; again: stop comparing. */
+/** Toggle the comparison of the shown commit, or the first one, with the last. */
 export function compareAll() {
   if (noPast.value || last.value < 2) return;
   compared.value = compared.value ? null : { before: asOf.value ?? first.value, after: last.value };
@@ -55,7 +55,7 @@ export function play() {
   }, FRAME);
 }
 
-/** What the canvas shows, in words. */
+/** Describe the time that the canvas shows. */
 function moment() {
   const known = asOf.value === null ? "" : W.knownOn(timeOf(asOf.value) || W.commit(asOf.value));
   const at = validAt.value;

@@ -1,4 +1,4 @@
-// What lies over the canvas: zoom, saving and sharing, the selection, paths, and what is hidden.
+// Canvas overlay: zoom, saving and sharing, selection, paths, and hidden nodes.
 
 import { html, useRef } from "../vendor/preact.js";
 import { arrangement } from "../arrangement.js";
@@ -14,7 +14,7 @@ import { drafted } from "./pointer.js";
 const ZOOM = 1.25;
 const PNG = "image/png";
 const SVG = "image/svg+xml";
-/** Lines of the icons, on 24 by 24. */
+/** SVG paths of the icons, in a view box of 24 by 24. */
 const ICONS = {
   in: "M12 5v14M5 12h14", out: "M5 12h14", fit: "M4 9V4h5M15 4h5v5M20 15v5h-5M9 20H4v-5", relayout: "M20 12a8 8 0 1 1-2.6-5.9M20 3v5h-5", share: "M12 15V4M8 7.5L12 4l4 3.5M5 13v6h14v-6",
 };
@@ -22,10 +22,10 @@ const ICONS = {
 /** @param {{name: keyof typeof ICONS}} props */
 const Icon = ({ name }) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><path d=${ICONS[name]} /></svg>`;
 
-/** Most nodes whose places a link holds. */
+/** Maximum number of nodes with positions in a link. */
 const MOST_PLACES = 1000;
 
-/** All places as well, for a link that shows the very same picture. @param {import("../graph/renderer.js").View} view @returns {Partial<import("../link.js").Link>} */
+/** Return the arrangement with the camera and, for up to MOST_PLACES nodes, all positions. @param {import("../graph/renderer.js").View} view @returns {Partial<import("../link.js").Link>} */
 function wholeArrangement(view) {
   const own = [...graph.nodes.values()].filter((node) => !node.store);
   const places = own.length <= MOST_PLACES ? { ids: own.map(({ id }) => id), places: own.map(({ x, y }) => /** @type {[number, number]} */ ([x, y])) } : {};
@@ -46,7 +46,7 @@ const savePicture = (form) =>
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   });
 
-/** A link to the very picture: nodes, places, colours and view. */
+/** Return a link to the exact picture: nodes, positions, colours and view. */
 const pictureLink = () => new URL(format({ ...parse(location.hash), ...wholeArrangement(/** @type {any} */ (canvas.shown).view) }), location.href).href;
 
 function Share() {
@@ -72,7 +72,7 @@ function Share() {
       <button type="button" class="plain" onClick=${save("svg")}>${W.saveSvg}</button></div></details>`;
 }
 
-/** What can be done with more than one node, which the details do not offer. */
+/** Toolbar with actions for several selected nodes. */
 function Selection() {
   revision.value;
   const keys = [...selected.value].filter((key) => graph.nodes.has(key));
@@ -85,7 +85,7 @@ function Selection() {
     ${keys.length <= 10 ? html`<button type="button" class="plain small" onClick=${async () => { for (const key of keys) if (!graph.broughtOnlyBy(key).length) await expand(key); }}>${W.expand}</button>` : null}</p>`;
 }
 
-/** The edge that is being drawn, and what to do. */
+/** Edge being drawn, and instructions. */
 function DraftEdge() {
   const edge = drafted.value;
   return html`${edge ? html`<svg class="draft-edge" aria-hidden="true"><line x1=${edge.start[0]} y1=${edge.start[1]} x2=${edge.x} y2=${edge.y} /><circle class=${edge.to ? "over" : ""} cx=${edge.x} cy=${edge.y} r=${edge.to ? 14 : 5} /></svg>` : null}
