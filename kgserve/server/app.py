@@ -79,6 +79,7 @@ if TYPE_CHECKING:
 
     from kgserve.platform.settings import Settings
     from kgserve.projections.cypher_engine.engine.process import EngineForkServer
+    from kgserve.server.readers.reader_supervisor import HandoverHttpConnection, ReaderProcessSupervisor
 
 logger = structlog.get_logger()
 
@@ -254,13 +255,17 @@ def _run(
     # The embedding model's threads spin after each run, which would delay BLAS operations on all cores.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
+        readers = _prepare_readers(settings, token, stack)
         opened = open_data_folder_services(settings, stack, url=url, token=token)
         if settings.cluster:
             require_api_key_if_exposed(settings, settings.data_dir)
         tls = None if certificate is None else certificate.context
         bolt = None if bolt_listener is None else BoltService(settings, bolt_listener, tls)
         app = create_app(opened.graphs(), token, bolt)
-        server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
+        server = HttpServer(uvicorn_config(app, settings, certificate, readers), settings.shutdown_grace, started)
+        if readers is not None:
+            opened.pool.companions.append(readers)
+            server.readers = readers
         if certificate is not None:
             server.on_sighup = partial(_reload_certificate, certificate, publish)
         server.run_maintenance = partial(
@@ -268,6 +273,19 @@ def _run(
         )
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
+
+
+def _prepare_readers(settings: Settings, token: str, stack: ExitStack) -> ReaderProcessSupervisor | None:
+    """Return the supervisor of the reader processes; None if none are configured. Must run before any thread starts."""
+    if settings.readers == "0":
+        return None
+    from kgserve.server.readers.reader_supervisor import (  # noqa: PLC0415 - needed with readers only
+        ReaderProcessSupervisor,
+        count_reader_processes,
+    )
+
+    count = count_reader_processes(settings)
+    return stack.enter_context(closing(ReaderProcessSupervisor(count, settings, token))) if count else None
 
 
 def _start_lines(settings: Settings, url: str) -> list[str]:
@@ -331,16 +349,22 @@ def _raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertificate | None = None) -> uvicorn.Config:
+def uvicorn_config(
+    app: Litestar,
+    settings: Settings,
+    certificate: ServerCertificate | None = None,
+    readers: ReaderProcessSupervisor | None = None,
+) -> uvicorn.Config:
     """Return uvicorn's configuration; connections get half of the grace period, closing the stores the other half."""
     connections = ConnectionRegistry(
         HttpConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).contains
     )
     app.state["connections"] = connections
     app.state["certificate"] = certificate
+    protocol = readers.protocol(connections) if readers else partial(HttpServerConnection, open_connections=connections)
     return uvicorn.Config(
         app,
-        http=cast("type[HttpServerConnection]", partial(HttpServerConnection, open_connections=connections)),
+        http=cast("type[HttpServerConnection]", protocol),
         ws="none",
         timeout_keep_alive=cast("int", settings.keep_alive),
         lifespan="on",
@@ -391,6 +415,7 @@ class HttpServer(uvicorn.Server):
         self._grace = grace
         self._on_started = on_started
         self.on_sighup: Callable[[], None] | None = None
+        self.readers: ReaderProcessSupervisor | None = None
         self.run_maintenance: Callable[[], Coroutine[None, None, None]] | None = None
         self._maintenance: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -416,6 +441,8 @@ class HttpServer(uvicorn.Server):
         protocol = partial(
             connection_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
         )
+        if self.readers is not None:
+            self.readers.begin(cast("partial[HandoverHttpConnection]", protocol), cast("Litestar", config.app).state)
         return await asyncio.get_running_loop().create_server(
             protocol,
             sock=listener,
@@ -470,11 +497,14 @@ class HttpServer(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
+        if self.readers is not None:
+            self.readers.stop()
 
     async def _wait_for_connections(self) -> None:
         present = self.server_state
         await asyncio.sleep(_LEAVING_POLL_SECONDS)
-        while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
+        readers = self.readers
+        while (present.connections or present.tasks or (readers and readers.is_running)) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
             await asyncio.sleep(_LEAVING_POLL_SECONDS)
         for server in self.servers:
             await server.wait_closed()
