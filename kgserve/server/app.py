@@ -70,6 +70,7 @@ from kgserve.server.http.sse import EventStreamRegistry
 from kgserve.server.http.tls_certificate import ServerCertificate
 from kgserve.server.http.trusted_proxies import TrustedProxies
 from kgserve.server.mcp.endpoint import McpEndpoint
+from kgserve.server.readers.reader_supervisor import create_reader_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -79,7 +80,8 @@ if TYPE_CHECKING:
 
     from kgserve.platform.settings import Settings
     from kgserve.projections.cypher_engine.engine.process import EngineForkServer
-    from kgserve.server.readers.reader_supervisor import HandoverHttpConnection, ReaderProcessSupervisor
+    from kgserve.server.readers.connection_handover import HandoverHttpConnection
+    from kgserve.server.readers.reader_supervisor import ReaderProcessSupervisor
 
 logger = structlog.get_logger()
 
@@ -255,17 +257,16 @@ def _run(
     # The embedding model's threads spin after each run, which would delay BLAS operations on all cores.
     threadpool_limits(1, user_api="blas")
     with ExitStack() as stack:
-        readers = _prepare_readers(settings, token, stack)
         opened = open_data_folder_services(settings, stack, url=url, token=token)
         if settings.cluster:
             require_api_key_if_exposed(settings, settings.data_dir)
         tls = None if certificate is None else certificate.context
         bolt = None if bolt_listener is None else BoltService(settings, bolt_listener, tls)
         app = create_app(opened.graphs(), token, bolt)
+        readers = create_reader_supervisor(settings, token, opened.pool)
         server = HttpServer(uvicorn_config(app, settings, certificate, readers), settings.shutdown_grace, started)
         if readers is not None:
-            opened.pool.companions.append(readers)
-            server.readers = readers
+            server.readers = stack.enter_context(closing(readers))
         if certificate is not None:
             server.on_sighup = partial(_reload_certificate, certificate, publish)
         server.run_maintenance = partial(
@@ -273,19 +274,6 @@ def _run(
         )
         server.run(sockets=[listener])
     return opened.indexer is not None and opened.indexer.left_behind
-
-
-def _prepare_readers(settings: Settings, token: str, stack: ExitStack) -> ReaderProcessSupervisor | None:
-    """Return the supervisor of the reader processes; None if none are configured. Must run before any thread starts."""
-    if settings.readers == "0":
-        return None
-    from kgserve.server.readers.reader_supervisor import (  # noqa: PLC0415 - needed with readers only
-        ReaderProcessSupervisor,
-        count_reader_processes,
-    )
-
-    count = count_reader_processes(settings)
-    return stack.enter_context(closing(ReaderProcessSupervisor(count, settings, token))) if count else None
 
 
 def _start_lines(settings: Settings, url: str) -> list[str]:
@@ -361,7 +349,11 @@ def uvicorn_config(
     )
     app.state["connections"] = connections
     app.state["certificate"] = certificate
-    protocol = readers.protocol(connections) if readers else partial(HttpServerConnection, open_connections=connections)
+    protocol = (
+        readers.connection_class(connections)
+        if readers
+        else partial(HttpServerConnection, open_connections=connections)
+    )
     return uvicorn.Config(
         app,
         http=cast("type[HttpServerConnection]", protocol),

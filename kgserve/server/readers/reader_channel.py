@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from socket import MSG_DONTWAIT, recv_fds, send_fds, socket
 from typing import NamedTuple
 
@@ -37,10 +37,36 @@ class HandedOverConnection(msgspec.Struct, tag=True):
 
 
 class ReturnedConnection(msgspec.Struct, tag=True):
-    """To the server, with the connection's descriptor: a connection whose next request only the server can answer."""
+    """To the server, with the connection's descriptor: a connection whose next request only the server can answer.
+
+    ``data`` is empty if no request has arrived.
+    """
 
     number: int
     data: bytes
+
+
+class ReturnAllConnections(msgspec.Struct, tag=True):
+    """To a reader process: return all connections between two requests, and end."""
+
+
+class GrantedRateLease(msgspec.Struct, tag=True):
+    """To a reader process: tokens of a bucket of the rate limits, perhaps none."""
+
+    bucket: str
+    tokens: int
+
+
+class RateLeaseRequest(msgspec.Struct, tag=True):
+    """To the server: a reader process needs tokens of a bucket of the rate limits."""
+
+    bucket: str
+
+
+class ReaderProcessStarted(msgspec.Struct, tag=True):
+    """To the server, first: the reader process runs, under the id ``process``."""
+
+    process: int
 
 
 class ClosedClientConnection(msgspec.Struct, tag=True):
@@ -70,10 +96,13 @@ class ReaderProcessReport(msgspec.Struct, tag=True):
     stores: set[str]
 
 
-ReaderChannelMessage = ReturnedConnection | ClosedClientConnection | ReaderProcessReport
+ReaderChannelMessage = (
+    ReaderProcessStarted | ReturnedConnection | ClosedClientConnection | RateLeaseRequest | ReaderProcessReport
+)
+ServerChannelMessage = HandedOverConnection | GrantedRateLease | ReturnAllConnections
 encode_reader_message = msgspec.msgpack.Encoder().encode
-decode_handed_over_connection = msgpack_decoder(HandedOverConnection).decode
-decode_reader_message = msgpack_decoder(ReaderChannelMessage).decode
+decode_server_message: Callable[[bytes], ServerChannelMessage] = msgpack_decoder(ServerChannelMessage).decode
+decode_reader_message: Callable[[bytes], ReaderChannelMessage] = msgpack_decoder(ReaderChannelMessage).decode
 
 
 class ReceivedReaderMessage(NamedTuple):

@@ -1,12 +1,13 @@
 """A reader process: answers requests of connections that the server hands over, and returns those with other ones.
 
-It is forked from the server before any store is open, and ends when the server closes its channel.
+The fork server forks it. It ends when the server closes its channel, or asks for all connections.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import time
 from contextlib import suppress
 from email.utils import formatdate
@@ -31,17 +32,21 @@ from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.connection import ConnectionRegistry, HttpConnectionLimits, HttpServerConnection
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.gateway import HttpGatewayMiddleware
-from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.server.http.request_decoding import RequestHandlerDependencies
 from kgserve.server.http.sse import EventStreamRegistry
+from kgserve.server.readers.leased_rate_limiter import LeasedRateLimiter, RateLeaseMissing
 from kgserve.server.readers.reader_channel import (
     READER_ROUTES,
     ClosedClientConnection,
+    GrantedRateLease,
+    RateLeaseRequest,
     ReaderProcessReport,
+    ReaderProcessStarted,
     ReaderRouteCounts,
+    ReturnAllConnections,
     ReturnedConnection,
     count_missing_request_bytes,
-    decode_handed_over_connection,
+    decode_server_message,
     receive_reader_message,
     send_reader_message,
 )
@@ -55,7 +60,7 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from kgserve.platform.access.authentication import AuthenticatedCaller, RequestContext
+    from kgserve.platform.access.authentication import RequestContext
     from kgserve.platform.settings import Settings
     from kgserve.server.http.gateway import HttpRequestResponseCycle
     from kgserve.stores.pool import StorePool
@@ -83,30 +88,21 @@ class _AnsweredRequestCounters(RequestCounters):
             super().done(method, route, status, sizes, seconds)
 
 
-class _ServerRateLimiter(RateLimiter):
-    """Rate limiter that leaves requests subject to a limit to the server."""
-
-    @override
-    def admit(self, caller: AuthenticatedCaller, address: str) -> None:
-        if self.rate:
-            raise WouldBlock
-
-    @override
-    def count_wrong_key(self, address: str) -> None:
-        raise WouldBlock
-
-
 class ReaderHttpGateway(HttpGatewayMiddleware):
     """Gateway that sends successful answers only. The server repeats any other request from the beginning."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, rates: LeasedRateLimiter, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.rates = _ServerRateLimiter(self.rates.rate)
+        self.rates = self._leased_rates = rates
 
     @override
     async def _answer(self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext) -> None:
         try:
-            await self._check_and_route(scope, cycle, context)
+            try:
+                await self._check_and_route(scope, cycle, context)
+            except RateLeaseMissing as missing:
+                await self._leased_rates.renew(missing.bucket)
+                await self._check_and_route(scope, cycle, context)
         except Exception as error:
             # The server meets the same error, answers it and records it.
             if cycle.begun:
@@ -154,7 +150,7 @@ class ReaderHttpConnection(HttpServerConnection):
         else:
             missing = count_missing_request_bytes(data)
             self._request, self._missing = data, missing or 0
-            if missing is None:
+            if missing is None or self._reader.is_retiring:
                 self.return_connection()
             else:
                 super().data_received(data)
@@ -175,6 +171,12 @@ class ReaderHttpConnection(HttpServerConnection):
     def _return_request(self, cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True  # uvicorn expects no answer
         self.return_connection()
+
+    def return_if_idle(self) -> None:
+        """Hand the connection back to the server unless a request is in progress."""
+        if self.is_between_requests and not (self._missing or self._later or self._is_returning):
+            self._request = b""
+            self.return_connection()
 
     def return_connection(self) -> None:
         """Hand the connection and its unanswered request back to the server, once earlier answers were sent."""
@@ -210,7 +212,17 @@ class ReaderProcess:
         )
         authenticator = Authenticator(settings, ApiKeyFileCache(settings.data_dir), token)
         audit = AuditLog(settings.data_dir, rotating=False)
-        gateway = ReaderHttpGateway(_refuse, settings, self._observation, authenticator, audit, service, READER_ROUTES)
+        self._rates = LeasedRateLimiter(settings.rate_limit, lambda bucket: self.tell(RateLeaseRequest(bucket)))
+        gateway = ReaderHttpGateway(
+            _refuse,
+            settings,
+            self._observation,
+            authenticator,
+            audit,
+            service,
+            READER_ROUTES,
+            rates=self._rates,
+        )
         self._registry = ConnectionRegistry(HttpConnectionLimits.from_settings(settings), lambda _: True)
         self._server_state = ServerState()
         self._config = uvicorn.Config(
@@ -224,7 +236,8 @@ class ReaderProcess:
         )
         self._adopting = set[asyncio.Task[Any]]()
         self._ending = asyncio.Event()
-        self._last_report = time.monotonic()
+        self.is_retiring = False
+        """True if all connections go back to the server."""
 
     def tell(self, message: msgspec.Struct, descriptor: int | None = None) -> None:
         """Send a message to the server, which always reads; ignored once it has ended."""
@@ -237,12 +250,17 @@ class ReaderProcess:
         self._set_date()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._channel, self._receive)
+        self.tell(ReaderProcessStarted(os.getpid()))
         ticks = 0
         while not self._ending.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), RELEASE_INTERVAL_SECONDS)
             ticks += 1
             self._tend(is_report_due=ticks % TICKS_PER_REPORT == 0)
+        while self.is_retiring and (self._server_state.connections or self._adopting):
+            for connection in list(self._server_state.connections):
+                cast("ReaderHttpConnection", connection).return_if_idle()
+            await asyncio.sleep(RETURN_POLL_SECONDS)
         loop.remove_reader(self._channel)
         until = loop.time() + STOP_TIMEOUT_SECONDS
         while (left := list(self._server_state.connections)) and loop.time() < until:
@@ -280,11 +298,17 @@ class ReaderProcess:
     def _receive(self) -> None:
         while (found := receive_reader_message(self._channel)) is not None:
             if not found.content:
+                self.is_retiring = False
                 self._ending.set()
                 return
-            handed = decode_handed_over_connection(found.content)
-            if found.descriptor is not None:
-                self._adopt(handed.number, handed.data, socket(fileno=found.descriptor))
+            message = decode_server_message(found.content)
+            if isinstance(message, GrantedRateLease):
+                self._rates.grant(message.bucket, message.tokens)
+            elif isinstance(message, ReturnAllConnections):
+                self.is_retiring = True
+                self._ending.set()
+            elif found.descriptor is not None:
+                self._adopt(message.number, message.data, socket(fileno=found.descriptor))
 
     def _adopt(self, number: int, data: bytes, connection: socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the name is Python's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -38,14 +39,22 @@ class SharedCommitPage:
     written by one instruction, and other words of a slot only grow while its incarnation lasts.
     """
 
-    def __init__(self) -> None:
-        """Create the page; processes forked later share it."""
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Create a page, or open the one with a ``descriptor`` that another process has passed on."""
         size = (_HEADER_WORDS + MAX_ANNOUNCED_STORES * _SLOT_WORDS) * _WORD_BYTES
-        self._memory = mmap.mmap(-1, size)
+        if descriptor is None:
+            descriptor = os.memfd_create("kgserve-commits")
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, size)
         self._words = memoryview(self._memory).cast("Q")
         self._slots: dict[str, int] = {}
         self._lock = threading.Lock()
         self._openings = 0
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor. The memory stays until all processes have ended."""
+        os.close(self.descriptor)
 
     # For the server
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -18,10 +18,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from kgserve.platform.access.authentication import add_api_key, create_api_key, revoke_api_key
+from kgserve.server.readers import reader_count_controller
 from kgserve.server.readers.reader_channel import count_missing_request_bytes
 from tests.cli.running import ServerProcessHandle, serving
+from tests.server.http.serving import serving as serving_here
 from tests.stores.writing import until
 
+RATE = 40
+"""Requests per second of a key in the test of rate limits; twice as many at once."""
 OPTIONS = ("--indexes", "none", "--history", "false", "--rate-limit", "0")
 
 
@@ -76,7 +80,12 @@ def children(process: int) -> list[int]:
 
 
 def reader_processes(server: ServerProcessHandle) -> list[int]:
-    return [reader for child in children(server.process.pid) for reader in children(child)]
+    return [
+        reader
+        for child in children(server.process.pid)
+        if b"kgserve.server.readers" in Path(f"/proc/{child}/cmdline").read_bytes()
+        for reader in children(child)
+    ]
 
 
 def has_connection(process: int, client: Client) -> bool:
@@ -110,6 +119,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcessH
     with serving(tmp_path_factory.mktemp("readers") / "data", *OPTIONS, "--readers", "2") as started:
         until(lambda: len(reader_processes(started)) == 2)
         yield started
+        started.process.terminate()
+        until(lambda: not children(started.process.pid))
 
 
 def test_answers_and_refusals_equal_those_of_the_server(server: ServerProcessHandle) -> None:
@@ -194,17 +205,56 @@ def test_dropped_and_recreated_stores_are_never_mixed_up(server: ServerProcessHa
         assert reader in reader_processes(server)
 
 
-def test_killed_reader_process_is_replaced(server: ServerProcessHandle) -> None:
+class SteadyReader:
+    """A client that reads a node until it is stopped, and connects again when its connection is closed."""
+
+    def __init__(self, url: str, path: str, content: str) -> None:
+        self._path, self._content = path, content
+        self.client = Client(url)
+        self.answers = self.closed = 0
+        self.is_done = threading.Event()
+
+    def run(self) -> None:
+        with closing(self.client) as client:
+            while not self.is_done.is_set():
+                try:
+                    found = client.get(self._path)
+                except (ConnectionError, http.client.HTTPException):
+                    self.closed += 1
+                    client.close()
+                    continue
+                assert found.status == 200, found
+                assert json.loads(found.body)["node"]["content"] == self._content
+                self.answers += 1
+
+
+@contextmanager
+def steady_readers(url: str, path: str, content: str, count: int = 4) -> Generator[list[SteadyReader]]:
+    """Read a node with several clients for the time of a block; their failures are raised at the end."""
+    clients = [SteadyReader(url, path, content) for _ in range(count)]
+    with ThreadPoolExecutor(count) as threads:
+        running = [threads.submit(each.run) for each in clients]
+        try:
+            yield clients
+        finally:
+            for each in clients:
+                each.is_done.set()
+        for each in running:
+            each.result()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_reader_processes_that_die_or_hang_are_replaced(server: ServerProcessHandle, number: signal.Signals) -> None:
     with closing(Client(server.url)) as writer:
-        writer.write("kill", "n")
-        client, reader = connected(server, "/api/memory/kill/nodes/n")
-        os.kill(reader, signal.SIGKILL)
-        with pytest.raises((ConnectionError, http.client.HTTPException)):
-            client.get("/api/memory/kill/nodes/n")
-        assert writer.get("/api/memory/kill/nodes/n").status == 200
+        writer.write("kill", "n", content="right")
+    with steady_readers(server.url, "/api/memory/kill/nodes/n", "right") as clients:
+        reader = reader_processes(server)[0]
+        until(lambda: any(has_connection(reader, each.client) for each in clients))
+        os.kill(reader, number)
         until(lambda: len(reader_processes(server)) == 2 and reader not in reader_processes(server))
-        client, _ = connected(server, "/api/memory/kill/nodes/n")
-        client.close()
+        answered = [each.answers for each in clients]
+        until(lambda: all(each.answers > before + 50 for each, before in zip(clients, answered, strict=True)))
+    assert 1 <= sum(each.closed for each in clients) < len(clients), "connections break with their own reader only"
 
 
 def test_purge_waits_until_reader_processes_release_former_bases(server: ServerProcessHandle) -> None:
@@ -213,18 +263,23 @@ def test_purge_waits_until_reader_processes_release_former_bases(server: ServerP
         return any("purge_memory" in line and line.endswith("(deleted)") for line in lines)
 
     with closing(Client(server.url)) as writer:
+        writer.write("purge", "n", content="kept")
         made = writer.ask("POST", "/api/v1/retain?store=purge", {"content": "a secret"})
         memory = json.loads(made.body)["operations"][0]["memory_id"]
         clients = [connected(server, f"/api/memory/purge/nodes/{memory}") for _ in range(4)]
-        done = writer.ask("POST", "/api/v1/forget?store=purge", {"ids": [memory], "erase": True})
-        assert done.status == 200, done
-        assert not any(map(maps_removed_base, reader_processes(server)))
+        with steady_readers(server.url, "/api/memory/purge/nodes/n", "kept", 2) as others:
+            changed = writer.ask("PATCH", "/api/memory/purge", {"history": 7})
+            assert changed.status == 200, changed
+            done = writer.ask("POST", "/api/v1/forget?store=purge", {"ids": [memory], "erase": True})
+            assert done.status == 200, done
+            assert not any(map(maps_removed_base, reader_processes(server)))
+        assert not any(each.closed for each in others)
         for client, _ in clients:
             assert client.get(f"/api/memory/purge/nodes/{memory}").status == 404
             client.close()
 
 
-def test_revoked_keys_are_refused_and_recorded(tmp_path: Path) -> None:
+def test_revoked_keys_are_refused_and_readers_end_with_their_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     made = {role: create_api_key(role, role, ["*"], time.time_ns() // 1000) for role in ("read", "admin")}
@@ -233,17 +288,52 @@ def test_revoked_keys_are_refused_and_recorded(tmp_path: Path) -> None:
     with serving(data, *OPTIONS, "--readers", "1") as server:
         with closing(Client(server.url, made["admin"][1])) as admin:
             admin.write("s", "n")
-            client, reader = connected(server, "/api/memory/s/nodes/n", made["read"][1])
-            assert client.ask("POST", "/api/memory/s/inject", {"nodes": []}).status == 403
-            client.close()
-            client, reader = connected(server, "/api/memory/s/nodes/n", made["read"][1])
-            revoke_api_key(data, made["read"][0].id, time.time_ns() // 1000)
-            assert client.get("/api/memory/s/nodes/n").status == 401
-            client.close()
-            acts = [(row["act"], row["outcome"]) for row in json.loads(admin.get("/api/audit").body)["records"]]
-            assert {("getNode", "401"), ("inject", "403")} <= {*acts} or ("inject", "403") in acts, acts
+        client, _ = connected(server, "/api/memory/s/nodes/n", made["read"][1])
+        assert client.ask("POST", "/api/memory/s/inject", {"nodes": []}).status == 403
+        client.close()
+        client, reader = connected(server, "/api/memory/s/nodes/n", made["read"][1])
+        revoke_api_key(data, made["read"][0].id, time.time_ns() // 1000)
+        assert client.get("/api/memory/s/nodes/n").status == 401
+        client.close()
+        with closing(Client(server.url, made["admin"][1])) as admin:
+            records = json.loads(admin.get("/api/audit").body)["records"]
+        acts = [(row["act"], row["outcome"]) for row in records]
+        assert {("GET /api/memory/s/nodes/n", "401"), ("inject", "403")} <= {*acts}, acts
         os.kill(server.process.pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{reader}").exists())
+
+
+def test_automatic_readers_start_under_load_keep_rate_limits_and_return_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("MIN_BUSY_SHARE", 0), ("MIN_BUSY_READS_PER_SECOND", 20), ("BUSY_SECONDS_BEFORE_START", 1)):
+        monkeypatch.setattr(reader_count_controller, name, value)
+    monkeypatch.setattr(reader_count_controller, "IDLE_SECONDS_BEFORE_END", 2)
+    monkeypatch.setattr(reader_count_controller, "IDLE_READS_PER_SECOND", 15)
+    key, text = create_api_key("reader", "admin", ["*"], time.time_ns() // 1000)
+    (tmp_path / "data").mkdir(mode=0o700)
+    add_api_key(tmp_path / "data", key)
+    with serving_here(tmp_path / "data", readers="auto", rate_limit=RATE) as server:
+        readers = server.server.readers
+        assert readers is not None
+        with closing(Client(server.url, text)) as client:
+            client.write("s", "n")
+            port, served = client.port, 0
+
+            def is_serving(expected: bool) -> bool:
+                nonlocal served
+                time.sleep(0.03 if expected else 0.15)
+                found = client.get("/api/memory/s/nodes/n")
+                assert (found.status, client.port) == (200, port), found
+                return readers.is_running is expected and bool(readers.count_connections()) is expected
+
+            until(lambda: is_serving(expected=True))
+            admitted, began = 0, time.monotonic()
+            while client.get("/api/memory/s/nodes/n").status == 200:
+                admitted += 1
+            assert admitted <= RATE * (2 + time.monotonic() - began) + 1
+            until(lambda: client.get("/api/memory/s/nodes/n").status == 200)
+            until(lambda: is_serving(expected=False))
 
 
 WELL_FRAMED = b"GET /api/memory/s/nodes/a?valid_at=any HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n"
