@@ -46,7 +46,7 @@ class ReaderCountController:
     def choose_count(self, running: int, processor_share: float, reads: int) -> int:
         """Return how many should run now, given those that do, and the load of the last second."""
         is_busy = processor_share >= MIN_BUSY_SHARE and reads >= MIN_BUSY_READS_PER_SECOND
-        self._busy_seconds = self._busy_seconds + 1 if is_busy else 0
+        self._busy_seconds = self._busy_seconds + 1 if is_busy else max(0, self._busy_seconds - 1)
         self._idle_seconds = self._idle_seconds + 1 if reads < IDLE_READS_PER_SECOND else 0
         if self._idle_seconds >= IDLE_SECONDS_BEFORE_END:
             return 0
@@ -66,7 +66,7 @@ def count_allowed_readers(settings: Settings) -> int:
     if reason is None and is_auto and not most:
         reason = "there is one core only"
     if reason is not None:
-        (log.info if is_auto else log.warning)("readers_off", reason=reason)
+        (log.debug if is_auto else log.warning)("readers_off", reason=reason)
         return 0
     return most if is_auto else min(int(settings.readers), MAX_READERS)
 
