@@ -257,10 +257,8 @@ class ReaderProcess:
                 await asyncio.wait_for(self._ending.wait(), RELEASE_INTERVAL_SECONDS)
             ticks += 1
             self._tend(is_report_due=ticks % TICKS_PER_REPORT == 0)
-        while self.is_retiring and (self._server_state.connections or self._adopting):
-            for connection in list(self._server_state.connections):
-                cast("ReaderHttpConnection", connection).return_if_idle()
-            await asyncio.sleep(RETURN_POLL_SECONDS)
+            if self.is_retiring:
+                self._return_idle_connections()
         loop.remove_reader(self._channel)
         until = loop.time() + STOP_TIMEOUT_SECONDS
         while (left := list(self._server_state.connections)) and loop.time() < until:
@@ -298,7 +296,6 @@ class ReaderProcess:
     def _receive(self) -> None:
         while (found := receive_reader_message(self._channel)) is not None:
             if not found.content:
-                self.is_retiring = False
                 self._ending.set()
                 return
             message = decode_server_message(found.content)
@@ -306,9 +303,16 @@ class ReaderProcess:
                 self._rates.grant(message.bucket, message.tokens)
             elif isinstance(message, ReturnAllConnections):
                 self.is_retiring = True
-                self._ending.set()
+                self._return_idle_connections()
             elif found.descriptor is not None:
                 self._adopt(message.number, message.data, socket(fileno=found.descriptor))
+
+    def _return_idle_connections(self) -> None:
+        """Return connections without a request in progress; without any connection, end."""
+        for connection in list(self._server_state.connections):
+            cast("ReaderHttpConnection", connection).return_if_idle()
+        if not (self._server_state.connections or self._adopting):
+            self._ending.set()
 
     def _adopt(self, number: int, data: bytes, connection: socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the name is Python's

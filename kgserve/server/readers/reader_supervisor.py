@@ -47,8 +47,10 @@ log = structlog.get_logger()
 CHECK_INTERVAL_SECONDS = 1.0
 MAX_SILENT_CHECKS = 20
 """Checks in a row without a heartbeat after which a reader process is killed."""
+MAX_START_CHECKS = 60
+"""The same before its first heartbeat."""
 MAX_STOPPED_CHECKS = 2
-"""The same for one that a signal has stopped."""
+"""The same for a process that a signal has stopped."""
 MAX_RESTART_DELAY_SECONDS = 60.0
 RELEASE_TIMEOUT_SECONDS = 5.0
 """Seconds within which a reader process must release replaced bases for a purge; then it is killed."""
@@ -76,7 +78,7 @@ class ReaderProcessHandle:
             and self.monitor is not None
             and "T" in self.monitor.thread_states()
         )
-        return is_stopped or self._silent_checks >= MAX_SILENT_CHECKS
+        return is_stopped or self._silent_checks >= (MAX_SILENT_CHECKS if self.monitor else MAX_START_CHECKS)
 
     def kill(self, reason: str) -> None:
         """Kill the process and log the reason. Its channel closes."""
@@ -185,9 +187,9 @@ class ReaderProcessSupervisor(StorePoolObserver):
                     self._start(number)
         for reader in self._started():
             if reader.number >= self._wanted and not reader.is_retiring:
-                reader.is_retiring = True
                 with suppress(OSError):
                     send_reader_message(reader.channel, ReturnAllConnections(), flags=socket.MSG_DONTWAIT)
+                    reader.is_retiring = True
         asyncio.get_running_loop().call_later(CHECK_INTERVAL_SECONDS, self._check)
 
     def _kill_hung_readers(self) -> None:
