@@ -349,6 +349,7 @@ def uvicorn_config(
     )
     app.state["connections"] = connections
     app.state["certificate"] = certificate
+    app.state["readers"] = readers
     protocol = (
         readers.connection_class(connections)
         if readers
@@ -496,7 +497,7 @@ class HttpServer(uvicorn.Server):
         present = self.server_state
         await asyncio.sleep(_LEAVING_POLL_SECONDS)
         readers = self.readers
-        while (present.connections or present.tasks or (readers and readers.is_running)) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
+        while (present.connections or present.tasks or (readers and readers.running_count)) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
             await asyncio.sleep(_LEAVING_POLL_SECONDS)
         for server in self.servers:
             await server.wait_closed()

@@ -165,9 +165,9 @@ class ReaderProcessSupervisor(StorePoolObserver):
         self._check()
 
     @property
-    def is_running(self) -> bool:
-        """True while any reader process has not ended."""
-        return bool(self._readers)
+    def running_count(self) -> int:
+        """Number of reader processes that have not ended, or are being started."""
+        return len(self._readers)
 
     def count_connections(self) -> int:
         """Return the number of connections that reader processes serve."""

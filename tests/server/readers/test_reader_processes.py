@@ -26,7 +26,7 @@ from tests.stores.writing import until
 
 RATE = 40
 """Requests per second of a key in the test of rate limits; twice as many at once."""
-OPTIONS = ("--indexes", "none", "--history", "false", "--rate-limit", "0")
+OPTIONS = ("--indexes", "none", "--history", "false", "--rate-limit", "0", "--keep-alive", "120")
 
 
 class Got(NamedTuple):
@@ -160,6 +160,7 @@ def test_answers_and_refusals_equal_those_of_the_server(server: ServerProcessHan
         client.close()
         assert answered == [path for _, path, *_ in cases[:6]]
         metrics = direct.get("/metrics").body
+        assert b"kgserve_reader_processes 2.0" in metrics
         assert b'/api/memory/{store}/traverse",status="400"} 2.0' in metrics
 
 
@@ -313,7 +314,7 @@ def test_automatic_readers_start_under_load_keep_rate_limits_and_return_connecti
     key, text = create_api_key("reader", "admin", ["*"], time.time_ns() // 1000)
     (tmp_path / "data").mkdir(mode=0o700)
     add_api_key(tmp_path / "data", key)
-    with serving_here(tmp_path / "data", readers="auto", rate_limit=RATE) as server:
+    with serving_here(tmp_path / "data", readers="auto", rate_limit=RATE, keep_alive=120) as server:
         readers = server.server.readers
         assert readers is not None
         with closing(Client(server.url, text)) as client:
@@ -325,7 +326,7 @@ def test_automatic_readers_start_under_load_keep_rate_limits_and_return_connecti
                 time.sleep(0.03 if expected else 0.15)
                 found = client.get("/api/memory/s/nodes/n")
                 assert (found.status, client.port) == (200, port), found
-                return readers.is_running is expected and bool(readers.count_connections()) is expected
+                return bool(readers.running_count) is expected and bool(readers.count_connections()) is expected
 
             until(lambda: is_serving(expected=True))
             admitted, began = 0, time.monotonic()
