@@ -138,7 +138,8 @@ class ServerProcess:
         self._seen = 0
         self._news = threading.Condition()
         place = ["--host", "127.0.0.1", "--port", "0", "--data", str(data)]
-        given = {f"KGSERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
+        chosen = {"readers": 0, **(settings or {})}  # figures are of one process unless a benchmark asks for more
+        given = {f"KGSERVE_{name.upper()}": str(value) for name, value in chosen.items()}
         self._process = launch(module, ["serve", *place, "--log-format", "json"], given | dict(environment or {}))
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

@@ -199,6 +199,7 @@ class HttpTransportMetrics(msgspec.Struct, frozen=True):
     """Metrics known only to the HTTP transport: requests in progress, open event streams and their limit.
 
     - ``connections``: open connections.
+    - ``readers``: running reader processes.
     - ``refused``: errors by code that were answered before a request could be read.
     - ``certificate_ends``: seconds since 1970, 0 for an invalid certificate, None without TLS.
     - ``quotas``: usage of the quotas per caller.
@@ -208,6 +209,7 @@ class HttpTransportMetrics(msgspec.Struct, frozen=True):
     streams: int
     most_streams: int
     connections: int = 0
+    readers: int = 0
     refused: Mapping[MetricLabels, float] = {}
     certificate_ends: float | None = None
     quotas: Sequence[QuotaUsage] = ()
@@ -343,6 +345,7 @@ def _request_metrics(observation: Telemetry, moment: HttpTransportMetrics) -> It
         "kgserve_requests_in_progress", "Requests in progress, including open streams", "gauge", moment.requests
     )
     yield single_value_metric_family("kgserve_connections", "Open connections", "gauge", moment.connections)
+    yield single_value_metric_family("kgserve_reader_processes", "Running reader processes", "gauge", moment.readers)
     refused = observation.requests.refused.counts()
     for code, count in moment.refused.items():
         refused[code] = refused.get(code, 0) + count

@@ -86,6 +86,8 @@ class CallerStoreHandles:
         self.confined = confined
         self.extractor = extractor
         self.syncers = syncers
+        self.max_nonblocking_edges = MAX_NONBLOCKING_READ_EDGES
+        """Edges that a non-blocking read may visit."""
 
     @property
     def settings(self) -> Settings:
@@ -133,10 +135,10 @@ class StoreHandle:
     def nonblocking_handle(self) -> StoreHandle:
         """Return a handle whose reads never block.
 
-        They raise WouldBlock where they would have to wait, or visit more than `MAX_NONBLOCKING_READ_EDGES`.
+        They raise WouldBlock where they would have to wait, or visit more than `max_nonblocking_edges`.
         """
         short = StoreHandle(self.graphs, self.name, is_default=self.is_default)
-        short.most_edges = MAX_NONBLOCKING_READ_EDGES
+        short.most_edges = self.graphs.max_nonblocking_edges
         return short
 
     def lease(self, *, create: bool = False) -> AbstractContextManager[OpenStore]:

@@ -137,6 +137,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             ge=0,
         ),
     ] = 10.0
+    readers: Annotated[
+        str,
+        _doc(
+            "Processes that answer reads of nodes, edges and walks on further cores: a number, 0 for none, or `auto`: "
+            "one per core but one, 4 at most, while the server is busy. Linux only, without TLS, cluster, follow and "
+            "tracing",
+            pattern=r"^(auto|1[0-6]|[0-9])\Z",
+        ),
+    ] = "auto"
     idle_exit: Annotated[
         float,
         _doc("Idle time after which the server exits; 0: never, or a day if a bridge started it", ge=0),

@@ -1,10 +1,11 @@
-"""Import settings that shorten the start of a server process; must run before other imports."""
+"""Import settings of server processes, which shorten their start, and of their child processes."""
 
 from __future__ import annotations
 
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 
 def avoid_rich_and_numpy_threads_at_import() -> None:
@@ -22,3 +23,9 @@ def avoid_rich_and_numpy_threads_at_import() -> None:
         sys.modules["rich"] = before  # type: ignore[assignment]  # as above
         if before is None:
             del sys.modules["rich"]
+
+
+def build_child_process_environment() -> dict[str, str]:
+    """Return this process's environment, with which a new one imports this package from any working directory."""
+    path = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *filter(None, sys.path)]))
+    return {**os.environ, "PYTHONPATH": path}  # noqa: TID251 - only passed on

@@ -70,6 +70,7 @@ from kgserve.server.http.sse import EventStreamRegistry
 from kgserve.server.http.tls_certificate import ServerCertificate
 from kgserve.server.http.trusted_proxies import TrustedProxies
 from kgserve.server.mcp.endpoint import McpEndpoint
+from kgserve.server.readers.reader_supervisor import create_reader_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -79,6 +80,8 @@ if TYPE_CHECKING:
 
     from kgserve.platform.settings import Settings
     from kgserve.projections.cypher_engine.engine.process import EngineForkServer
+    from kgserve.server.readers.connection_handover import HandoverHttpConnection
+    from kgserve.server.readers.reader_supervisor import ReaderProcessSupervisor
 
 logger = structlog.get_logger()
 
@@ -260,7 +263,10 @@ def _run(
         tls = None if certificate is None else certificate.context
         bolt = None if bolt_listener is None else BoltService(settings, bolt_listener, tls)
         app = create_app(opened.graphs(), token, bolt)
-        server = HttpServer(uvicorn_config(app, settings, certificate), settings.shutdown_grace, started)
+        readers = create_reader_supervisor(settings, token, opened.pool)
+        server = HttpServer(uvicorn_config(app, settings, certificate, readers), settings.shutdown_grace, started)
+        if readers is not None:
+            server.readers = stack.enter_context(closing(readers))
         if certificate is not None:
             server.on_sighup = partial(_reload_certificate, certificate, publish)
         server.run_maintenance = partial(
@@ -331,16 +337,27 @@ def _raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def uvicorn_config(app: Litestar, settings: Settings, certificate: ServerCertificate | None = None) -> uvicorn.Config:
+def uvicorn_config(
+    app: Litestar,
+    settings: Settings,
+    certificate: ServerCertificate | None = None,
+    readers: ReaderProcessSupervisor | None = None,
+) -> uvicorn.Config:
     """Return uvicorn's configuration; connections get half of the grace period, closing the stores the other half."""
     connections = ConnectionRegistry(
         HttpConnectionLimits.from_settings(settings), TrustedProxies.parse(settings.trusted_proxies).contains
     )
     app.state["connections"] = connections
     app.state["certificate"] = certificate
+    app.state["readers"] = readers
+    protocol = (
+        readers.connection_class(connections)
+        if readers
+        else partial(HttpServerConnection, open_connections=connections)
+    )
     return uvicorn.Config(
         app,
-        http=cast("type[HttpServerConnection]", partial(HttpServerConnection, open_connections=connections)),
+        http=cast("type[HttpServerConnection]", protocol),
         ws="none",
         timeout_keep_alive=cast("int", settings.keep_alive),
         lifespan="on",
@@ -391,6 +408,7 @@ class HttpServer(uvicorn.Server):
         self._grace = grace
         self._on_started = on_started
         self.on_sighup: Callable[[], None] | None = None
+        self.readers: ReaderProcessSupervisor | None = None
         self.run_maintenance: Callable[[], Coroutine[None, None, None]] | None = None
         self._maintenance: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -416,6 +434,8 @@ class HttpServer(uvicorn.Server):
         protocol = partial(
             connection_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
         )
+        if self.readers is not None:
+            self.readers.begin(cast("partial[HandoverHttpConnection]", protocol), cast("Litestar", config.app).state)
         return await asyncio.get_running_loop().create_server(
             protocol,
             sock=listener,
@@ -470,11 +490,14 @@ class HttpServer(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
+        if self.readers is not None:
+            self.readers.stop()
 
     async def _wait_for_connections(self) -> None:
         present = self.server_state
         await asyncio.sleep(_LEAVING_POLL_SECONDS)
-        while (present.connections or present.tasks) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
+        readers = self.readers
+        while (present.connections or present.tasks or (readers and readers.running_count)) and not self.force_exit:  # noqa: ASYNC110  # uvicorn's sets have no event
             await asyncio.sleep(_LEAVING_POLL_SECONDS)
         for server in self.servers:
             await server.wait_closed()

@@ -227,12 +227,15 @@ def _variables(wanted: Mapping[str, str]) -> Generator[None]:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a child process: this one's without settings of kgserve, and ``variables``."""
+    """Return the environment of a child process: this one's without settings of kgserve, and ``variables``.
+
+    A server under load starts no reader processes unless a test asks for them.
+    """
     return {
         name: value
         for name, value in os.environ.items()  # noqa: TID251 - only passed on
         if not name.startswith("KGSERVE_")
-    } | dict(variables or {})
+    } | {"KGSERVE_READERS": "0", **(variables or {})}
 
 
 @contextmanager

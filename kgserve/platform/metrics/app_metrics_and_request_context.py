@@ -91,6 +91,12 @@ class Histogram:
         with self._lock:
             return HistogramSnapshot(self._bounds, tuple(self._counts), self._sum)
 
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add the values of another histogram with the same bounds, whose sum is ``total``."""
+        with self._lock:
+            self._counts = [own + more for own, more in zip(self._counts, counts, strict=True)]
+            self._sum += total
+
 
 class LabeledHistograms:
     """Histograms by labels."""
@@ -241,15 +247,20 @@ class RequestCounters:
 
         ``seconds`` is None for a stream that ends when its listener leaves, since that is not a latency.
         """
-        place = (route, method if method in _KNOWN_METHODS else "other")
-        found = self.routes.get(place)
-        if found is None:
-            found = self.routes[place] = RouteCounters()
+        found = self.of_route(route, method)
         found.statuses[status] = found.statuses.get(status, 0) + 1
         found.received += sizes[0]
         found.sent += sizes[1]
         if seconds is not None:
             found.seconds.observe(seconds)
+
+    def of_route(self, route: str, method: str) -> RouteCounters:
+        """Return the counters of a route and method."""
+        place = (route, method if method in _KNOWN_METHODS else "other")
+        found = self.routes.get(place)
+        if found is None:
+            found = self.routes[place] = RouteCounters()
+        return found
 
 
 class CommitMetrics:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from types import coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 import msgspec
@@ -147,14 +147,22 @@ class RequestBodyRateMonitor:
         return too_little
 
 
+class OpenHttpConnection(Protocol):
+    """An open connection, whose time limits are checked about once a second."""
+
+    def check_deadlines(self, now: float) -> None:
+        """Close the connection, or fail its request, if the client has exceeded a time limit."""
+        ...
+
+
 class ConnectionRegistry:
     """Open connections of one server. Belongs to its event loop."""
 
     def __init__(self, limits: HttpConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
         self.limits = limits
         self._is_proxy = is_proxy
-        self._open: dict[HttpServerConnection, str] = {}
-        self._refused: set[HttpServerConnection] = set()
+        self._open: dict[OpenHttpConnection, str] = {}
+        self._refused: set[OpenHttpConnection] = set()
         self._per_address: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self.refused = LabeledCounter()
@@ -179,7 +187,11 @@ class ConnectionRegistry:
         """True if too many connections are being refused to answer each; the rest are closed without a response."""
         return len(self._refused) > MAX_REFUSED_CONNECTIONS
 
-    def remove(self, connection: HttpServerConnection) -> None:
+    def replace(self, connection: OpenHttpConnection, by: OpenHttpConnection) -> None:
+        """Count ``by`` instead of a connection, with the same address."""
+        self._open[by] = self._open.pop(connection)
+
+    def remove(self, connection: OpenHttpConnection) -> None:
         """Unregister a closed connection."""
         self._refused.discard(connection)
         address = self._open.pop(connection, None)
@@ -381,6 +393,12 @@ class HttpServerConnection(HttpToolsProtocol):
         """True if input may have arrived, or be arriving, that was not processed."""
         return self._ignores_input or not self._in_head or self._fed > 0 or bool(self.pipeline)
 
+    @property
+    def is_between_requests(self) -> bool:
+        """True if no part of a request has arrived that is not completely answered."""
+        is_answered = self._newest is None or self._newest.response_complete
+        return is_answered and not self.has_unread_input and not self.wire.is_closing()
+
     def ignore_input(self) -> None:
         """Keep reading, but discard further input."""
         self._ignores_input = True
@@ -520,6 +538,10 @@ class LingeringCloseTransport:
             self._closing_since = now
         elif now - self._closing_since >= CLOSE_LINGER_SECONDS:
             self._transport.abort()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of bytes that the client has not read yet."""
+        return self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
         """Return whether the transport is closed or closing."""

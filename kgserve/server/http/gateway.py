@@ -223,17 +223,7 @@ class HttpGatewayMiddleware:
 
     async def _answer(self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext) -> None:
         try:
-            checked = tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS])
-            self._check_browser(checked, is_page=is_web_page_path(scope["path"]))
-            if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
-                await cycle.send_complete(ServerHttpResponse(_NO_CONTENT, list(preflight), b""))
-                return
-            self._authenticate(scope, context)
-            self._check_path(scope["path"])
-            if has_idempotency_key(scope, cycle.headers):
-                await self._idempotent.answer(scope, cycle, self._route)
-            else:
-                await self._route(scope, cycle)
+            await self._check_and_route(scope, cycle, context)
         except asyncio.CancelledError:  # the grace period of a shutdown is over
             if not cycle.begun:
                 await cycle.refuse(Unavailable("the server is stopping"))
@@ -248,6 +238,21 @@ class HttpGatewayMiddleware:
                 log.exception("answer_broken_off")  # uvicorn closes the connection: the client sees a partial response
         finally:
             cycle.log()
+
+    async def _check_and_route(
+        self, scope: HTTPScope, cycle: HttpRequestResponseCycle, context: RequestContext
+    ) -> None:
+        checked = tuple([header for header in scope["headers"] if header[0] in BROWSER_HEADERS])
+        self._check_browser(checked, is_page=is_web_page_path(scope["path"]))
+        if self._origins.listed and (preflight := self._origins.preflight(scope["method"], scope["headers"])):
+            await cycle.send_complete(ServerHttpResponse(_NO_CONTENT, list(preflight), b""))
+            return
+        self._authenticate(scope, context)
+        self._check_path(scope["path"])
+        if has_idempotency_key(scope, cycle.headers):
+            await self._idempotent.answer(scope, cycle, self._route)
+        else:
+            await self._route(scope, cycle)
 
     async def _route(self, scope: HTTPScope, cycle: HttpRequestExchange) -> None:
         is_passed = self._in_cluster and must_forward_not_redirect(cycle.headers)

@@ -21,10 +21,17 @@ MAX_RATE_BUCKETS = 10_000
 """Maximum number of buckets; the least recently used one is evicted first, which refills it."""
 BURST_SECONDS = 2
 """Size of a bucket in seconds of its rate."""
+LEASED_SECONDS = 0.1
+"""Size of a lease in seconds of its rate."""
 FAILURES_PER_SECOND = 0.2
 FAILURE_BURST = 20.0
 is_local = lru_cache(maxsize=1024)(is_loopback)
 """Return whether an address is a loopback address; local programs need no key and are not limited."""
+
+
+def name_rate_bucket(caller: AuthenticatedCaller, address: str) -> str:
+    """Return the name of the bucket of a caller: an API key's, or else that of an address or network."""
+    return network_counted_as_one_client(address) if caller.key_id is None else f"key {caller.key_id}"
 
 
 class TokenBuckets:
@@ -51,6 +58,14 @@ class TokenBuckets:
             self._buckets.popitem(last=False)
         return 0.0 if taken else (1 - tokens) / self._rate
 
+    def take_many(self, name: str, most: int) -> int:
+        """Take up to ``most`` tokens, and return how many."""
+        now = self._clock()
+        tokens = self._tokens(name, now)
+        taken = min(most, int(tokens))
+        self._buckets[name] = tokens - taken, now
+        return taken
+
     def _tokens(self, name: str, now: float) -> float:
         tokens, updated = self._buckets.get(name, (self._size, now))
         return min(self._size, tokens + (now - updated) * self._rate)
@@ -68,12 +83,14 @@ class RateLimiter:
         """Count a request of an API key, or of an address without a key. Raises RateLimited."""
         if self._requests is None:
             return
-        if caller.key_id is not None:
-            wait, who = self._requests.take(f"key {caller.key_id}"), f"the key {caller.name!r}"
-        else:
-            wait, who = self._requests.take(network_counted_as_one_client(address)), address
-        if wait:
+        if wait := self._requests.take(name_rate_bucket(caller, address)):
+            who = address if caller.key_id is None else f"the key {caller.name!r}"
             raise RateLimited(f"more than {self.rate:g} requests per second from {who}; slow down", math.ceil(wait))
+
+    def take_lease(self, bucket: str) -> int:
+        """Take the tokens of `LEASED_SECONDS` from a bucket, for another process that admits requests with them."""
+        most = max(1, int(self.rate * LEASED_SECONDS))
+        return 0 if self._requests is None else self._requests.take_many(bucket, most)
 
     def count_wrong_key(self, address: str) -> None:
         """Count a request with a wrong key. Raises RateLimited when an address sends too many.

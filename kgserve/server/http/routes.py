@@ -83,11 +83,12 @@ def _transport_state(request: Request[Any, Any, Any], service: RequestHandlerDep
     connections = cast("ConnectionRegistry | None", state.get("connections"))
     certificate = cast("ServerCertificate | None", state.get("certificate"))
     ends = None if certificate is None else certificate.ends.timestamp() if certificate.ends else 0.0
-    streams = service.streams
+    streams, readers = service.streams, state.get("readers")
     moment = ops.HttpTransportMetrics(
         state["edge"].running,
         streams.count,
         streams.most,
+        readers=0 if readers is None else readers.running_count,
         certificate_ends=ends,
         quotas=(*service.admission.quotas, streams.quota),
     )

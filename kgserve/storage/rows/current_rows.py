@@ -127,6 +127,8 @@ UNUSED_TEXT_DIVISOR = 5
 IMMEDIATE_MERGE_SHARE = 0.25
 ChangesAfter = Callable[[int], Iterable[ChangeSet]]
 """Function that returns the change sets after a sequence, from the journal."""
+CommitAnnouncement = Callable[[int, bool], None]
+"""Function that is called with the sequence of a visible commit, and whether another base is in service."""
 
 
 class DeltaMergeLimits(msgspec.Struct, frozen=True):
@@ -168,6 +170,7 @@ class CurrentRowsProjection:
         self.folds = 0
         self.on_damage: Callable[[RowsDamaged], Exception] = lambda error: error
         """Callback that starts a rebuild of damaged rows and returns the error for callers."""
+        self._on_published: CommitAnnouncement | None = None
 
     @property
     def state(self) -> StoreState:
@@ -193,6 +196,25 @@ class CurrentRowsProjection:
     def delta_version_count(self) -> int:
         """Number of row versions in the delta."""
         return self._epoch.delta.versions
+
+    def announce_commits(self, on_published: CommitAnnouncement | None) -> None:
+        """Call ``on_published`` for the last commit, and for each one that becomes visible from now on; None ends it.
+
+        The callback runs under the lock that readers take, so that no reader sees a commit before it is announced.
+        """
+        with self._lock:
+            self._on_published = on_published
+            self._announce(is_new_base=True)
+
+    def _announce(self, *, is_new_base: bool) -> None:
+        if self._on_published is not None:
+            self._on_published(self._state.sequence, is_new_base)
+
+    def _publish(self, epoch: _Epoch, state: StoreState) -> _Epoch:
+        """Put a base in service as of a commit, and return the former one. The caller holds the lock."""
+        former, self._epoch, self._state = self._epoch, epoch, state
+        self._announce(is_new_base=True)
+        return former
 
     def rows(self) -> RowsSnapshot:
         """Return the newest rows, for the applying thread or for short reads that keep nothing."""
@@ -253,6 +275,7 @@ class CurrentRowsProjection:
             epoch.delta.apply(change, floor)
         with self._lock:
             self._state, self._applying = changes[-1].state, ()
+            self._announce(is_new_base=False)
 
     def apply_new(self, change: ChangeSet, base: MappedRowBaseSegment, columns: RowColumnsToMerge) -> None:
         """Apply a commit that only creates rows, given also as columns relative to ``base``."""
@@ -297,7 +320,7 @@ class CurrentRowsProjection:
             # Not synced: the journal already has the changes.
             made = self._build_base(base, changes, state, durable=False)
             with self._lock:
-                self._epoch, self._state = _new_epoch(made), made.state
+                self._publish(_new_epoch(made), made.state)
             self._remove(base, made)
         except (RowsDamaged, OSError, KgserveError):
             log.exception("rows_not_folded", store=self.store)
@@ -393,7 +416,7 @@ class CurrentRowsProjection:
             shutil.rmtree(building, ignore_errors=True)
         epoch, state = self._replay(_new_epoch(MappedRowBaseSegment(path)), base.state, changes_after)
         with self._lock:
-            old, self._epoch, self._state = self._epoch, epoch, state
+            old = self._publish(epoch, state)
         self._remove(old.base, epoch.base)
 
     def forget(self) -> None:
@@ -458,7 +481,7 @@ class CurrentRowsProjection:
         """Put a staged base in service, with the changes it lacked. For the applying thread."""
         with self._lock:
             former, reopenable = self._epoch.base, self._reopenable_base
-            self._epoch, self._state = _Epoch(base, delta, Counter()), state
+            self._publish(_Epoch(base, delta, Counter()), state)
             # Keep the last base that was not staged: the store would be opened from it.
             self._reopenable_base = reopenable or former
         if reopenable is not None:
@@ -485,7 +508,7 @@ class CurrentRowsProjection:
             with self._lock:
                 pending = self._folding or deque[ChangeSet]()
                 if not pending:
-                    old, self._epoch = self._epoch, epoch
+                    old = self._publish(epoch, self._state)
                     break
                 taken = [pending.popleft() for _ in range(len(pending))]
             for change in taken:

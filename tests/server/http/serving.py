@@ -21,6 +21,7 @@ from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.text_index_worker import TextIndexWorker
 from kgserve.server.app import HttpServer, bind_listener, create_app, uvicorn_config
 from kgserve.server.http.error_responses import ERROR_RESPONSE_KINDS
+from kgserve.server.readers.reader_supervisor import create_reader_supervisor
 from kgserve.stores.pool import StorePool
 from tests.engines import ENGINE
 from tests.leak_checks import assert_no_internals
@@ -57,7 +58,7 @@ class Reply(msgspec.Struct, frozen=True):
 @contextmanager
 def serving(data: Path, **options: Any) -> Generator[RunningServer]:
     """Run a server on ``data`` until the end of the block."""
-    words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, **options}
+    words: dict[str, Any] = {"embedding_provider": "hashing", "engine": ENGINE, "readers": "0", **options}
     settings = Settings(data_dir=data, port=0, buffer_pool_mb=64, check_interval=0, **words)
     with (
         closing(bind_listener(settings.host, 0)) as listener,
@@ -74,7 +75,9 @@ def serving(data: Path, **options: Any) -> Generator[RunningServer]:
         app = create_app(CallerStoreHandles(pool, indexer, historian, extractor=extractor, syncers=syncers))
         if syncers is not None:
             syncers.catch_up(pool)
-        server = HttpServer(uvicorn_config(app, settings), settings.shutdown_grace, started.set)
+        readers = create_reader_supervisor(settings, "", pool)
+        server = HttpServer(uvicorn_config(app, settings, None, readers), settings.shutdown_grace, started.set)
+        server.readers = readers
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name=f"server-{port}")
         thread.start()
         try:
@@ -84,6 +87,8 @@ def serving(data: Path, **options: Any) -> Generator[RunningServer]:
             server.stop()
             thread.join(PATIENCE)
             assert not thread.is_alive()
+            if readers is not None:
+                readers.close()
             if extractor is not None:
                 extractor.close()
             if syncers is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
-import os
 import socket
 import struct
 import subprocess
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import Generator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import structlog
@@ -26,6 +24,7 @@ from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import InvalidInput, TimedOut, Unavailable, error_class_named
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.settings import EngineName
+from kgserve.platform.startup_imports import build_child_process_environment
 from kgserve.platform.structured_log import LogFormat, LogLevel
 from kgserve.projections.cypher_engine.engine.process_monitor import open_process_monitor
 from kgserve.projections.cypher_engine.engine.protocol import (
@@ -335,7 +334,7 @@ class EngineForkServer:
         own, other = socket.socketpair()
         with other:
             # macOS ends a forked process that uses Objective-C, as its libraries do, unless the variable says not to.
-            environment = {**os.environ, "PYTHONPATH": _python_path(), "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
+            environment = build_child_process_environment() | {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
             seconds = "0" if self._is_persistent else str(ENGINE_IDLE_TIMEOUT_SECONDS)
             command = [
                 sys.executable,
@@ -392,11 +391,6 @@ def get_engine_fork_server(engine: EngineName) -> EngineForkServer:
 def _connection_pair() -> tuple[Connection, Connection]:
     own, other = socket.socketpair()
     return Connection(own.detach()), Connection(other.detach())
-
-
-def _python_path() -> str:
-    """Return the PYTHONPATH with which a new process imports this package from any working directory."""
-    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[4]), *filter(None, sys.path)]))
 
 
 def _error(failed: EngineErrorReply) -> Exception:

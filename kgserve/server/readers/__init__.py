@@ -1,0 +1,1 @@
+"""Reader processes: child processes of the server that answer reads of current rows on further cores."""
