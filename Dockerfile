@@ -21,7 +21,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY schema schema
 COPY deploy deploy
 COPY kgserve kgserve
-RUN python -m pip --python /opt/kgserve/bin/python install --constraint constraints.txt '.[otel,cluster]'
+RUN python -m pip --python /opt/kgserve/bin/python install --constraint constraints.txt '.[hnswlib,otel,cluster]'
 
 # The embedding model is made from a package on PyPI; what makes it stays in this stage.
 FROM build AS model

@@ -145,13 +145,13 @@ $(bin)/python:
 
 $(run): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
 	@echo "Installing the packages of constraints.txt into $(venv): about a minute without wheels in pip's cache …" >&2
-	@$(pip) install --constraint constraints.txt --editable '.[prepare]'
+	@$(pip) install --constraint constraints.txt --editable ".[$$(sh scripts/preflight.sh $(PYTHON) extras)prepare]"
 	@sh scripts/portable.sh $(bin)/python
 	@touch $@
 
 $(dev): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
 	@echo "Installing the packages of constraints.txt into $(venv): about a minute without wheels in pip's cache …" >&2
-	@$(pip) install --constraint constraints.txt --editable '.[dev,prepare]'
+	@$(pip) install --constraint constraints.txt --editable ".[$$(sh scripts/preflight.sh $(PYTHON) extras)dev,prepare]"
 	@sh scripts/portable.sh $(bin)/python
 	@touch $(run) $@
 

@@ -3,7 +3,8 @@
 # machine's processor, as by an earlier setup or a wheel in pip's cache. Usage: portable.sh PYTHON
 set -eu
 python=$1
-extension=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("hnswlib").origin)')
+extension=$("$python" -c 'import importlib.util as i; found = i.find_spec("hnswlib"); print(found.origin if found else "")')
+[ -n "$extension" ] || exit 0
 command -v objdump >/dev/null || exit 0
 # Vector registers of AVX, which SSE does not have.
 objdump --disassemble --no-show-raw-insn "$extension" | grep -q '%[yz]mm' || exit 0

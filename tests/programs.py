@@ -1,11 +1,14 @@
-"""External programs of tests; tests are skipped without them, unless a variable requires them."""
+"""External programs and optional packages; tests that need one are skipped without it."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from shutil import which
 
 import pytest
+
+needs_hnswlib = pytest.mark.skipif(find_spec("hnswlib") is None, reason="the extra hnswlib is not installed")
 
 
 def program(name: str, required: str, package: str = "") -> str:

@@ -249,6 +249,7 @@ def _index_states(store: OpenStore, indexer: TextIndexWorker) -> list[IndexStatu
             model=state.model,
             degraded=state.name in ("vector", "past-vector") and indexes.degraded,
             error=state.error,
+            note=state.note,
         )
         for state in indexes.states()
     ]

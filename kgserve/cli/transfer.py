@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from kgserve.graph.transfer.formats.ndjson_exchange_lines import ImportLinesWithSourceMap, ImportSourceTable
     from kgserve.graph.transfer.formats.nodes_and_edges_csv import TableFileOpener
 
-EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server", "markdown")
+EXPORT_FORMATS = ("ndjson", "parquet", "csv", "graphml", "memory-server", "mem0", "markdown")
 IMPORT_FORMATS = (*EXPORT_FORMATS, "graphiti", "kb")
 LINE_FORMATS = frozenset({"ndjson", "memory-server"})
 """Formats that are sent unchanged; the server distinguishes their lines."""
 MEMORIES_FORMAT = "memories"
 """Lines of the MCP memory server, converted to memories."""
-STREAM_FORMATS = LINE_FORMATS | {"graphml", MEMORIES_FORMAT}
+STREAM_FORMATS = LINE_FORMATS | {"graphml", "mem0", MEMORIES_FORMAT}
 """Formats that can be read from standard input."""
 
 INPUT_BLOCK_BYTES = 256 << 10

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 from typing_extensions import override
 
+from kgserve.client.cypher_values import collect_drawn_graph, format_cypher_value
+from kgserve.client.graph_svg import DrawnEdge, DrawnNode, draw_graph_svg
 from kgserve.graph import answers
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class DisplayTable(NamedTuple):
 
 
 class DisplayableAnswer:
-    """Base of answers that are displayed as a summary line and tables."""
+    """Base of answers that are displayed as a summary line and tables, in a notebook with a drawing."""
 
     __slots__ = ()
 
@@ -70,7 +72,12 @@ class DisplayableAnswer:
         return "\n".join([self._head(), *lines])
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self._head())}</p>" + "".join(table.html() for table in self._tables() if table.rows)
+        tables = "".join(table.html() for table in self._tables() if table.rows)
+        return f"<p>{escape(self._head())}</p>{self._drawing()}{tables}"
+
+    def _drawing(self) -> str:
+        """Return a graph as SVG, if the answer is one."""
+        return ""
 
     def _head(self) -> str:
         return f"<{type(self).__name__}: {self._about()}>"
@@ -148,7 +155,7 @@ class Traversal(DisplayableAnswer, answers.TraverseAnswer, kw_only=True):
     def to_networkx(self) -> nx.MultiDiGraph[str | tuple[str, str]]:
         """Return the graph as a networkx MultiDiGraph.
 
-        Nodes are keyed by id, edges by relation type; all other fields are data of the same name. With
+        Nodes are keyed by id, edges by relation type; all other fields that are set are data of the same name. With
         `follow_symlinks`, node keys are pairs of store and id. Missing nodes have `missing` and no other data.
         """
         try:
@@ -163,12 +170,12 @@ class Traversal(DisplayableAnswer, answers.TraverseAnswer, kw_only=True):
         graph: nx.MultiDiGraph[str | tuple[str, str]]
         graph = nx.MultiDiGraph(sequence=self.sequence, truncated=self.truncated)
         for node in self.nodes:
-            data = msgspec.structs.asdict(node)
+            data = _set_fields(node)
             graph.add_node(_node_key(node.store, data.pop("id")), **data)
         for edge in self.edges:
-            data = msgspec.structs.asdict(edge)
-            ends = _node_key(edge.store, data.pop("source")), _node_key(edge.to_graph or edge.store, data.pop("target"))
-            graph.add_edge(*ends, key=edge.relation_type, **data)
+            data = _set_fields(edge)
+            del data["source"], data["target"]
+            graph.add_edge(*_edge_ends(edge), key=edge.relation_type, **data)
         return graph
 
     def to_arrow(self) -> tuple[pa.Table, pa.Table]:
@@ -196,6 +203,14 @@ class Traversal(DisplayableAnswer, answers.TraverseAnswer, kw_only=True):
         edges = [(edge.source, edge.relation_type, edge.target, edge.weight) for edge in self.edges]
         columns = ("from", "relation_type", "to", "weight")
         return DisplayTable(("depth", "id", "type", "content"), nodes), DisplayTable(columns, edges)
+
+    @override
+    def _drawing(self) -> str:
+        nodes = [
+            DrawnNode(_node_key(node.store, node.id), node.id, node.type, node.content, node.depth)
+            for node in self.nodes
+        ]
+        return draw_graph_svg(nodes, [DrawnEdge(*_edge_ends(edge), edge.relation_type) for edge in self.edges])
 
     def _through_stores(self) -> tuple[DisplayTable, DisplayTable]:
         nodes = [
@@ -267,7 +282,21 @@ class CypherResult(TabularAnswer, answers.CypherAnswer, kw_only=True):
 
     @override
     def _tables(self) -> tuple[DisplayTable]:
-        return (DisplayTable(self.columns, self.rows),)
+        return (DisplayTable(self.columns, [list(map(format_cypher_value, row)) for row in self.rows]),)
+
+    @override
+    def _drawing(self) -> str:
+        return draw_graph_svg(*collect_drawn_graph(self.rows))
+
+
+def _edge_ends(edge: answers.Edge) -> tuple[str | tuple[str, str], str | tuple[str, str]]:
+    """Return the keys of an edge's nodes in a graph."""
+    return _node_key(edge.store, edge.source), _node_key(edge.to_graph or edge.store, edge.target)
+
+
+def _set_fields(answer: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a node or an edge that are set."""
+    return {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not msgspec.UNSET}
 
 
 def _node_key(store: str | msgspec.UnsetType, node_id: str) -> str | tuple[str, str]:
@@ -290,5 +319,5 @@ def _frame(table: pa.Table) -> Any:
         if error.name != "pandas":
             raise
         raise ImportError(
-            "to_df() requires pandas: pip install pandas. Use to_arrow() without it", name="pandas"
+            "to_df() requires pandas: pip install 'kgserve[pandas]'. Use to_arrow() without it", name="pandas"
         ) from None

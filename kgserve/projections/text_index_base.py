@@ -37,7 +37,8 @@ class TextIndexState(msgspec.Struct, frozen=True):
     """State of an index: the last applied commit, and the work that remains of the current step.
 
     ``entities`` is the number of indexed entities, ``pending`` that of entities still to be indexed, ``bytes`` the size
-    on disk, ``error`` the last failure until a step succeeds, ``progress`` the share that a rebuild has done, 0 to 1.
+    on disk, ``error`` the last failure until a step succeeds, ``progress`` the share that a rebuild has done, 0 to 1,
+    ``note`` why searches are slow.
     """
 
     name: IndexName
@@ -48,6 +49,7 @@ class TextIndexState(msgspec.Struct, frozen=True):
     model: str
     error: str | None
     progress: float | None = None
+    note: str | None = None
 
 
 def get_indexed_content_setting(store: StoreFollowedByProjections) -> IndexedContent:

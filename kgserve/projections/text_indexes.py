@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import structlog
 import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -60,6 +61,8 @@ from kgserve.projections.vector.vector_index import MAX_EXACT_VECTORS, VectorHit
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+
+log = structlog.get_logger()
 
 Found = TypeVar("Found")
 
@@ -241,6 +244,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         self._exact_up_to = exact_up_to
         self._model_file = store.layout.views / "model"
         self._saved_at = time.monotonic()
+        self._has_warned = False
         self.tokens = LateInteractionTokenVectors(store, embedder)
 
     def search(
@@ -296,7 +300,10 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
     def state(self) -> TextIndexState:
         found, tokens = super().state(), self.tokens
         return msgspec.structs.replace(
-            found, pending=found.pending + tokens.waiting, bytes=found.bytes + folder_bytes(tokens.folder)
+            found,
+            pending=found.pending + tokens.waiting,
+            bytes=found.bytes + folder_bytes(tokens.folder),
+            note=None if self._index is None else self._index.note,
         )
 
     @override
@@ -357,9 +364,17 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         self._index = VectorIndex(
             self._folder, dimensions, made_of, self._exact_up_to, between=self._pause_between_batches
         )
+        self._warn_of_slow_searches()
         self.tokens.open(self._index.sequence)
         self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
         return self._index.sequence
+
+    def _warn_of_slow_searches(self) -> None:
+        """Log once for each store that its searches are slow without hnswlib."""
+        note = self._opened().note
+        if note is not None and not self._has_warned:
+            self._has_warned = True
+            log.warning("vector_search_slow", store=self.store.name, vectors=len(self._opened()), reason=note)
 
     @property
     @override
@@ -372,6 +387,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         self.tokens.save(sequence)
         self._opened().save(sequence)
         self._saved_at = time.monotonic()
+        self._warn_of_slow_searches()
 
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from functools import partial
@@ -9,6 +10,7 @@ import anyio
 import msgspec
 import networkx as nx
 import pytest
+from defusedxml import ElementTree
 
 from kgserve.client import AsyncClient, BatchHits, Client, Hits, Refused, Store, Traversal, Unreachable
 from kgserve.errors import InvalidInput, NotFound
@@ -189,15 +191,42 @@ def test_data_frames_report_missing_pandas(project: Store, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pandas", None)
     walk = project.traverse("req-1")
     for to_df in (walk.to_df, lambda: walk.to_df("edges"), project.cypher("RETURN 1").to_df):
-        with pytest.raises(ImportError, match=r"to_df\(\) requires pandas: pip install pandas"):
+        with pytest.raises(ImportError, match=r"to_df\(\) requires pandas: pip install 'kgserve\[pandas\]'"):
             to_df()
 
 
-def test_a_notebook_escapes_html(project: Store) -> None:
-    project.inject([{"id": "req-1", "content": "<script>alert(1)</script>"}])
-    shown = project.traverse("req-1")._repr_html_()
-    assert "&lt;script&gt;" in shown
-    assert "<script>" not in shown
+HOSTILE = "</svg><script>alert('1')</script>\"><img src=x onerror=alert(1)>"
+
+
+def test_a_notebook_shows_graphs_and_escapes_html(client: Client, store: str) -> None:
+    project = client.store(store)
+    ends = [{"id": HOSTILE, "type": HOSTILE, "content": HOSTILE}, {"id": "b", "type": "t"}]
+    project.inject(ends, [{"from": HOSTILE, "to": "b", "relation_type": HOSTILE}])
+    walk = project.traverse(HOSTILE)
+    rows = project.cypher("MATCH p = (a)-[r]->(b) RETURN p, [r] AS list, {inner: a} AS map, a.content AS text")
+    for shown in (walk._repr_html_(), rows._repr_html_()):
+        assert set(re.findall("<([a-z]+)", shown)) == {
+            *("p", "table", "thead", "tbody", "tr", "th", "td"),
+            *("svg", "g", "title", "path", "polygon", "circle", "text"),
+        }
+        assert not re.findall(r"<[^>]*(?:on\w+=|href|url\()", shown)
+        drawing = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("</svg>") + 6])
+        titles = [each.text for each in drawing.iter("{http://www.w3.org/2000/svg}title")]
+        assert titles == [HOSTILE, f"{HOSTILE} ({HOSTILE})\n{HOSTILE}", "b (t)"]
+    assert f"({HOSTILE}:{HOSTILE})-[:{HOSTILE}]->(b:t)"[:50] in repr(rows)
+
+
+def test_a_notebook_shows_many_nodes_and_cycles(client: Client, store: str) -> None:
+    project = client.store(store)
+    nodes = [{"id": f"n{number}", "type": "t"} for number in range(60)]
+    edges = [{"from": f"n{number}", "to": f"n{(number + 1) % 60}", "relation_type": "NEXT"} for number in range(60)]
+    project.inject(nodes, [*edges, {"from": "n0", "to": "n0", "relation_type": "SELF"}])
+    shown = project.cypher("MATCH (a)-[r]->(b) RETURN r, b ORDER BY b.id")._repr_html_()
+    assert shown.count("<circle") == 40
+    assert "<p>drawn: 40 of 60 nodes" in shown
+    assert project.traverse("n0", depth=3)._repr_html_().count("<circle") == 4
+    assert "<svg" not in project.cypher("MATCH (a) RETURN a.id")._repr_html_()
+    assert "<svg" not in project.traverse("n7", depth=0)._repr_html_()
 
 
 def test_search(project: Store) -> None:

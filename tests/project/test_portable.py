@@ -10,11 +10,14 @@ import subprocess
 
 import pytest
 
+from tests.programs import needs_hnswlib
+
 AVX_REGISTER = re.compile(r"%[yz]mm\d+")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX is of x86-64")
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="it takes objdump, of the package binutils")
+@needs_hnswlib
 def test_hnswlib_holds_no_avx_instructions() -> None:
     found = importlib.util.find_spec("hnswlib")
     assert found is not None

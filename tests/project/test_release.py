@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,6 +38,13 @@ def test_files_of_the_repository_host_match_their_schemas(schema: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, "--force-filetype", "yaml"]
     done = subprocess.run([*command, *FILES_BY_SCHEMA[schema]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_actionlint_finds_nothing_wrong_in_workflows() -> None:
+    command = [Path(sys.executable).with_name("actionlint"), "-no-color", "-shellcheck=", "-pyflakes="]
+    files = FILES_BY_SCHEMA["vendor.github-workflows"]
+    done = subprocess.run([*command, *files], cwd=TOP, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["ci", "release"])

@@ -10,11 +10,16 @@ from tests.cli.running import environment
 from tests.project.reading import TOP
 
 
-def preflight(python: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+def preflight(python: str, path: str | None = None, *more: str) -> subprocess.CompletedProcess[str]:
     variables = environment() | ({"PATH": path} if path is not None else {})
     variables.pop("CXX", None)
     return subprocess.run(
-        ["/bin/sh", "scripts/preflight.sh", python], cwd=TOP, env=variables, capture_output=True, text=True, check=False
+        ["/bin/sh", "scripts/preflight.sh", python, *more],
+        cwd=TOP,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -53,10 +58,17 @@ def test_no_venv(tmp_path: Path) -> None:
     assert "venv" in one_sentence(preflight(bare))
 
 
-def test_no_headers(tmp_path: Path) -> None:
+def test_set_up_goes_on_without_headers_or_a_compiler(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
     bare = program(tmp_path, "python3", 'case "$2" in *Python.h*) exit 1;; *) exit 0;; esac')
-    assert "python3-dev" in one_sentence(preflight(bare))
+    for done in (preflight(bare), preflight(sys.executable, str(tmp_path / "empty"))):
+        assert (done.returncode, done.stdout) == (0, "")
+        (line,) = done.stderr.splitlines()
+        for manager in ("apt-get install g++ python3-dev", "dnf install", "pacman -S", "apk add"):
+            assert manager in line
 
 
-def test_no_compiler(tmp_path: Path) -> None:
-    assert "C++ compiler" in one_sentence(preflight(sys.executable, str(tmp_path)))
+def test_the_extra_depends_on_a_compiler(tmp_path: Path) -> None:
+    assert preflight(sys.executable, str(tmp_path), "extras").stdout == ""
+    program(tmp_path, "c++", "exit 0")
+    assert preflight(sys.executable, str(tmp_path), "extras").stdout == "hnswlib,\n"

@@ -76,11 +76,12 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
-    """The wheel in an environment of its own. The packages that it needs are those of this one; kgserve is not."""
+    """The wheel, without the extra hnswlib, in an environment of its own, which has this one's packages besides."""
     place = WheelEnvironment(tmp_path_factory.mktemp("elsewhere"))
     run(sys.executable, "-m", "venv", "--without-pip", place.folder / "venv", cwd=place.folder)
     packages = place.folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "hnswlib.py").write_text("raise ImportError\n")
     pip = [sys.executable, "-m", "pip", "--python", str(place.python), "install", "--quiet"]
     run(*pip, "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", wheel, cwd=place.folder)
     return place
@@ -168,6 +169,8 @@ def test_what_is_imported_is_the_wheel(installed: WheelEnvironment) -> None:
     assert Path(where).is_relative_to(installed.folder)
     found = run(installed.python, "-c", "import sys; print(sys.path)", cwd=installed.folder)
     assert repr(str(TOP)) not in found
+    program = "from kgserve.projections.vector import vector_index; print(vector_index.hnswlib)"
+    assert run(installed.python, "-c", program, cwd=installed.folder) == "None\n"
 
 
 @SLOW

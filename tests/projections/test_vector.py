@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from numpy.typing import NDArray
 from kgserve.projections.folder_manifest import INDEX_MANIFEST_FILE
 from kgserve.projections.indexed_text import EntitySearchFilter
 from kgserve.projections.vector.vector_index import VectorIndex
+from tests.programs import needs_hnswlib
+from tests.project.reading import TOP
 from tests.stores.writing import flip
 
 WIDTH = 16
@@ -61,6 +65,7 @@ def test_a_limit_above_the_index_size_returns_everything(folder: Path, exact_up_
     assert found(index, make(1)[0], 0) == []
 
 
+@needs_hnswlib
 def test_the_index_switches_to_the_graph_and_back(folder: Path) -> None:
     vectors, index = make(400), VectorIndex(folder, WIDTH, "m", exact_up_to=200)
     fill(index, vectors[:200])
@@ -110,7 +115,7 @@ def test_order_of_equal_similarities_is_independent_of_the_limit(folder: Path) -
     assert all(found(index, query, limit) == whole[:limit] for limit in range(1, 300, 7))
 
 
-@pytest.mark.parametrize("exact_up_to", [1000, 10])
+@pytest.mark.parametrize("exact_up_to", [1000, pytest.param(10, marks=needs_hnswlib)])
 def test_save_and_load(folder: Path, exact_up_to: int) -> None:
     vectors, index = make(60), VectorIndex(folder, WIDTH, "m", exact_up_to)
     fill(index, vectors, kinds=3)
@@ -125,6 +130,45 @@ def test_save_and_load(folder: Path, exact_up_to: int) -> None:
         )
     again.put(["new"], ["t"], vectors[:1])
     assert found(again, vectors[0], 1) == ["new"]
+
+
+WITHOUT_HNSWLIB = """
+import sys
+from pathlib import Path
+
+sys.modules["hnswlib"] = None
+from kgserve.projections.vector.vector_index import MIN_SLOW_EXACT_VECTORS, VectorIndex
+from tests.projections.test_vector import WIDTH, fill, found, make, names, nearest
+
+index, vectors = VectorIndex(Path(sys.argv[1]), WIDTH, "m", 10), make(MIN_SLOW_EXACT_VECTORS)
+assert (index.fresh, index.sequence, len(index), index.is_approximate) == (False, 9, 59, False)
+assert index.ids == set(names(59))
+for query in make(5, seed=4):
+    assert found(index, query, 10) == nearest(vectors[:59], query, 10)
+fill(index, vectors[:-1])
+assert index.note is None
+fill(index, vectors)
+assert "pip install 'kgserve[hnswlib]'" in index.note
+assert not index.is_approximate
+for query in make(5, seed=4):
+    assert found(index, query, 10) == nearest(vectors, query, 10)
+index.remove(names(len(vectors) - 60, 60))
+assert index.note is None
+index.save(10)
+"""
+
+
+@needs_hnswlib
+def test_without_hnswlib_every_search_is_exact(folder: Path) -> None:
+    vectors, index = make(60), VectorIndex(folder, WIDTH, "m", 10)
+    fill(index, vectors)
+    index.remove(["n59"])
+    index.save(9)
+    subprocess.run([sys.executable, "-c", WITHOUT_HNSWLIB, folder], cwd=TOP, check=True)
+    again = VectorIndex(folder, WIDTH, "m", 10)
+    assert (again.sequence, len(again), again.is_approximate, again.note) == (10, 60, False, None)
+    again.put(["new"], ["t"], vectors[:1])
+    assert again.is_approximate
 
 
 def test_vectors_of_another_model_are_discarded(folder: Path) -> None:

@@ -24,6 +24,7 @@ from kgserve.projections.keyword_query import KeywordQuery
 from kgserve.projections.vector import vector_index, vector_rows
 from kgserve.projections.vector.vector_index import VectorIndex
 from tests.fuzzing import examples
+from tests.programs import needs_hnswlib
 
 WIDTH = 8
 TIMES = st.none() | st.integers(-2, 2)
@@ -178,6 +179,7 @@ def test_filters_on_a_large_graph_return_all_matches(
     assert found >= 0.97 * near
 
 
+@needs_hnswlib
 def test_small_result_sets_are_exact_despite_a_graph(tmp_path: Path) -> None:
     # Without a filter the graph finds about 90% of these.
     vectors, queries = vectors_of(4_000, seed=6, width=64), vectors_of(10, seed=7, width=64)
@@ -251,6 +253,7 @@ def test_saved_rows_equal_the_given_vectors(tmp_path: Path, exact_up_to: int) ->
     np.testing.assert_array_equal(again.vectors_of(["new"])["new"], vectors[0])
 
 
+@needs_hnswlib
 def test_a_graph_file_of_another_layout_is_read_by_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, ids = vectors_of(600), [f"n{number}" for number in range(600)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
@@ -261,6 +264,7 @@ def test_a_graph_file_of_another_layout_is_read_by_the_library(tmp_path: Path, m
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
 
 
+@needs_hnswlib
 def test_an_interrupted_graph_build_is_repeated_later(tmp_path: Path) -> None:
     broken = True
 

@@ -1,4 +1,4 @@
-"""Vector index of one store: an exact matrix scan while it is small, hnswlib beyond; callers see no difference.
+"""Vector index of one store: an exact matrix scan while it is small, hnswlib beyond where it is installed.
 
 Up to 10,000 vectors one matrix product takes 0.3 ms, is exact also under filters, and makes deletion free. Larger
 indexes use an approximate graph. A lock, shared by searches, protects hnswlib from everything that crashes it: queries
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import hnswlib
 import msgspec
 import numpy as np
 import structlog
@@ -33,6 +32,9 @@ log = structlog.get_logger()
 
 VECTOR_INDEX_KIND = "vector 2"
 MAX_EXACT_VECTORS = 10_000
+# An exact search among this number takes 8 ms on one core, ten times as long as in the graph.
+MIN_SLOW_EXACT_VECTORS = 50_000
+SLOW_EXACT_NOTE = "every vector is compared; for an index, install hnswlib: pip install 'kgserve[hnswlib]'"
 # Filtered searches of a graph are exact if the vectors that pass have at most this many components: 5,000 vectors of
 # 384 dimensions.
 _MAX_EXACT_COMPONENTS = 1_920_000
@@ -64,6 +66,11 @@ _CODE_MICROSECONDS = 0.025
 # File header of hnswlib 0.8: number of elements, element size, and offsets within an element.
 _HNSW_HEADER = struct.Struct("<6Qi")
 _HNSW_HEADER_BYTES = 96
+
+try:
+    import hnswlib
+except ImportError:  # the extra of this name, which needs a compiler
+    hnswlib = None
 
 IntArray = NDArray[np.int64]
 
@@ -124,6 +131,12 @@ class VectorIndex:
     def is_approximate(self) -> bool:
         """True if hnswlib answers queries."""
         return self._graph is not None
+
+    @property
+    def note(self) -> str | None:
+        """Why searches are slow, if they are for want of hnswlib."""
+        is_slow = hnswlib is None and len(self._labels) >= MIN_SLOW_EXACT_VECTORS
+        return SLOW_EXACT_NOTE if is_slow else None
 
     @property
     def ids(self) -> set[str]:
@@ -360,7 +373,7 @@ class VectorIndex:
     def _rebalance(self) -> None:
         """Switch between matrix and graph as the size requires, and compact labels when most are unused."""
         live, used = len(self._labels), len(self._ids)
-        wants_graph = live > self._exact_up_to
+        wants_graph = hnswlib is not None and live > self._exact_up_to
         if wants_graph == self.is_approximate and used <= max(2 * live, live + 1000):
             return
         labels = np.array(sorted(self._labels.values()), np.intp)
@@ -381,7 +394,7 @@ class VectorIndex:
             self._labels = dict(zip(ids, range(live), strict=True))
 
     def _build_graph(self, rows: FloatMatrix) -> Any:  # hnswlib has no types
-        graph = hnswlib.Index("ip", self._dimensions)
+        graph = hnswlib.Index("ip", self._dimensions)  # pyright: ignore[reportOptionalMemberAccess]
         graph.init_index(max_elements=max(len(rows), 1024), ef_construction=_EF_BUILD, M=_HNSW_M)
         last_step_seconds = 0.0
         for first in range(0, len(rows), _GRAPH_INSERT_BATCH_VECTORS):
@@ -408,26 +421,35 @@ class VectorIndex:
             if not node_id:
                 self._columns.drop(label)
         if _GRAPH_FILE in found.files:
-            self._load_graph()
+            if not self._load_graph():
+                self._ids, self._labels, self._columns = [], {}, EntityFilterColumns()
+                return False
         else:
             self._rows.adopt(np.asarray(np.load(self._folder / _MATRIX_FILE, mmap_mode="r")))
         self.sequence = found.sequence
         return True
 
-    def _load_graph(self) -> None:
+    def _load_graph(self) -> bool:
+        """Load the graph, or without hnswlib its vectors alone. Return whether the file could be read."""
         path, count = self._folder / _GRAPH_FILE, len(self._ids)
-        self._graph = hnswlib.Index("ip", self._dimensions)
-        self._graph.load_index(str(path), max_elements=max(count, 1))
+        if hnswlib is not None:
+            self._graph = hnswlib.Index("ip", self._dimensions)
+            self._graph.load_index(str(path), max_elements=max(count, 1))
         try:
             for vectors in _read_graph_vectors(path, count, self._dimensions):
                 self._rows.append(vectors)
         except ValueError as reason:
             # Fallback: slower, but independent of the file layout.
             log.warning("vector_file_unknown", reason=str(reason))
+            if self._graph is None:
+                self._rows = VectorRows(self._folder.parent, self._dimensions)
+                return False
             for first in range(len(self._rows), count, _BUILD_BATCH_VECTORS):
                 labels = np.arange(first, min(first + _BUILD_BATCH_VECTORS, count))
                 self._rows.append(np.asarray(self._graph.get_items(labels), np.float32))
-        self._codes = self._encode(self._rows.values)
+        if self._graph is not None:
+            self._codes = self._encode(self._rows.values)
+        return True
 
     def _encode(self, rows: FloatMatrix) -> BinaryVectorCodes:
         codes = BinaryVectorCodes(self._dimensions)

@@ -23,6 +23,7 @@ class IndexStatus(msgspec.Struct, kw_only=True):
     model: str
     degraded: bool
     error: str | None
+    note: Annotated[str | None, Meta(description="Why searches are slow, and what to install")] = None
 
 
 class FailedMemoryExtraction(msgspec.Struct, kw_only=True):

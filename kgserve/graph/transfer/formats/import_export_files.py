@@ -20,6 +20,7 @@ from kgserve.graph.transfer.formats.mcp_memory_server_file import (
     read_mcp_observations_as_memories,
     write_mcp_memory_server_file,
 )
+from kgserve.graph.transfer.formats.mem0_file import read_mem0_memories, write_mem0_file
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     KIND_EDGES,
     KIND_NODES,
@@ -117,12 +118,14 @@ def open_import_source_tables(
 
 
 def read_stream_as_import_table(kind: str, file: BinaryIO, name: str) -> ImportSourceTable:
-    """Return the rows of a sequentially read file (GraphML, MCP memory file or NDJSON) as one import table."""
+    """Return the rows of a sequentially read file (GraphML, memories or NDJSON) as one import table."""
     match kind:
         case "graphml":
             records = order_nodes_before_edges(read_graphml(file, name))
         case "memories":
             records = order_nodes_before_edges(read_mcp_observations_as_memories(file))
+        case "mem0":
+            return ImportSourceTable(name, "row", order_nodes_before_edges(read_mem0_memories(file, name)))
         case _:
             records = read_ndjson_exchange_lines(file)
     return ImportSourceTable(name, "line", records)
@@ -133,7 +136,13 @@ def write_single_file_export(kind: str, blocks: Iterable[bytes], file: BinaryIO,
 
     Temporary files are created in ``scratch``.
     """
-    return write_graphml(blocks, file, scratch) if kind == "graphml" else write_mcp_memory_server_file(blocks, file)
+    match kind:
+        case "graphml":
+            return write_graphml(blocks, file, scratch)
+        case "mem0":
+            return write_mem0_file(blocks, file)
+        case _:
+            return write_mcp_memory_server_file(blocks, file)
 
 
 def write_node_and_edge_files(kind: str, blocks: Iterable[bytes], sink: TableFileOpener) -> int:

@@ -1,0 +1,120 @@
+"""pandas and Arrow: tables of nodes and edges as lines of an import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from kgserve.client.import_rows import (
+    TRAVERSAL_EDGE_FIELDS,
+    TRAVERSAL_NODE_FIELDS,
+    ImportRowConverter,
+    ImportRowPlace,
+)
+from kgserve.errors import InvalidInput
+from kgserve.graph.request_bodies import EdgeNdjsonLine, NodeNdjsonLine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ARROW_BATCH_ROWS = 10_000
+_EDGE_COLUMN_SYNONYMS = {"source": "from", "target": "to"}
+_TRAVERSAL_NODE_COLUMNS = {"depth", "version", "sequence", "store", "missing"}
+_TRAVERSAL_EDGE_COLUMNS = {"version", "sequence", "store", "to_graph"}
+
+
+def from_arrow(nodes: pa.Table | None = None, edges: pa.Table | None = None) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
+    """Return the rows of Arrow tables as lines for `Store.import_`, nodes first.
+
+    Columns are fields of the exchange format: `id`, `type`, `content`, `attributes` (maps or JSON text) and so on for
+    nodes; `from` and `to` (or `source` and `target`), `relation_type`, `weight` and so on for edges. All other columns
+    become attributes. Empty cells are left out. What `to_arrow` of a traversal returns can be written again.
+
+    Raises InvalidInput, whose message and `errors` name rows, counted from 0, and columns.
+    """
+    return _convert_tables(
+        None if nodes is None else (nodes.column_names, _arrow_rows(nodes)),
+        None if edges is None else (edges.column_names, _arrow_rows(edges)),
+    )
+
+
+def from_pandas(
+    nodes: pd.DataFrame | None = None, edges: pd.DataFrame | None = None
+) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
+    """Return the rows of DataFrames as lines for `Store.import_`, nodes first.
+
+    Columns are as for `from_arrow`; the index is not written. NaN, NaT and NA are empty cells. What `to_df` of a
+    traversal returns can be written again.
+
+    Raises InvalidInput, whose message and `errors` name rows, counted from 0 as by `iloc`, and columns.
+    """
+    return _convert_tables(
+        None if nodes is None else (list(nodes.columns), _pandas_rows(nodes)),
+        None if edges is None else (list(edges.columns), _pandas_rows(edges)),
+    )
+
+
+_Table = tuple[Sequence[Any], Iterable[Sequence[Any]]]
+
+
+def _convert_tables(nodes: _Table | None, edges: _Table | None) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
+    converter = ImportRowConverter()
+    if nodes is not None:
+        columns, rows = nodes
+        _check_columns("nodes", columns, ("id",))
+        dropped = TRAVERSAL_NODE_FIELDS if set(columns) >= _TRAVERSAL_NODE_COLUMNS else frozenset[str]()
+        _add_rows("nodes", columns, rows, dropped, converter)
+    if edges is not None:
+        names, rows = edges
+        columns: Sequence[Any] = [_EDGE_COLUMN_SYNONYMS.get(name, name) for name in names]
+        _check_columns("edges", columns, ("from", "to", "relation_type"))
+        dropped = TRAVERSAL_EDGE_FIELDS if set(columns) >= _TRAVERSAL_EDGE_COLUMNS else frozenset[str]()
+        _add_rows("edges", columns, rows, dropped, converter)
+    return converter.finish()
+
+
+def _add_rows(
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    dropped: frozenset[str],
+    converter: ImportRowConverter,
+) -> None:
+    add = converter.add_node if table == "nodes" else converter.add_edge
+    stores: set[str] = set()
+    for number, row in enumerate(rows):
+        cells = dict(zip(columns, row, strict=True))
+        if "store" in dropped and isinstance(store := cells["store"], str):
+            stores.add(store)
+        place = ImportRowPlace(f"{table}[{number}]", f"{table} row {number}", "column")
+        add(place, {name: cell for name, cell in cells.items() if name not in dropped})
+    if len(stores) > 1:
+        raise InvalidInput(
+            f"{table} are of several stores ({', '.join(sorted(stores))}); import those of one at a time"
+        )
+
+
+def _check_columns(table: str, columns: Sequence[Any], needed: tuple[str, ...]) -> None:
+    for column in columns:
+        if not isinstance(column, str):
+            raise InvalidInput(f"{table}: column {column!r} is not text; rename it")
+        if columns.count(column) > 1:
+            raise InvalidInput(f"{table}: column {column!r} occurs twice; rename or drop one of them")
+    if missing := [name for name in needed if name not in columns]:
+        raise InvalidInput(f"{table}: the columns {', '.join(missing)} are missing; there are {', '.join(columns)}")
+
+
+def _pandas_rows(frame: pd.DataFrame) -> Iterable[Sequence[Any]]:
+    return frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
+
+
+def _arrow_rows(table: pa.Table) -> Iterator[Sequence[Any]]:
+    # Python's times have no nanoseconds.
+    columns = [
+        column.cast(pa.timestamp("us", tz=column.type.tz), safe=False) if pa.types.is_timestamp(column.type) else column
+        for column in table.columns
+    ]
+    for batch in pa.Table.from_arrays(columns, names=table.column_names).to_batches(_ARROW_BATCH_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
