@@ -10,6 +10,7 @@ from tests.explorer.looking import ExplorerBrowser, settled
 from tests.explorer.stores import library
 
 MIN_CANVAS_SHARE = 0.6
+SCALE = "async () => (await import('/explorer/panel/canvas.js')).canvas.shown.view.scale"
 
 
 def box(element: Locator) -> FloatRect:
@@ -50,6 +51,8 @@ def test_the_canvas_keeps_most_of_the_window_and_covers_nothing(
     expect(side).to_be_hidden()
     page.get_by_role("button", name="Graph", exact=True).click()
     expect(drawer).to_be_visible()
+    settled(page)
+    assert page.evaluate(SCALE) > 0.5, "the graph still fills the canvas"
 
 
 def test_the_drawer_remembers_its_height(looking: ExplorerBrowser, books: str) -> None:

@@ -35,7 +35,7 @@ export const W = {
   welcome: "There are no stores yet.",
   whatThisIs: "A graph of facts that remembers what was known when.",
   loadExample: "Load an example",
-  loadExampleText: "A team that builds a ferry app: people, services, requirements and memories, with a past to look back at.",
+  loadExampleText: "A team that builds a ferry app: people, applications, requirements and memories, with a past to look back at.",
   dropFile: "Drop a file here",
   dropFileText: "JSON lines, CSV, GraphML, or a zip archive of nodes.csv and edges.csv. You see what it holds before anything is written.",
   chooseFile: "Choose a file",
@@ -111,6 +111,23 @@ export const W = {
   revokeKey: "Revoke a key at once",
   audit: "Refused requests and acts of administration",
   auditColumns: ["Time", "Caller", "Act", "Store", "Outcome"],
+
+  // Changes
+  period: "Period",
+  periods: { day: "last 24 hours", week: "last 7 days", month: "last 30 days", year: "last year", all: "all time" },
+  factsTitle: "Became valid or ended",
+  factsText: "When facts changed in the world: by “Valid from” and “Valid until” of the nodes and edges on the canvas.",
+  factColumns: ["Date", "Change", "Node or edge"],
+  factBegan: "became valid",
+  factEnded: "ended",
+  noFacts: "No node or edge on the canvas became valid or ended in this period.",
+  writtenTitle: "Written to the store",
+  writtenText: "When the store learned of changes: its commits, newest first.",
+  nothingWritten: "Nothing was written in this period.",
+  earlierCommits: "Show earlier commits",
+  compareWith: (/** @type {number} */ commit) => `Compare commit ${commit.toLocaleString("en")} with now`,
+  eventsTitle: (/** @type {number} */ count) => `Events since this page was opened (${count.toLocaleString("en")})`,
+  followChanges: "Follow changes",
 
   // Backups
   backUp: "Back up",
