@@ -248,7 +248,7 @@ export const W = {
   before: "From",
   after: "To",
   whatDiffers: "Differences",
-  differenceColumns: ["Change", "Label", "Type"],
+  differenceColumns: ["Change", "Node"],
   differences: { come: "new", gone: "deleted", changed: "changed", same: "the same", never: "does not exist" },
   counted: (/** @type {string} */ what, /** @type {number} */ nodes, /** @type {number} */ edges) => `${{ come: "New", gone: "Deleted", changed: "Changed" }[what]}: ${some(nodes, "node")}, ${some(edges, "edge")}.`,
   validBetween: (/** @type {string} */ from, /** @type {string} */ to) => `The graph has dates from ${from} to ${to}.`,
