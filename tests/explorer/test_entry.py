@@ -97,7 +97,7 @@ def test_a_person_is_created_linked_and_taken_back(
     form.get_by_label("Weight").fill("0.5")
     assert not faults(page)
     form.get_by_role("button", name="Create").click()
-    expect(page.get_by_text("Anne Brontë KNEW George Eliot: created")).to_be_visible()
+    expect(page.get_by_text("Created: Anne Brontë KNEW George Eliot")).to_be_visible()
     [edge] = stored(http, api, "anne")["outgoing"]
     assert (edge["to"], edge["relation_type"], edge["weight"]) == ("eliot", "KNEW", 0.5)
     page.locator("#graph").focus()
@@ -116,7 +116,7 @@ def test_a_new_node_is_removed_by_undo_unless_it_changed(
         form.get_by_label("Type").fill("place")
         form.get_by_role("textbox", name=re.compile("^Id")).fill(node_id)
         form.get_by_role("button", name="Create").click()
-        expect(page.get_by_text(f"{node_id} is created")).to_be_visible()
+        expect(page.get_by_text(f"Created: {node_id}")).to_be_visible()
         if node_id == "kept":
             accepted(http.post(f"{api}/nodes", json={"id": "kept", "type": "place", "content": "By another"}))
             page.get_by_role("button", name="Undo").click()
@@ -148,7 +148,7 @@ def test_an_edge_is_drawn_from_node_to_node(
     expect(form.get_by_label("To", exact=False).first).to_have_value("George Eliot")
     form.get_by_label("Relation").fill("INSPIRED")
     form.get_by_label("Relation").press("Enter")
-    expect(page.get_by_text("Jane Austen INSPIRED George Eliot: created")).to_be_visible()
+    expect(page.get_by_text("Created: Jane Austen INSPIRED George Eliot")).to_be_visible()
     assert [edge["to"] for edge in stored(http, api, "austen")["outgoing"] if edge["relation_type"] == "INSPIRED"]
     page.get_by_role("button", name="Done").click()
     expect(page.get_by_text("Drag from one node to another")).to_be_hidden()

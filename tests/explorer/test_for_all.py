@@ -57,7 +57,7 @@ def visit_panels(page: Page) -> Iterator[str]:
     yield "edit"
     page.get_by_role("button", name="Cancel").click()
     page.keyboard.press("?")
-    page.get_by_role("dialog", name="Keys and help").wait_for()
+    page.get_by_role("dialog", name="Shortcuts and help").wait_for()
     yield "help"
     page.keyboard.press("Escape")
     page.get_by_role("link", name="kgserve").click()
@@ -120,7 +120,7 @@ def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Explore
     page.keyboard.press("H")
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
     page.keyboard.press("?")
-    keys = page.get_by_role("dialog", name="Keys and help")
+    keys = page.get_by_role("dialog", name="Shortcuts and help")
     expect(keys).to_contain_text("expand or collapse the node")
     page.keyboard.press("Escape")
     expect(keys).to_be_hidden()
