@@ -137,6 +137,7 @@ def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(
         page.get_by_role("button", name=part).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("button", name="View").click()
+    expect(page.locator("canvas")).to_be_visible()
     box = page.locator("canvas").bounding_box()
     assert box is not None
     assert box["height"] >= 300

@@ -104,6 +104,8 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     expect(page.get_by_text("This key is not valid.")).to_be_visible()
     page.get_by_label("Key", exact=True).fill(given(keyed.data, "read", [store], name="reader"))
     page.get_by_role("button", name="Use this key").click()
+    page.get_by_role("link", name=store).wait_for()
+    expect(page.get_by_role("button", name="Load an example")).to_have_count(0)
     page.get_by_role("link", name=store).click()
     settled(page)
     assert "kgs_" not in page.url
@@ -123,6 +125,8 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     expect(memories.get_by_role("button", name="Forget")).to_be_hidden()
     memories.get_by_role("tab", name="Proposals").click()
     expect(memories.get_by_text("Your key may only read")).to_be_visible()
+    page.get_by_role("button", name="Changes").click()
+    expect(page.get_by_role("region", name="Written to the store")).to_contain_text("1 node deleted")
     page.get_by_role("button", name="Statistics").click()
     expect(page.get_by_role("region", name="Last writes")).to_be_visible()
     expect(page.get_by_role("heading", name="Keys")).to_be_hidden()

@@ -35,7 +35,7 @@ async function readPage({ q, ended, age, ...filters }, from) {
 }
 
 /** Table of memories. @param {{memories: any[], label: string, onTag?: (tag: string) => void}} props `onTag`: click handler of tags */
-export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table><caption class="hidden">${label}</caption>
+export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table class="memory-rows"><caption class="hidden">${label}</caption>
   <thead><tr>${[...W.memoryColumns, ...(mayWrite.value ? [W.change] : [])].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
   <tbody>${memories.map((one) => html`<tr key=${one.id}>
     <th scope="row"><button type="button" class="link" onClick=${() => showNode(one.id)}>${one.content}</button></th>
