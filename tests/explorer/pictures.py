@@ -48,7 +48,8 @@ def take_documented(looking: ExplorerBrowser, http: httpx.Client) -> None:
     page = looking.at("#/novels?valid_at=any", viewport=DOCUMENTED_SIZE)
     settled(page)
     page.get_by_role("button", name="Statistics").click()
-    page.get_by_role("table", name="Types").wait_for()
+    page.get_by_role("region", name="Types and their relations").wait_for()
+    page.get_by_text("up to date").wait_for()
     page.screenshot(path=DOCS / "explorer-statistics.png")
 
 

@@ -168,6 +168,7 @@ def test_statistics(looking: ExplorerBrowser, books: str) -> None:
         with page.expect_download() as saved:
             stats.get_by_role("button", name=f"Save as {form}").click()
         assert Path(saved.value.path()).read_bytes().startswith(begins)
+    expect(stats).to_contain_text("up to date")
     matrix = stats.get_by_role("region", name="Types and their relations")
     matrix.get_by_role("button", name="SET_IN from book to place: 3 edges").click()
     answer = page.get_by_role("region", name="Cypher").get_by_role("region", name="Rows of the result")
