@@ -112,8 +112,8 @@ docs: $(dev) ## Generate tables of the documentation, the clients' methods, and 
 site: $(dev) ## Build the documentation's pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict --site-dir build/site
 
-pictures: $(dev) ## Retake the pictures of the explorer in docs/ (needs chromium)
-	@$(bin)/python -m tests.explorer.pictures
+pictures: $(dev) ## Retake the pictures of the explorer in docs/, and of all its states in build/screenshots (needs chromium; options: ARGS="FOLDER")
+	@$(bin)/python -m tests.explorer.pictures $(ARGS)
 
 pythons: $(dev) ## Test installation and serving with every other Python of this machine
 	@mkdir -p build/pythons

@@ -122,9 +122,9 @@ INCIDENTS = {
 }
 
 
-def node(node_id: str, kind: str, summary: str, content: str, **fields: Any) -> Row:
-    """Return a node as `inject` takes it."""
-    return {"id": node_id, "type": kind, "summary": summary, "content": content, **fields}
+def node(node_id: str, kind: str, name: str, content: str, **fields: Any) -> Row:
+    """Return a named node as `inject` takes it: memories find it by name, and the graph shows its summary."""
+    return {"id": node_id, "type": kind, "name": name, "summary": name, "content": content, **fields}
 
 
 def edge(source: str, relation: str, target: str, **fields: Any) -> Row:
@@ -165,7 +165,7 @@ def _services() -> list[Row]:
     services = [
         node(
             key,
-            "service",
+            "application",
             name,
             text,
             tags=[f"owner:{owner}"],
@@ -207,10 +207,10 @@ def _changes() -> list[Row]:
     return [
         {"nodes": [node("req-fax", "requirement", "Tickets by fax", "Travellers can order tickets by fax.")]},
         {"nodes": incidents, "edges": [*hit, edge("inc-double", "LED_TO", "dec-seats")]},
-        {"nodes": [node("database", "service", "Database", "PostgreSQL 17, two replicas")]},
+        {"nodes": [node("database", "application", "Database", "PostgreSQL 17, two replicas")]},
         {"delete": "req-fax"},
         {
-            "nodes": [node("queue", "service", "Message queue", "Carries delays to the notifier", valid_from=-5)],
+            "nodes": [node("queue", "application", "Message queue", "Carries delays to the notifier", valid_from=-5)],
             "edges": [
                 edge("dec-queue", "CONCERNS", "notifier", valid_to=-5),
                 edge("notifier", "DEPENDS_ON", "queue", valid_from=-5),

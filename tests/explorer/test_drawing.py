@@ -176,7 +176,7 @@ def test_a_path_brings_nodes_that_are_not_on_the_canvas(
       selected.value = new Set(['austen', 'alone']);
     }""")
     chosen.get_by_role("button", name="Path between the two").click()
-    expect(page.get_by_text("No path joins the two")).to_be_visible()
+    expect(page.get_by_text("No path connects the two")).to_be_visible()
     chosen.get_by_role("button", name="Hide").click()
     expect(page.get_by_role("listbox", name="Graph of 2 nodes")).to_be_visible()
 

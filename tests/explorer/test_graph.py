@@ -65,7 +65,7 @@ def test_search_finds_the_word_that_is_being_typed(looking: ExplorerBrowser, boo
     bar.press_sequentially("cha")
     expect(page.get_by_role("option", name="A second chance by the sea")).to_be_visible()
     bar.press_sequentially(" ")
-    expect(results.get_by_role("heading", name="Nothing was found")).to_be_visible()
+    expect(results.get_by_role("heading", name="No results")).to_be_visible()
 
 
 def test_search_says_that_no_word_was_found(looking: ExplorerBrowser, books: str) -> None:
@@ -141,7 +141,7 @@ def test_the_way_between_two_nodes(looking: ExplorerBrowser, books: str) -> None
 def test_the_address_holds_the_whole_view(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?ids=emma,austen&as_of=2&node=emma&valid_at=any")
     expect(page.get_by_role("region", name="Details")).to_contain_text("A novel of youthful pride")
-    expect(page.get_by_text("As the store was at commit 2")).to_be_visible()
+    expect(page.get_by_text("The store as of commit 2")).to_be_visible()
     again = looking.at(page.url.split("/", 3)[3])
     settled(again)
     assert again.url == page.url

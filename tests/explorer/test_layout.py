@@ -1,15 +1,35 @@
-"""Layout of the page: command bar, canvas, side panel, drawer; and the page below the path of a proxy."""
+"""Layout of the page: command bar, canvas, side panel, drawer; and all views behind a proxy and in a cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
 import httpx
 import pytest
-from playwright.sync_api import FloatRect, Locator, expect
+from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
+from tests.cli.running import serving
+from tests.cluster.nodes import serving_nodes
+from tests.cluster.servers import free_ports, nats_servers
+from tests.deploy.test_proxies import NGINX, nginx_command, running
 from tests.explorer.looking import ExplorerBrowser, settled
 from tests.explorer.stores import library
 
 MIN_CANVAS_SHARE = 0.6
+BELOW_A_PATH = """
+server {{
+    listen 127.0.0.1:{port};
+    location /graphs/ {{
+        proxy_pass {url}/;
+        proxy_set_header Host $http_host;
+        proxy_http_version 1.1;
+        proxy_buffering off;
+    }}
+}}
+"""
+SCALE = "async () => (await import('/explorer/panel/canvas.js')).canvas.shown.view.scale"
 
 
 def box(element: Locator) -> FloatRect:
@@ -50,6 +70,8 @@ def test_the_canvas_keeps_most_of_the_window_and_covers_nothing(
     expect(side).to_be_hidden()
     page.get_by_role("button", name="Graph", exact=True).click()
     expect(drawer).to_be_visible()
+    settled(page)
+    assert page.evaluate(SCALE) > 0.5, "the graph still fills the canvas"
 
 
 def test_the_drawer_remembers_its_height(looking: ExplorerBrowser, books: str) -> None:
@@ -99,14 +121,70 @@ def test_the_command_bar_jumps_asks_and_acts(
     expect(page.get_by_label("Store", exact=True)).to_have_value(other)
 
 
-def test_the_page_works_below_a_path(looking: ExplorerBrowser, books: str) -> None:
-    context = looking.context()
-    context.route(
-        f"{looking.url}/graphs/**",
-        lambda route: route.continue_(url=route.request.url.replace("/graphs/", "/", 1)),
-    )
-    page = looking.at(f"graphs/#/{books}?node=emma", context)
-    settled(page)
-    expect(page.get_by_role("region", name="Details")).to_contain_text("A comedy of manners")
-    expect(page.get_by_text("● live")).to_be_visible()
-    assert all(url.startswith((f"{looking.url}/graphs/", "blob:")) for url in looking.requests)
+@contextmanager
+def server_below_a_path(folder: Path) -> Generator[list[str]]:
+    """Run a server behind nginx, which serves it below a path."""
+    with serving(folder / "data", "--indexes", "words") as server:
+        [port] = free_ports(1)
+        (folder / "kgserve.conf").write_text(BELOW_A_PATH.format(port=port, url=server.url))
+        (folder / "nginx.conf").write_text(NGINX.format(folder=folder))
+        with running(nginx_command(folder), folder, folder / "nginx.pid"):
+            yield [f"http://127.0.0.1:{port}/graphs"]
+
+
+@contextmanager
+def cluster_of_two(folder: Path) -> Generator[list[str]]:
+    """Run two nodes of a cluster."""
+    with nats_servers(folder / "nats") as servers, serving_nodes(servers, folder, 2) as nodes:
+        yield [node.url for node in nodes]
+
+
+@pytest.mark.parametrize("serve", [server_below_a_path, cluster_of_two])
+def test_all_views_work_below_a_path_and_at_a_node_that_does_not_own_the_store(
+    browser: Browser, tmp_path: Path, serve: Callable[[Path], AbstractContextManager[list[str]]]
+) -> None:
+    with serve(tmp_path) as urls:
+        looking = ExplorerBrowser(browser, urls[0])
+        page = looking.at()
+        page.get_by_role("button", name="Load an example").click()
+        page.get_by_role("button", name="Skip the tour").click()
+        settled(page)
+        looking.close()
+        looking = ExplorerBrowser(browser, urls[-1])
+        page = looking.graph("example")
+        expect(page.get_by_text("● live")).to_be_visible()
+        use_all_views(page)
+        looking.close()
+
+
+def use_all_views(page: Page) -> None:
+    """Create a node and an edge, run a statement, forget a memory, and look at the other views."""
+    page.keyboard.press("n")
+    form = page.get_by_role("dialog", name="New node")
+    form.get_by_label("Type").fill("person")
+    form.get_by_label("Title").fill("Nina")
+    form.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("Created: Nina", exact=True)).to_be_visible()
+    page.get_by_role("region", name="Details").get_by_role("button", name="New edge").click()
+    form = page.get_by_role("dialog", name="New edge")
+    form.get_by_label("Relation").fill("MEMBER_OF")
+    form.get_by_label("To", exact=False).first.fill("Booking team")
+    form.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("Created: Nina MEMBER_OF Booking team")).to_be_visible()
+    page.get_by_role("button", name="Cypher", exact=True).click()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("tabpanel", name="Table").get_by_role("row").nth(1)).to_be_visible()
+    views = page.get_by_role("navigation", name="Views")
+    views.get_by_role("button", name="Memories").click()
+    memory = page.get_by_role("row", name="Luis Ortega is on call in odd weeks")
+    memory.get_by_role("button", name="Forget").click()
+    page.get_by_role("dialog", name="Forget").get_by_role("button", name="Forget").click()
+    expect(memory).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(memory).to_be_visible()
+    memory.get_by_role("button", name="Luis Ortega", exact=True).click()
+    expect(page.get_by_role("region", name="Relations of Luis Ortega")).to_contain_text("Login")
+    views.get_by_role("button", name="Changes").click()
+    expect(page.get_by_role("region", name="Written to the store")).to_contain_text("1 new edge")
+    views.get_by_role("button", name="Statistics").click()
+    expect(page.get_by_role("region", name="Last writes")).to_contain_text("1 new edge")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import httpx
 from playwright.sync_api import expect
 
@@ -23,10 +25,24 @@ def test_what_changes_is_updated_and_what_is_new_is_offered(
     page.get_by_role("button", name="Show", exact=True).click()
     expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
     page.get_by_role("button", name="Changes").click()
-    strip = page.get_by_role("region", name="Changes")
-    expect(strip).to_contain_text("node created")
-    expect(strip.get_by_role("button", name="lady-susan")).to_be_visible()
-    strip.get_by_role("checkbox", name="follow changes").uncheck()
+    changes = page.get_by_role("region", name="Changes")
+    written = changes.get_by_role("region", name="Written to the store")
+    expect(written.get_by_role("row", name="1 new node, 1 new edge")).to_contain_text("Letters")
+    last_week = (datetime.now(UTC) - timedelta(days=6)).isoformat()
+    inject(
+        http, api, node("sanditon-2", "book", "A finished novel", valid_to=last_week, valid_from="2020-01-01T00:00:00Z")
+    )
+    inject(http, api, edge("emma", "SET_IN", "highbury", valid_from=last_week))
+    expect(written.get_by_role("row", name="1 edge changed")).to_be_visible()
+    facts = changes.get_by_role("region", name="Became valid or ended")
+    expect(facts.get_by_role("row", name="became valid Changed elsewhere SET_IN")).to_be_visible()
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(facts.get_by_role("row", name="ended A finished novel")).to_be_visible()
+    changes.get_by_label("Period").select_option("last 24 hours")
+    expect(changes).to_contain_text("No node or edge on the canvas became valid or ended")
+    changes.get_by_text("Events since this page was opened").click()
+    expect(changes).to_contain_text("node created")
+    changes.get_by_role("checkbox", name="Follow changes").uncheck()
     expect(page.get_by_text("○ not live").first).to_be_visible()
 
 
@@ -76,8 +92,8 @@ def test_a_search_without_a_server_fails_and_can_be_repeated(
     results = page.get_by_role("region", name="Results")
     expect(results.get_by_role("heading", name="The search failed")).to_be_visible()
     expect(results.get_by_role("alert")).to_contain_text("The server cannot be reached")
-    expect(page.get_by_text("Nothing was found")).to_have_count(0)
+    expect(page.get_by_text("No results")).to_have_count(0)
     page.context.set_offline(False)
     results.get_by_role("button", name="Search again").click()
-    expect(results.get_by_role("heading", name="hit")).to_be_visible()
+    expect(results.get_by_role("heading", name="result")).to_be_visible()
     expect(results.get_by_role("alert")).to_have_count(0)

@@ -132,7 +132,7 @@ def test_a_memory_is_edited_merged_and_forgotten_with_undo(
     listed.get_by_role("button", name="Merge: Ada likes strong coffee.").click()
     dialog = page.get_by_role("dialog", name="Merge Ada likes strong coffee.")
     dialog.get_by_label("Ada likes strong coffee observation", exact=True).check()
-    dialog.get_by_label("both, one after the other").check()
+    dialog.get_by_label("both texts, one after the other").check()
     assert not faults(page)
     dialog.get_by_role("button", name="Merge", exact=True).click()
     expect(listed.get_by_role("row")).to_have_count(3)
@@ -231,6 +231,6 @@ def test_a_person_is_forgotten_after_a_preview(
     expect(dialog.get_by_role("heading", name="2 memories to forget")).to_be_visible()
     expect(dialog).to_contain_text("Likes sushi")
     dialog.get_by_role("button", name="Forget").click()
-    expect(page.get_by_text("Quixley is forgotten, with 2 memories")).to_be_attached()
+    expect(page.get_by_text("Forgotten: Quixley, with 2 memories")).to_be_attached()
     assert http.get(f"{api}/nodes/Quixley").status_code == 404
     assert accepted(http.get("/api/memories", params={"store": store}))["memories"] == []

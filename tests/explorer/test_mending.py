@@ -22,7 +22,7 @@ def test_an_edit_is_a_version_based_on_what_was_seen(
     expect(window.get_by_role("alert")).to_contain_text("Invalid JSON")
     window.get_by_label("Attributes").fill('{"pages": 474}')
     window.get_by_label("Content").fill("Corrected by hand")
-    window.get_by_label("True from").fill("1815-12-23T00:00:00")
+    window.get_by_label("Valid from").fill("1815-12-23T00:00:00")
     window.get_by_role("button", name="Save").click()
     expect(details.get_by_role("heading", name="Corrected by hand")).to_be_visible()
     now = accepted(http.get(f"{api}/nodes/emma"))["node"]

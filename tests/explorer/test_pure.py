@@ -160,7 +160,7 @@ def test_lines_end_at_the_border_and_lie_apart(page: Page) -> None:
       const edges = [{from: a, to: b}, {from: b, to: a}, {from: a, to: b}, {from: a, to: a}];
       const bends = m.bendsOf(edges);
       const tips = [];
-      const heads = {moveTo: (x, y) => tips.push(Math.round(x), Math.round(y)), lineTo() {}, closePath() {}};
+      const heads = {moveTo: (x, y) => tips.push(Math.round(x), Math.round(y)), lineTo() {}};
       const lines = {moveTo() {}, lineTo() {}, quadraticCurveTo() {}, bezierCurveTo() {}};
       const mark = (x, shape) => ({x, y: 0, radius: 10, shape});
       m.addEdge(lines, heads, mark(0, 'circle'), mark(100, 'circle'), 0, 5);

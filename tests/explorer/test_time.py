@@ -20,12 +20,12 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: E
         "each => { for (const at of [4, 3, 4, 3, 2]) {"
         " each.value = at; each.dispatchEvent(new Event('input', {bubbles: true})); } }"
     )
-    expect(page.get_by_text("As the store was at commit 2")).to_be_visible()
+    expect(page.get_by_text("The store as of commit 2")).to_be_visible()
     expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
     drawn = [url for url in looking.requests[before:] if url.endswith("/graph")]
     assert len(drawn) <= 2, "only what is gone by now is looked for and asked for, once the hand rests"
     page.keyboard.press("]")
-    expect(page.get_by_text("As the store was at commit 3")).to_be_visible()
+    expect(page.get_by_text("The store as of commit 3")).to_be_visible()
     page.keyboard.press("[")
     expect(details).to_contain_text("A novel of youthful pride")
     expect(details.get_by_role("button", name="Edit")).to_be_hidden()

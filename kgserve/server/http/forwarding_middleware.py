@@ -14,6 +14,7 @@ from kgserve.api.operation import STORE_PATH
 from kgserve.errors import ServedElsewhere, Unavailable
 from kgserve.platform.access.authentication import CALLER_HEADER
 from kgserve.server.cluster_http_client import HOPS_HEADER
+from kgserve.server.http.cross_site_guard import BROWSER_HEADERS
 from kgserve.server.http.error_responses import ClientDisconnected, must_forward_not_redirect, request_target
 from kgserve.server.http.request_decoding import READ_FROM_HEADER_BYTES, wait_for_disconnect
 
@@ -180,7 +181,8 @@ async def _answer(
 
 
 def _headers(passed: ForwardedRequest) -> dict[str, str]:
-    left_out = _CONNECTION_HEADERS | _CALLER_HEADERS
+    # The first node checked the browser's headers, which name that node as the origin.
+    left_out = _CONNECTION_HEADERS | _CALLER_HEADERS | BROWSER_HEADERS
     context: RequestContext = passed.scope["state"]["request_context"]
     sent = {
         name.decode(): value.decode("utf-8", "replace")

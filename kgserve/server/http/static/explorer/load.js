@@ -20,6 +20,8 @@ const ROUNDS = 9;
 const BUCKETS = 120;
 /** Milliseconds that the first picture waits for lifespans, because the history may still be catching up. */
 const PATIENCE = 400;
+/** Milliseconds until the lifespans of a large piece are requested, so that they do not delay its picture. */
+const AFTER_PICTURE = 1000;
 /** Number of times the canvas was cleared; responses to earlier requests are discarded. */
 let turn = 0;
 /** Latest request for statistics and settings, parallel to that for the graph. @type {Promise<void>} */
@@ -50,15 +52,26 @@ export async function piece(wanted) {
 /** Request a piece of the graph without lifespans. @param {any} wanted @returns {Promise<any>} */
 const present = (wanted) => stillWanted(ask("POST", memory(store.value, "graph"), { body: { ...wanted, fields: FIELDS, valid_at: "any" } }));
 
-/** Request the first piece; if its lifespans are slow, return it without them and add them later. @param {any} wanted @returns {Promise<any>} */
+const pause = (/** @type {number} */ milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+/** Add the lifespans of a piece that is on the canvas. @param {Promise<any>} whole */
+const addLater = (whole) => void whole.then((later) => {
+  graph.take(later);
+  changed();
+}).catch(() => undefined);
+
+/** Request the first piece; if its lifespans are slow or it is large, return it without them and add them later. @param {any} wanted @returns {Promise<any>} */
 async function firstPiece(wanted) {
+  if (wanted.max_nodes > FIRST_NODES && asOf.value === null && !compared.value && !noPast.value) {
+    const quick = await present(wanted);
+    // The server needs four times as long for lifespans.
+    addLater(stillWanted(pause(AFTER_PICTURE)).then(() => piece(wanted)));
+    return quick;
+  }
   const whole = piece(wanted);
-  const quick = await Promise.race([whole, new Promise((done) => setTimeout(done, PATIENCE))]);
+  const quick = await Promise.race([whole, pause(PATIENCE)]);
   if (quick) return quick;
-  void whole.then((later) => {
-    graph.take(later);
-    changed();
-  }).catch(() => undefined);
+  addLater(whole);
   return present(wanted);
 }
 

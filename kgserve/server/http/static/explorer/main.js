@@ -27,7 +27,7 @@ const UNDO_MS = 20_000;
 const unreachable = signal("");
 
 function Store() {
-  if (lost.value) return html`<main class="page"><p class="note" role="alert">${lost.value}</p><p class="row"><button type="button" onClick=${reopen}>${W.lookAgain}</button> <a href="#/">${W.toStores}</a></p></main>`;
+  if (lost.value) return html`<main class="page"><h1>${store.value}</h1><p class="note" role="alert">${lost.value[0].toUpperCase()}${lost.value.slice(1)}</p><p class="row"><button type="button" onClick=${reopen}>${W.lookAgain}</button> <a href="#/">${W.toStores}</a></p></main>`;
   if (!about.value) return html`<main class="page"><p role="status">${W.loading}</p></main>`;
   const Part = PARTS[view.value] ?? CanvasView;
   const alone = !hasSidePanel();

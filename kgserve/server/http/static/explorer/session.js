@@ -6,7 +6,7 @@ import { format, keyIn, parse } from "./link.js";
 import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
 import { ask, Refused, refused, useKey } from "./server.js";
-import { about, asOf, busy, focus, graph, lost, me, revision, searchText, store, storeCount, stores, validAt, view } from "./state.js";
+import { about, announce, asOf, busy, focus, graph, lost, me, revision, searchText, store, storeCount, stores, validAt, view } from "./state.js";
 import { runSearch } from "./panel/search.js";
 
 const MOST_IDS = 200;
@@ -92,7 +92,10 @@ async function go(link) {
     void refreshTimeline();
     void countMemories();
     await Promise.all([known, link.start ? around(link.start, link.depth) : link.ids.length ? put(link.ids) : overview()]);
-    if (lost.value) return;
+    if (lost.value) {
+      announce(""); // The page shows the error.
+      return;
+    }
     if (link.node && graph.nodes.has(link.node)) focus.value = link.node;
     if (link.query && link.query !== searchText.value) {
       searchText.value = link.query;

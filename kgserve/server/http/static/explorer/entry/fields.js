@@ -81,7 +81,7 @@ export function AttributesField({ draft, onInput }) {
 }
 
 /** Return nodes of the canvas and the store that match a text. @param {string} text @returns {Promise<[string, string][]>} ids with labels */
-async function nodesLike(text) {
+export async function nodesLike(text) {
   const like = text.toLowerCase();
   const seen = [...graph.nodes.values()].filter((node) => !node.store && `${node.id} ${node.label}`.toLowerCase().includes(like)).slice(0, HITS);
   const found = new Map(seen.map((node) => [node.id, node.label]));
@@ -92,22 +92,35 @@ async function nodesLike(text) {
   return [...found];
 }
 
-/** Field for a node's id, with suggestions. @param {{label: string, list: string, value: string, onInput: (id: string) => void}} props */
+/** Return the id of the only node with a label; undefined: none, or several. @param {[string, string][]} nodes ids with labels @param {string} label */
+export function idOfLabel(nodes, label) {
+  const ids = nodes.filter(([, name]) => name === label).map(([id]) => id);
+  return ids.length === 1 && !nodes.some(([id]) => id === label) ? ids[0] : undefined;
+}
+
+/** Field for a node, by title or id, with suggestions. @param {{label: string, list: string, value: string, onInput: (id: string) => void}} props `value`: its id, or other text */
 export function NodeField({ label, list, value, onInput }) {
   const [offered, setOffered] = useState(/** @type {[string, string][]} */ ([]));
+  const [text, setText] = useState(graph.nodes.get(value)?.label ?? value);
   useEffect(() => {
     let wanted = true;
     const wait = setTimeout(async () => {
-      const found = await nodesLike(value);
+      const found = await nodesLike(text);
       if (wanted) setOffered(found);
     }, PAUSE_MS);
     return () => {
       wanted = false;
       clearTimeout(wait);
     };
-  }, [value]);
+  }, [text]);
+  const write = (/** @type {any} */ event) => {
+    const next = typed(event);
+    setText(next);
+    onInput(idOfLabel(offered, next) ?? next);
+  };
+  const id = value === text ? idOfLabel(offered, text) : value;
   const named = graph.nodes.get(value)?.label ?? offered.find(([id]) => id === value)?.[1];
-  return html`<label class="field">${label}<input list=${list} required autocomplete="off" value=${value} onInput=${(/** @type {any} */ event) => onInput(typed(event))} />
-    <datalist id=${list}>${offered.map(([id, name]) => html`<option key=${id} value=${id} label=${name === id ? undefined : name}></option>`)}</datalist>
-    <span class="help">${named && named !== value ? named : W.nodeHelp}</span></label>`;
+  return html`<label class="field">${label}<input list=${list} required autocomplete="off" value=${text} onInput=${write} />
+    <datalist id=${list}>${offered.map(([id, name]) => html`<option key=${id} value=${idOfLabel(offered, name) ? name : id} label=${idOfLabel(offered, name) ? id : name}></option>`)}</datalist>
+    <span class="help">${id ? W.idIs(id) : named && named !== value ? named : W.nodeHelp}</span></label>`;
 }

@@ -62,7 +62,6 @@ function addArrow(path, x, y, fromX, fromY, size) {
   path.moveTo(x, y);
   path.lineTo(bx - dy * size * 0.7, by + dx * size * 0.7);
   path.lineTo(bx + dy * size * 0.7, by - dx * size * 0.7);
-  path.closePath();
   return [bx, by];
 }
 

@@ -53,7 +53,7 @@ function simulationOf(core, pairs, fans) {
   // More edges pull more, so nodes repel more.
   const push = -90 * Math.min(4, Math.max(1, links.length / core.length / 1.4));
   const simulation = forceSimulation(bodies)
-    .force("charge", forceManyBody().strength((_, /** @type {number} */ i) => push - 2 * Math.max(0, reach[i] - 20)).theta(core.length > MANY ? 1.2 : 0.9))
+    .force("charge", forceManyBody().strength((_, /** @type {number} */ i) => push - 2 * Math.max(0, reach[i] - 20)).theta(core.length > MAX_COLLIDING ? 1.5 : core.length > MANY ? 1.2 : 0.9))
     .force("links", forceLink(links).distance((_, /** @type {number} */ i) => lengths[i]))
     .force("x", forceX().strength(0.04))
     .force("y", forceY().strength(0.05))

@@ -21,6 +21,12 @@ export const isTrueAt = (row, validAt) =>
 /** @param {Dated} row @param {Clock} clock */
 export const holds = (row, clock) => stateAt(row, clock.asOf) >= 0 && isTrueAt(row, clock.validAt);
 
+/** Return the start and end of a row's validity that lie within a period. @param {Dated} row @param {number} from milliseconds @param {number} to @returns {{at: number, ended: boolean}[]} */
+export function endsWithin({ validFrom, validTo }, from, to) {
+  const inside = (/** @type {number | null} */ at) => at !== null && from <= at && at <= to;
+  return [...(inside(validFrom) ? [{ at: Number(validFrom), ended: false }] : []), ...(inside(validTo) ? [{ at: Number(validTo), ended: true }] : [])];
+}
+
 /** @typedef {"same" | "gone" | "come" | "changed" | "never"} Difference */
 
 /** Return the change of a row from one commit to another. @param {Dated} row @param {number | null} before @param {number | null} after @returns {Difference} */

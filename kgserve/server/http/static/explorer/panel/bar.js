@@ -24,11 +24,12 @@ export function TopBar() {
   };
   const who = me.value;
   const shown = store.value && !lost.value;
+  const names = new Set([...(stores.value ?? []).map((one) => one.name), store.value]);
   return html`<header class="top">
     <a class="brand" href="#/" title=${W.toStores}>kgserve</a>
     ${shown
       ? html`<select class="quiet" value=${store.value} onChange=${choose} aria-label=${W.store}>
-            ${(stores.value ?? [{ name: store.value }]).map((one) => html`<option key=${one.name} value=${one.name}>${one.name}</option>`)}
+            ${[...names].map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
           </select>`
       : null}
     ${who ? html`<${CommandBar} />` : html`<span class="grow"></span>`}

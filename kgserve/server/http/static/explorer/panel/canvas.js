@@ -46,13 +46,12 @@ class Canvas {
     this.element = element;
     this.renderer = new Renderer(element);
     const [x, y, scale] = takeCamera() ?? [];
-    if (scale) views.set(store.value, { x, y, scale: Math.min(NEAREST, Math.max(FARTHEST, scale)) });
-    this.view = views.get(store.value) ?? { x: 0, y: 0, scale: 1 };
+    if (scale) views.set(store.value, { x, y, scale: Math.min(NEAREST, Math.max(FARTHEST, scale)), chosen: true });
+    /** `chosen`: the user moved the viewport; otherwise all nodes stay visible. */
+    this.view = views.get(store.value) ?? { x: 0, y: 0, scale: 1, chosen: false };
     this.fitted = views.has(store.value);
     /** True if a link sets the viewport. */
     this.linked = Boolean(scale);
-    /** True if the user moved the viewport; otherwise all nodes stay visible. */
-    this.chosen = this.fitted;
     /** @type {Map<string, number>} */
     this.pulses = new Map();
     /** Start time of each pulse, in milliseconds. @type {Map<string, number>} */
@@ -106,7 +105,7 @@ class Canvas {
     const nodes = [...graph.nodes.values()];
     const all = !this.linked && nodes.every((node) => !node.placed);
     if (this.layout.run(graph, radius, { anew })) {
-      if (all) this.fitted = this.chosen = false;
+      if (all) this.fitted = this.view.chosen = false;
       settled.value = this.done = false;
     } else if (this.layout.nodes.length === 0 && nodes.length) this.layout.send(graph, radius);
   }
@@ -132,14 +131,15 @@ class Canvas {
       if (!node.pinned) [node.x, node.y] = kept.get(node.key);
       node.placed = true;
     }
-    if (!this.chosen) this.fit(false);
+    if (!this.view.chosen) this.fit(false);
     this.fitted = true;
   }
 
   resize() {
     const { clientWidth, clientHeight } = this.element;
+    if (!clientWidth) return; // The canvas was removed.
     this.renderer.fit(clientWidth, clientHeight, Math.min(2, devicePixelRatio), DARK.matches);
-    if (this.fitted && !this.chosen) this.fit(false);
+    if (this.fitted && !this.view.chosen) this.fit(false);
     this.ask();
   }
 
@@ -170,7 +170,7 @@ class Canvas {
 
   /** Draw quickly until the view rests. */
   glide() {
-    this.chosen = true;
+    this.view.chosen = true;
     clearTimeout(this.gliding);
     this.gliding = setTimeout(() => {
       this.gliding = 0;
@@ -189,13 +189,13 @@ class Canvas {
 
   /** Fit the viewport to all nodes. @param {boolean} [draw] */
   fit(draw = true) {
-    this.chosen = false;
+    this.view.chosen = false;
     const nodes = [...visible.value.nodes.values()].filter((node) => node.placed);
     if (nodes.length) {
       const { left, top, right, bottom } = bounds(nodes);
       const { clientWidth: w, clientHeight: h } = this.element;
       const scale = Math.min((w - 2 * MARGIN) / (right - left || 1), (h - 2 * MARGIN) / (bottom - top || 1), CLOSEST);
-      this.view = { x: (left + right) / 2, y: (top + bottom) / 2, scale: Math.max(FARTHEST, scale) };
+      this.view = { x: (left + right) / 2, y: (top + bottom) / 2, scale: Math.max(FARTHEST, scale), chosen: false };
       views.set(store.value, this.view);
     }
     if (draw) this.ask();
@@ -266,7 +266,7 @@ class Canvas {
     if (x > MARGIN && y > MARGIN && x < this.element.clientWidth - MARGIN && y < this.element.clientHeight - MARGIN) return;
     this.view.x = node.x;
     this.view.y = node.y;
-    this.chosen = true;
+    this.view.chosen = true;
     this.ask();
   }
 }

@@ -12,6 +12,7 @@ import { compareAll, first, last, lookBack, play, playing, step } from "./time.j
 const HEIGHT = 32;
 /** Half the width of a bar, in commits. */
 const BAR = 0.35;
+const DAY_MS = 86_400_000;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Histogram of commits by sequence, aligned with the slider. */
@@ -57,7 +58,8 @@ function True() {
   const fixed = validAt.value !== "now" && validAt.value !== "any";
   const choose = (/** @type {any} */ event) => {
     const chosen = event.currentTarget.value;
-    validAt.value = chosen === "at" ? new Date(between?.[0] ?? Date.now()).toISOString() : chosen;
+    const week = Date.now() - 7 * DAY_MS;
+    validAt.value = chosen === "at" ? new Date(between && between[1] < week ? between[0] : week).toISOString() : chosen;
   };
   const wide = between ? Math.max(1, Math.round((between[1] - between[0]) / 1000)) : 1;
   const slide = (/** @type {any} */ event) => {

@@ -4,7 +4,7 @@ import { html } from "../vendor/preact.js";
 import { ArrowLeft, CircleQuestionMark, Clock, Database, GitCompareArrows, KeyRound, Plus, Search, SquareTerminal, Waypoints } from "../vendor/icons.js";
 import { labelOf } from "../graph/labels.js";
 import { overview } from "../load.js";
-import { asOf, cypherOpen, helpOpen, keyOpen, looks, mayWrite, searchText, sheet, store, stores, timeOpen, tourStep } from "../state.js";
+import { asOf, cypherOpen, helpOpen, keyOpen, looks, mayWrite, searchText, sheet, store, stores, timeOpen, tourStep, visible } from "../state.js";
 import { W } from "../words.js";
 import { canvas } from "./canvas.js";
 import { Mark } from "./legend.js";
@@ -61,6 +61,14 @@ function storeActions() {
   ];
 }
 
+/** Return nodes that match a text: those of the canvas by title at once, then the hits of the search. @param {string} text @returns {{id: string, label: string, type: string}[]} */
+function nodesLike(text) {
+  const like = text.toLowerCase();
+  const near = [...visible.value.nodes.values()].filter((node) => !node.store && node.label.toLowerCase().includes(like)).slice(0, NODES);
+  const hits = (found.value?.hits ?? []).map(({ node }) => ({ id: node.id, label: labelOf(node), type: node.type }));
+  return [...new Map([...near, ...hits].map((node) => [node.id, node])).values()].slice(0, NODES);
+}
+
 /** Return the commands that match the typed text. @returns {Command[]} */
 export function listCommands() {
   const text = searchText.value.trim();
@@ -75,8 +83,8 @@ export function listCommands() {
   const actions = [...(store.value ? storeActions() : []), ...everywhere].filter(fits);
   const places = named.filter(fits).slice(0, STORES);
   if (!store.value || !text) return [...(store.value ? actions : places), ...(store.value ? places : actions)];
-  const hits = (found.value?.hits ?? []).slice(0, NODES).map((hit) => ({
-    key: `node ${hit.node.id}`, group: "nodes", label: labelOf(hit.node), note: hit.node.type, icon: html`<${Mark} ...${looks.of(hit.node.type)} />`, run: () => void showNode(hit.node.id),
+  const hits = nodesLike(text).map(({ id, label, type }) => ({
+    key: `node ${id}`, group: "nodes", label, note: type, icon: html`<${Mark} ...${looks.of(type)} />`, run: () => void showNode(id),
   }));
   const cypher = CYPHER.test(text) ? [{ key: "ask", group: "search", label: W.askCypher(text), icon: html`<${Icon} of=${SquareTerminal} />`, run: () => void runCypher(text) }] : [];
   const search = { key: "search", group: "search", label: W.searchFor(text), icon: html`<${Icon} of=${Search} />`, run: () => void searchAll() };

@@ -25,8 +25,8 @@ export function Compared() {
     ${side("before")} ${side("after")}
     <p>${["come", "gone", "changed"].map((what) => html`<span key=${what} class=${what}>${W.counted(what, count(what), countEdges(what))}</span> `)}</p>
     ${rows.length
-      ? html`<${LongTable} label=${W.whatDiffers} columns=${3} rows=${rows} keyOf=${(/** @type {Row} */ { node }) => node.key} head=${W.differenceColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}>
-          ${(/** @type {Row} */ { node, what }) => html`<td class=${what}>${W.differences[what]}</td><th scope="row"><button type="button" class="link" onClick=${() => look(node.key)}>${node.label}</button></th><td><${Mark} ...${looks.of(node.type)} /> ${node.type}</td>`}<//>`
+      ? html`<${LongTable} label=${W.whatDiffers} columns=${2} rows=${rows} keyOf=${(/** @type {Row} */ { node }) => node.key} head=${W.differenceColumns.map((name) => html`<th key=${name} scope="col">${name}</th>`)}>
+          ${(/** @type {Row} */ { node, what }) => html`<td class=${what}>${W.differences[what]}</td><th scope="row"><${Mark} ...${looks.of(node.type)} /> <button type="button" class="link" onClick=${() => look(node.key)}>${node.label}</button> <span class="soft">${node.type}</span></th>`}<//>`
       : html`<p class="soft">${W.noDifference}</p>`}
     <button type="button" onClick=${() => { compared.value = null; }}>${W.stopComparing}</button>
   </section>`;

@@ -38,7 +38,7 @@ function lasting(from, to) {
 
 /** @param {{diff: {path: string, before: any, after: any}[]}} props */
 export const Diff = ({ diff }) => diff.length
-  ? html`<ul class="diff">${diff.map(({ path, before, after }) => html`<li key=${path}><span class="name">${path}</span>
+  ? html`<ul class="diff">${diff.map(({ path, before, after }) => html`<li key=${path}><span class="name">${path}:</span>${" "}
       ${before === null ? null : html`<del>${plain(before)}</del>`} ${after === null ? null : html`<ins>${plain(after)}</ins>`}</li>`)}</ul>`
   : html`<p class="soft">${W.noDifference}</p>`;
 

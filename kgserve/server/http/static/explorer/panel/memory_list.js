@@ -35,12 +35,12 @@ async function readPage({ q, ended, age, ...filters }, from) {
 }
 
 /** Table of memories. @param {{memories: any[], label: string, onTag?: (tag: string) => void}} props `onTag`: click handler of tags */
-export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table><caption class="hidden">${label}</caption>
+export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table class="memory-rows"><caption class="hidden">${label}</caption>
   <thead><tr>${[...W.memoryColumns, ...(mayWrite.value ? [W.change] : [])].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
   <tbody>${memories.map((one) => html`<tr key=${one.id}>
     <th scope="row"><button type="button" class="link" onClick=${() => showNode(one.id)}>${one.content}</button></th>
     <td>${one.memory_type}</td>
-    <td>${(one.entities ?? []).map((/** @type {any} */ entity) => html`<button type="button" class="link" onClick=${() => showEntity(entity.id)}>${entity.name}</button> `)}</td>
+    <td class="about">${(one.entities ?? []).map((/** @type {any} */ entity, /** @type {number} */ i) => html`${i ? ", " : ""}<button type="button" class="link" onClick=${() => showEntity(entity.id)}>${entity.name}</button>`)}</td>
     <td>${(one.tags ?? []).map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${onTag ? html`<button type="button" class="link" onClick=${() => onTag(tag)}>${tag}</button>` : tag}</span> `)}</td>
     <td class="sure"><${SmallFading} memory=${one} /> <span class="number">${one.effective_confidence.toFixed(2)}</span></td>
     <td class="number">${day(Date.parse(one.created_at))}</td>

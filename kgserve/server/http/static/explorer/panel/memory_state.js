@@ -65,10 +65,11 @@ export const forget = (row, undo, dry) =>
 export async function forgetWithUndo(row) {
   // The deletion event may arrive before the response.
   const shown = graph.nodes.has(row.id);
-  focus.value = "";
+  if (focus.value === row.id) focus.value = "";
   const answer = await forget(row, false, false);
   for (const id of [...answer.ids, ...(answer.entities_removed ?? [])]) graph.removeNode(id);
-  selected.value = new Set();
+  if (!graph.nodes.has(focus.value)) focus.value = "";
+  selected.value = new Set([...selected.value].filter((id) => graph.nodes.has(id)));
   openEntity.value = "";
   changed();
   written.value++;

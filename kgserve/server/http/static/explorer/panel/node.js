@@ -101,11 +101,12 @@ function Facts({ node, answer }) {
   };
   if (writable && isEdited(row.id)) return html`<${Edit} row=${row} onSaved=${refreshShown} onConflict=${disputed} />`;
   return html`
+    ${row.content ? html`<h3 class="hidden">${W.content}</h3><${Content} text=${row.content} />` : null}
     <dl>
       <dt>${W.id}</dt><dd class="mono">${row.id}</dd>
       <dt>${W.type}</dt><dd>${row.type || W.untyped}</dd>
-      ${row.name ? html`<dt>${W.name}</dt><dd>${row.name}</dd>` : null}
-      ${row.summary ? html`<dt>${W.summary}</dt><dd>${row.summary}</dd>` : null}
+      ${row.name && row.name !== node.label ? html`<dt>${W.name}</dt><dd>${row.name}</dd>` : null}
+      ${row.summary && row.summary !== node.label ? html`<dt>${W.summary}</dt><dd>${row.summary}</dd>` : null}
       ${row.tags?.length ? html`<dt>${W.tags}</dt><dd>${row.tags.map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${tag}</span> `)}</dd>` : null}
       ${row.valid_from || row.valid_to ? html`<dt>${W.validity}</dt><dd>${W.fromTo(row.valid_from ? time(row.valid_from) : W.always, row.valid_to ? time(row.valid_to) : W.open)}</dd>` : null}
       ${row.freshness_at ? html`<dt>${W.freshUntil}</dt><dd>${time(row.freshness_at)} ${row.stale ? html`<strong>${W.stale}</strong>` : null}</dd>` : null}
@@ -114,7 +115,6 @@ function Facts({ node, answer }) {
       <dt>${W.created}</dt><dd>${time(row.created_at)}</dd>
     </dl>
     ${row.conflicts?.length ? html`<p class="note">${W.inConflict(row.conflicts)} ${writable ? html`<button type="button" onClick=${() => { doing.value = "heads"; }}>${W.settle}</button>` : null}</p>` : null}
-    ${row.content ? html`<h3>${W.content}</h3><${Content} text=${row.content} />` : null}
     ${Object.keys(row.attributes).length ? html`<h3>${W.attributes}</h3><${Tree} value=${row.attributes} />` : null}
     ${row.confidence === undefined ? null : html`<${MemoryFacts} key=${row.id} answer=${answer} />`}
     <${Edges} title=${W.outgoing} edges=${answer.outgoing} end="to" writable=${writable} />

@@ -55,11 +55,13 @@ function zone(date) {
   return `UTC${minutes < 0 ? "−" : "+"}${Math.floor(size / 60)}${size % 60 ? `:${String(size % 60).padStart(2, "0")}` : ""}`;
 }
 
-/** Modal dialog; closing it, also with Escape, calls `onClose`. @param {{title: string, onClose: () => void, children?: any, wide?: boolean}} props */
+/** Modal dialog with the focus in its first required field; closing it, also with Escape, calls `onClose`. @param {{title: string, onClose: () => void, children?: any, wide?: boolean}} props */
 export function Dialog({ title, onClose, children, wide }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => {
-    if (!dialog.current?.open) dialog.current?.showModal();
+    if (!dialog.current || dialog.current.open) return;
+    dialog.current.showModal();
+    /** @type {HTMLElement | null} */ (dialog.current.querySelector("form :is(input, textarea):invalid") ?? dialog.current.querySelector("form :is(input, textarea, select)"))?.focus();
   }, []);
   return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose}>
     <header><h2>${title}</h2><button type="button" class="icon-button" aria-label=${W.close} onClick=${() => dialog.current?.close()}><${Icon} of=${X} /></button></header>

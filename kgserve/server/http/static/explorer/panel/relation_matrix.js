@@ -1,6 +1,7 @@
 // Matrix of the relations between node types. A relation opens as a Cypher statement.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
+import { refreshAbout } from "../load.js";
 import { ask, memory } from "../server.js";
 import { cypherOpen, looks, store, view } from "../state.js";
 import { W } from "../view_words.js";
@@ -36,7 +37,9 @@ export function RelationMatrix() {
   useEffect(() => {
     let current = true;
     ask("POST", memory(store.value, "cypher"), { body: { query: STATEMENT, timeout_ms: TIMEOUT_MS, max_rows: 10_000 } })
-      .then((answer) => current && setRows(answer.rows), (error) => current && setWhy(error.message));
+      .then((answer) => current && setRows(answer.rows), (error) => current && setWhy(error.message))
+      .then(() => (current ? refreshAbout() : undefined)) // The engine has caught up with the journal.
+      .catch(() => undefined);
     return () => {
       current = false;
     };
