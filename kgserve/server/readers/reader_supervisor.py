@@ -177,6 +177,7 @@ class ReaderProcessSupervisor(StorePoolObserver):
         """Kill processes that hang, and start and retire them, about once a second until the server stops."""
         if self._is_stopping:
             return
+        asyncio.get_running_loop().call_later(CHECK_INTERVAL_SECONDS, self._check)
         self._kill_hung_readers()
         if self._controller is not None:
             share, reads, self._reads = self._controller.measure_processor_share(), self._reads, 0
@@ -190,7 +191,6 @@ class ReaderProcessSupervisor(StorePoolObserver):
                 with suppress(OSError):
                     send_reader_message(reader.channel, ReturnAllConnections(), flags=socket.MSG_DONTWAIT)
                     reader.is_retiring = True
-        asyncio.get_running_loop().call_later(CHECK_INTERVAL_SECONDS, self._check)
 
     def _kill_hung_readers(self) -> None:
         for reader in [*self._readers.values()]:
@@ -210,15 +210,17 @@ class ReaderProcessSupervisor(StorePoolObserver):
         asyncio.get_running_loop().add_reader(channel, self._receive, reader)
 
     def _delay_starts(self, reason: str) -> None:
-        delay = min(2.0**self._failures, MAX_RESTART_DELAY_SECONDS)
+        delay = min(2.0 ** min(self._failures, 10), MAX_RESTART_DELAY_SECONDS)
         self._failures += 1
         self._next_start = time.monotonic() + delay
         log.error("reader_not_started", reason=reason, retry_seconds=delay)
 
     def take_connection(self, connection: HandoverHttpConnection, data: bytes) -> bool:
         """Hand a connection and its next request to a reader process; return False if this process should keep it."""
+        if not connection.is_ready:
+            return False
         self._reads += 1
-        if not self._readers or not connection.is_ready or self._is_stopping:
+        if not self._readers or self._is_stopping:
             return False
         ready = [each for each in self._started() if not each.is_retiring]
         own = len(self._registry) - self.count_connections()
@@ -316,7 +318,10 @@ class ReaderProcessSupervisor(StorePoolObserver):
     def stop(self) -> None:
         """Ask the processes to close their connections and to end."""
         self._is_stopping = True
-        for reader in self._readers.values():
+        for reader in [*self._readers.values()]:
+            if reader.monitor is None:  # a process that has not started yet ends once it does
+                self._lose(reader)
+                continue
             with suppress(OSError):
                 reader.channel.shutdown(socket.SHUT_WR)
 
