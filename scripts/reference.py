@@ -74,8 +74,8 @@ def list_store_methods() -> str:
 
 def table(head: Row, rows: Iterable[Row]) -> str:
     """Return a Markdown table."""
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    first, *others = [f"| {' | '.join(line)} |" for line in (head, *rows)]
+    return "\n".join([first, f"|{'---|' * len(head)}", *others])
 
 
 def escape_cell(text: str) -> str:
