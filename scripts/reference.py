@@ -73,9 +73,9 @@ def list_store_methods() -> str:
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Return a Markdown table."""
-    first, *others = [f"| {' | '.join(line)} |" for line in (head, *rows)]
-    return "\n".join([first, f"|{'---|' * len(head)}", *others])
+    """Return a Markdown table of two or more columns, without bars around its rows."""
+    first, *others = [" | ".join(line).rstrip() for line in (head, *rows)]
+    return "\n".join([first, "|".join("---" for _ in head), *others])
 
 
 def escape_cell(text: str) -> str:
