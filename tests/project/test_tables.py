@@ -105,7 +105,7 @@ def test_files_named_in_sentences_exist(page: Path) -> None:
 
 def test_the_variables_of_an_entity_memory_lead_to_settings_with_these_defaults() -> None:
     table = (DOCS / "settings.md").read_text().partition("## Variables of an entity memory")[2]
-    rows = re.findall(r"^\| `\w+` \| [^|]* \| ([^|]*) \| `?([^|`]*)`? \|$", table, re.MULTILINE)
+    rows = re.findall(r"^`\w+` \| [^|]* \| ([^|]*) \| ?`?([^|`]*)`?$", table, re.MULTILINE)
     settings = msgspec.structs.asdict(Settings())
     found = {name: default for cell, default in rows for name in re.findall(r"KGSERVE_(\w+)", cell)}
     defaults = {name: settings[name.lower()] for name in found if not name.startswith("EMBEDDING_KEY")}
