@@ -73,9 +73,9 @@ def list_store_methods() -> str:
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Return a Markdown table."""
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a Markdown table of two or more columns, without bars around its rows."""
+    first, *others = [" | ".join(line).rstrip() for line in (head, *rows)]
+    return "\n".join([first, "|".join("---" for _ in head), *others])
 
 
 def escape_cell(text: str) -> str:
@@ -182,14 +182,17 @@ def _default(parameter: Parameter) -> str:
     return f'"{parameter.default}"' if isinstance(parameter.default, str) else repr(parameter.default)
 
 
+def _parameter(parameter: Parameter) -> str:
+    """Return a parameter as a call has it: a name, or a keyword with its default; a required one has an ellipsis."""
+    if parameter.default is not Parameter.empty:
+        return f"{parameter.name}={_default(parameter)}"
+    return f"{parameter.name}=…" if parameter.kind is Parameter.KEYWORD_ONLY else parameter.name
+
+
 def _parameters(method: Any) -> str:
     """Return positional parameters of a method, then keywords with a default; an ellipsis stands for the rest."""
     given = list(signature(method).parameters.values())[1:]
-    shown = [
-        each.name if each.default is Parameter.empty else f"{each.name}={_default(each)}"
-        for each in given
-        if each.kind is not Parameter.KEYWORD_ONLY or each.default
-    ]
+    shown = [_parameter(each) for each in given if each.kind is not Parameter.KEYWORD_ONLY or each.default]
     required = sum(each.default is Parameter.empty for each in given)
     shown = shown[: max(required, MAX_SIGNATURE_PARAMETERS)]
     return ", ".join([*shown, *(["…"] if len(given) > len(shown) else [])])

@@ -459,7 +459,7 @@ ENTITY_MEMORY_TOOLS: tuple[McpTool[Any], ...] = (
         "recall_memories",
         "Recall memories",
         "Before answering about the user, the project or earlier decisions, recall: memories that match a question, "
-        "most relevant and certain first. Recalled memories fade more slowly.",
+        "most relevant and certain first. A recall restarts their decay.",
         RecallMemoriesArguments,
         "recalling",
         _recalled,

@@ -118,8 +118,10 @@ def _memory_records(number: int, item: _Fields, known: _EntitiesOfFile) -> Itera
     own = metadata.pop(_OWN_METADATA, None)
     if isinstance(own, dict):
         fields, about = {name: value for name, value in own.items() if name != _ABOUT}, own.get(_ABOUT, [])
+        fields |= {name: item.get(name) for name in ("created_at", "updated_at")}
     else:
-        fields, about = dict(_DEFAULT_FIELDS), []
+        # A memory as old as in mem0 would have faded, and be pruned.
+        fields, about = _DEFAULT_FIELDS | {"valid_from": item.get("created_at")}, []
         if own is not None:
             metadata[_OWN_METADATA] = own
     promoted = {name: item[name] for name in _PROMOTED_METADATA if item.get(name) is not None}
@@ -131,8 +133,7 @@ def _memory_records(number: int, item: _Fields, known: _EntitiesOfFile) -> Itera
         named = {name: entity[name] for name in ("id", "type", "name") if entity.get(name) is not None}
         yield encode_node_ndjson_line(number, {"type": UNKNOWN_TYPE} | named)
     written = {"id": memory, "content": item["memory"], "attributes": promoted | metadata}
-    times = {name: item.get(name) for name in ("created_at", "updated_at")}
-    yield encode_node_ndjson_line(number, _read_expiration(item) | written | fields | times)
+    yield encode_node_ndjson_line(number, _read_expiration(item) | written | fields)
     for entity in entities:
         ends = {"from": memory, "to": entity["id"], "relation_type": IS_ABOUT_RELATION}
         yield encode_edge_ndjson_line(number, ends | {"weight": entity.get("weight")})
@@ -218,7 +219,10 @@ def _to_mem0_item(memory: ExportedNodeLine, about: list[_Fields]) -> _Fields:
         del fields["valid_to"]
     others = _take_scopes(item, about)
     item |= {name: metadata.pop(name) for name in _PROMOTED_METADATA if isinstance(metadata.get(name), str)}
-    if others or fields != _DEFAULT_FIELDS or isinstance(metadata.get(_OWN_METADATA), dict):
+    is_as_imported = {name: each for name, each in fields.items() if name != "valid_from"} == _DEFAULT_FIELDS
+    if is_as_imported and not others and not isinstance(metadata.get(_OWN_METADATA), dict):
+        item["created_at"] = memory.valid_from or memory.created_at
+    else:
         own = fields | ({"attributes": dict(metadata)} if _OWN_METADATA in metadata else {})
         metadata[_OWN_METADATA] = own | ({_ABOUT: others} if others else {})
     return item | {"metadata": metadata or None}
