@@ -45,13 +45,13 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
-setup: $(dev) $(model) ## Create .venv, install everything, tools included, and prepare the embedding model
+setup: $(dev) $(model) ## Create .venv with all tools, and prepare the embedding model
 
 serve: $(run) $(model) ## Serve ./kgserve-data on http://127.0.0.1:8080 (options: ARGS="--port 9000")
 	@echo "Starting the server …" >&2
 	@$(bin)/kgserve serve $(ARGS)
 
-test: $(dev) $(model) ## Run the whole test suite (ARGS="-k words" for a part, WORKERS=8 for more processes)
+test: $(dev) $(model) ## Run the tests (ARGS="-k words" for a part, WORKERS=8 for more processes)
 	@$(tests) $(ARGS)
 
 check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling, names, prose, and generated files
@@ -66,36 +66,36 @@ check: $(dev) ## Lint, formatting, types, layers, dependencies, spelling, names,
 	@sh scripts/vendor/check.sh
 	@$(bin)/python -m pytest -qq -p no:xdist tests/project/test_generated_files.py
 
-fmt: $(dev) ## Format, and mend what can be mended
+fmt: $(dev) ## Format, and repair what can be repaired automatically
 	@$(bin)/ruff check --fix-only --quiet
 	@$(bin)/ruff format --quiet
 
-bench: $(dev) $(model) ## Measure against baselines of the same run (ARGS="rows --quick" for one of rows, write_rate, cypher, engine, footprint, growth, search, memory, notes)
+bench: $(dev) $(model) ## Measure (ARGS="rows --quick" for one of rows, write_rate, cypher, engine, footprint, growth, search, memory, notes)
 	@$(bin)/python -m bench $(ARGS)
 
-demo: $(run) ## Load a real graph into a server, walk it, cut it, stop
+demo: $(run) ## Load a graph into a server, walk it, delete from it
 	@$(bin)/python -m scripts.demo
 
-crash: $(dev) ## Kill the server in the middle of its work ROUNDS times, damage its files, lose its unsynced writes
+crash: $(dev) ## Kill the server ROUNDS times, damage its files, lose its unsynced writes
 	@$(bin)/python -m bench.crash --rounds $(ROUNDS) $(ARGS)
 	@$(bin)/python -m bench.damage
 	@$(bin)/python -m bench.power_loss --states $(ROUNDS)
 
-soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then long lives of stores, and the tests of SECOND with ladybug
+soak: $(dev) $(model) ## Write, read, listen, back up and kill for MINUTES, and compare; then long random tests, and those of SECOND with ladybug
 	@$(bin)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
 	@$(tests) $(thorough) $(TREATED)
 	@KGSERVE_ENGINE=ladybug $(tests) $(SECOND)
 
-tck: $(dev) ## Run the openCypher compatibility kit: FEATURES=FOLDER with its feature files
+tck: $(dev) ## Run the openCypher compatibility kit (FEATURES=FOLDER)
 	@$(bin)/python -m tests.cypher.tck $(FEATURES) $(ARGS)
 
-cluster-test: $(dev) ## Three machines in network namespaces, and what befalls them, for SECONDS (FAULTS="kill cut" for some); as root
+cluster-test: $(dev) ## Test a cluster with faults in network namespaces for SECONDS (FAULTS="kill cut" for some); as root
 	@$(bin)/python -m bench.cluster_nemesis --seconds $(SECONDS) --faults "$(FAULTS)" $(ARGS)
 
-abuse: $(dev) $(model) ## Run the list of abuse, with a table of its rows by number
+abuse: $(dev) $(model) ## Run the list of attacks, with a table of results
 	@$(bin)/python -m tests.abuse -n $(WORKERS) $(ARGS)
 
-fuzz: $(dev) $(model) ## Many made-up requests to REST, in every role, and to MCP (no 5xx, nothing internal in an answer), rows, filters and files
+fuzz: $(dev) $(model) ## Send random requests to REST and MCP, in every role, and random rows, filters and files
 	@$(tests) $(thorough) $(MADE_UP) $(ARGS)
 
 coverage: $(dev) $(model) ## Run the tests and show what they do not reach
@@ -104,7 +104,7 @@ coverage: $(dev) $(model) ## Run the tests and show what they do not reach
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage report
 
-docs: $(dev) ## Generate the tables of docs/ and CONTRIBUTING.md, the clients' methods, and what bridges know
+docs: $(dev) ## Generate tables of the documentation, the clients' methods, and cached answers
 	@$(bin)/python -m scripts.generate_clients
 	@$(bin)/python -m scripts.tables
 	@$(bin)/python -m scripts.cached_answers
@@ -115,26 +115,26 @@ site: $(dev) ## Build the documentation's pages into build/site
 pictures: $(dev) ## Retake the pictures of the explorer in docs/ (needs chromium)
 	@$(bin)/python -m tests.explorer.pictures
 
-pythons: $(dev) ## Run the tests that show whether kgserve works with every other Python of this machine
+pythons: $(dev) ## Test installation and serving with every other Python of this machine
 	@mkdir -p build/pythons
 	@sh scripts/pythons.sh $(bin)/python
 
-vendor: ## Rebuild the bundled libraries of the explorer and of /docs (needs node; using kgserve does not)
+vendor: ## Rebuild the bundled libraries of the explorer and of /docs (needs node)
 	@cd scripts/vendor && npm install --no-save --silent --ignore-scripts && node build.mjs
 
 constraints: $(dev) ## Rewrite constraints.txt from the newest versions that fit
 	@PYTHON=$(PYTHON) sh scripts/constraints.sh
 
-openapi: $(dev) ## Have a generator of clients make one of /openapi-3.0.json, and use it against a server
+openapi: $(dev) ## Generate a client from /openapi-3.0.json, and use it
 	@$(bin)/python -m scripts.generated_client
 
 clean-machine: export ARGS := $(ARGS)
 clean-machine: export PARTS := $(PARTS)
 clean-machine: export WORKERS := $(WORKERS)
-clean-machine: ## Prove `make serve` and `make test` from a tarball of HEAD with an empty HOME (PARTS=serve for the first alone)
+clean-machine: ## Run `make serve` and `make test` from a tarball of HEAD with an empty HOME (PARTS=serve for the first)
 	@sh scripts/clean_machine.sh $(TARBALL)
 
-clean: ## Remove .venv and everything that was generated; data stays
+clean: ## Remove .venv and generated files; data stays
 	@rm -rf $(venv) build dist .coverage .coverage.* htmlcov .hypothesis .pytest_cache .ruff_cache .import_linter_cache
 	@find kgserve tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 

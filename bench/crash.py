@@ -269,7 +269,10 @@ def kill_rounds(rounds: int, seed: int) -> list[Tally]:
     with scratch_folder() as folder, CrashTest(folder, seed) as crash:
         for number in range(rounds):
             phase = PHASES[number % len(PHASES)]
+            known = len(tallies[phase].violations)
             crash.round(number, phase, tallies[phase])
+            for text in tallies[phase].violations[known:]:
+                print(f"\n! round {number + 1}, {phase}: {text}", file=sys.stderr)
             bad = sum(len(tally.violations) for tally in tallies.values())
             print(f"\rround {number + 1} of {rounds}, {bad} violations", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)

@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 def expand_page(markdown: str, folder: Path = DOCS) -> str:
     """Return a page of ``folder`` with included files, and without marks for tests."""
     text = FILE_MARK.sub(
-        lambda mark: rewrite_links((TOP / mark[1]).read_text().strip(), TOP, folder),
+        lambda mark: rewrite_links((TOP / mark[1]).read_text().strip(), (TOP / mark[1]).parent, folder),
         rewrite_links(markdown, folder, folder),
     )
     return MARK.sub("", text)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kgserve.api.operation import ALIAS_OPT_KEY, OPERATION_OPT_KEY, ApiOperation
+from kgserve.api.operation_table import USE_CASES
 from kgserve.client import Client, Store
 from kgserve.server.http.openapi import TAG_DESCRIPTIONS
 from kgserve.server.http.routes import ROUTES
@@ -21,8 +22,12 @@ from kgserve.server.mcp.toolsets import GRAPH_TOOLS, TOOLSET_ALL, TOOLSET_MEMORY
 MEMORY_TAGS = ("memories", "entities", "analytics")
 """Tags whose operations are listed in docs/memory-reference.md; docs/rest.md lists the others."""
 MAX_SIGNATURE_PARAMETERS = 4
+MIN_SHARED_FIELDS = 8
+"""Optional fields of a route to which the rows of later routes refer instead of repeating them."""
 
 Row = tuple[str, ...]
+FieldLists = dict[Row, str]
+"""Long lists of optional fields, with the route whose row lists them."""
 
 
 def list_operations() -> str:
@@ -58,13 +63,13 @@ def list_entity_memory_tools() -> str:
 
 
 def list_client_methods() -> str:
-    """Return the table of a client's methods."""
-    return table(("of a client", "what it does"), _method_rows(Client))
+    """Return the tables of a client's methods."""
+    return _method_tables(Client, "client")
 
 
 def list_store_methods() -> str:
-    """Return the table of the methods of a client's store."""
-    return table(("of a store", "what it does"), _method_rows(Store))
+    """Return the tables of the methods of a client's store."""
+    return _method_tables(Store, "store")
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
@@ -79,11 +84,14 @@ def escape_cell(text: str) -> str:
 
 
 def _operation_tables(tags: Iterable[str]) -> str:
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {tag: [] for tag in tags}
+    lists: FieldLists = {}
     for method, path, operation in documented_operations():
-        rows.setdefault(operation.tag, []).append((method, f"`{path}`", escape_cell(_operation_text(operation))))
+        if operation.tag in rows:
+            text = _operation_text(operation, f"{method} {path}", lists)
+            rows[operation.tag].append((method, f"`{path}`", escape_cell(text)))
     head = ("method", "path", "what it does")
-    return "\n\n".join(f"**{tag.capitalize()}.** {TAG_DESCRIPTIONS[tag]}:\n\n{table(head, rows[tag])}" for tag in tags)
+    return "\n\n".join(f"**{tag.capitalize()}**\n\n{table(head, rows[tag])}" for tag in rows)
 
 
 def documented_operations() -> Iterator[tuple[str, str, ApiOperation]]:
@@ -95,18 +103,29 @@ def documented_operations() -> Iterator[tuple[str, str, ApiOperation]]:
             yield method, path.replace(":str}", "}"), operation
 
 
-def _operation_text(operation: ApiOperation) -> str:
+def _operation_text(operation: ApiOperation, route: str, lists: FieldLists) -> str:
     body = None if operation.request is None else operation.request.struct
-    parts = (f"{operation.summary}.", operation.note, _fields("Query", operation.query), _fields("Body", body))
-    return " ".join(part for part in parts if part)
+    fields = (_fields("Query", operation.query, route, lists), _fields("Body", body, route, lists))
+    return " ".join(part for part in (f"{operation.summary}.", operation.note, *fields) if part)
 
 
-def _fields(place: str, struct: type[msgspec.Struct] | None) -> str:
+def _fields(place: str, struct: type[msgspec.Struct] | None, route: str, lists: FieldLists) -> str:
     fields = () if struct is None else msgspec.structs.fields(struct)
     required = _names(field.encode_name for field in fields if field.required)
-    optional = _names(field.encode_name for field in fields if not field.required)
+    optional = _optional_names(tuple(field.encode_name for field in fields if not field.required), route, lists)
     named = "; ".join(part for part in (required, optional and f"optional {optional}") if part)
     return named and f"{place}: {named}."
+
+
+def _optional_names(names: Row, route: str, lists: FieldLists) -> str:
+    """Return optional fields; a long list that an earlier route has in common is named by that route."""
+    for listed, listing_route in lists.items():
+        if set(listed) <= set(names):
+            others = (f"`{name}`" for name in names if name not in listed)
+            return ", ".join([f"those of `{listing_route}`", *others])
+    if len(names) >= MIN_SHARED_FIELDS:
+        lists[names] = route
+    return _names(names)
 
 
 def _names(names: Iterable[str]) -> str:
@@ -140,12 +159,23 @@ def _argument(name: str, described: dict[str, Any], *, is_required: bool) -> str
     return f"`{name}`" + (f" ({'; '.join(details)})" if details else "")
 
 
-def _method_rows(kind: type) -> Iterator[Row]:
+def _method_tables(kind: type, owner: str) -> str:
+    """Return the methods that send one request each, by tag of their operation, then the others with what they do."""
+    summaries = {(case.name, f"{case.operation.summary}."): case.operation.tag for case in USE_CASES}
+    by_tag: dict[str, list[str]] = {}
+    others: list[Row] = []
     methods = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
     for name, method in methods.items():
         if callable(method) and not name.startswith("_"):
+            call = escape_cell(f"`{name}({_parameters(method)})`")
             meaning = (getdoc(method) or "").partition("\n")[0]
-            yield escape_cell(f"`{name}({_parameters(method)})`"), escape_cell(meaning.replace("``", "`"))
+            if tag := summaries.get((name, meaning)):
+                by_tag.setdefault(tag, []).append(call)
+            else:
+                others.append((call, escape_cell(meaning.replace("``", "`"))))
+    rows = ((tag, ", ".join(by_tag[tag])) for tag in TAG_DESCRIPTIONS if tag in by_tag)
+    grouped = table(("operations", f"methods of a {owner}"), rows)
+    return "\n\n".join([grouped, table((f"further method of a {owner}", "what it does"), others)])
 
 
 def _default(parameter: Parameter) -> str:
@@ -153,9 +183,13 @@ def _default(parameter: Parameter) -> str:
 
 
 def _parameters(method: Any) -> str:
-    """Return the parameters of a method as they are passed; of many optional ones the first, and an ellipsis."""
+    """Return positional parameters of a method, then keywords with a default; an ellipsis stands for the rest."""
     given = list(signature(method).parameters.values())[1:]
-    shown = [each.name if each.default is Parameter.empty else f"{each.name}={_default(each)}" for each in given]
+    shown = [
+        each.name if each.default is Parameter.empty else f"{each.name}={_default(each)}"
+        for each in given
+        if each.kind is not Parameter.KEYWORD_ONLY or each.default
+    ]
     required = sum(each.default is Parameter.empty for each in given)
-    count = max(required, MAX_SIGNATURE_PARAMETERS)
-    return ", ".join([*shown[:count], *(["…"] if len(shown) > count else [])])
+    shown = shown[: max(required, MAX_SIGNATURE_PARAMETERS)]
+    return ", ".join([*shown, *(["…"] if len(given) > len(shown) else [])])

@@ -25,7 +25,7 @@ from kgserve.cli.options import (
 )
 from kgserve.cli.root import kgserve_root_command
 from kgserve.cli.shell.commands import SHELL_COMMANDS
-from kgserve.platform.settings import Settings
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings
 from scripts import limits, reference
 from scripts.conformance import difference_rows, requirement_rows, summary_rows
 from scripts.pages import DOCS, PAPERS, TOP
@@ -33,6 +33,8 @@ from scripts.reference import escape_cell, table
 
 CONNECTION_OPTIONS = frozenset({"server", "key", "data_dir", "as_json"})
 """Options that docs/command-line.md explains once, above its table."""
+DEFAULTS_OF_MEMORIES = "memory_"
+"""Prefix of settings that docs/memory-reference.md lists as settings of a store."""
 MAX_LINE_CHARS = 120
 REQUIREMENTS = TOP / "tests" / "conformance" / "README.md"
 TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -68,30 +70,50 @@ def _install_links() -> str:
 def _settings() -> str:
     rows = (
         (
-            f"`{setting_option_names(field.name)[0]}`" if field.name not in SETTINGS_WITHOUT_OPTION else "",
-            f"`{setting_environment_variable(field.name)}`",
+            _setting_names(field.name),
             f"`{field.default}`" if field.default not in {"", None} else "",
             setting_description(field),
         )
         for field in msgspec.structs.fields(Settings)
+        if not field.name.startswith(DEFAULTS_OF_MEMORIES)
     )
-    return table(("option", "variable", "default", "meaning"), rows)
+    return table(("option", "default", "meaning"), rows)
+
+
+def _setting_names(name: str) -> str:
+    """Return a setting's option, and its variable if that does not follow from the option."""
+    variable = setting_environment_variable(name)
+    if name in SETTINGS_WITHOUT_OPTION:
+        return f"`{variable}`"
+    option = setting_option_names(name)[0]
+    follows = variable == ENVIRONMENT_PREFIX + option.removeprefix("--").replace("-", "_").upper()
+    return f"`{option}`" if follows else f"`{option}`, `{variable}`"
 
 
 def _commands() -> str:
-    return "\n\n".join(_command_text(name, each) for name, each in _commands_of(kgserve_root_command, "kgserve"))
+    commands = dict(_commands_of(kgserve_root_command, "kgserve"))
+    return "\n\n".join(
+        _command_text(name, each, commands.get(name.rpartition(" ")[0])) for name, each in commands.items()
+    )
 
 
-def _command_text(name: str, command: click.Command) -> str:
-    """Return a command's usage and purpose, and a list of its options."""
+def _command_text(name: str, command: click.Command, group: click.Command | None) -> str:
+    """Return a command's usage and purpose, and a list of its options; those of its group are named by the group."""
     context = click.Context(command)
     arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+    text = f"### `{' '.join([name, *arguments])}`\n\n{_wrap(_first_sentence(command))}"
+    listed = _option_lines(command)
+    inherited = _option_lines(group) if group else []
+    if inherited and set(inherited) <= set(listed):
+        listed = [*(line for line in listed if line not in inherited), f"- the options of `{name.rpartition(' ')[0]}`."]
+    return "\n\n".join([text, "\n".join(listed)] if listed else [text])
+
+
+def _option_lines(command: click.Command) -> list[str]:
     options = [
         each for each in command.params if isinstance(each, click.Option) and each.name not in CONNECTION_OPTIONS
     ]
-    text = f"### `{' '.join([name, *arguments])}`\n\n{_wrap(_first_sentence(command))}"
-    listed = [_wrap(f"- {names}: {meaning}") for names, meaning in (*_own_options(options), *_setting_options(options))]
-    return "\n\n".join([text, "\n".join(listed)] if listed else [text])
+    return [_wrap(f"- {names}: {meaning}") for names, meaning in (*_own_options(options), *_setting_options(options))]
 
 
 def _wrap(text: str) -> str:
@@ -142,12 +164,6 @@ def _first_line(text: str) -> str:
     return escape_cell(text.split("  [", maxsplit=1)[0].strip())
 
 
-def _targets() -> str:
-    lines = (TOP / "Makefile").read_text().splitlines()
-    found = (re.match(r"([a-z-]+):.*?## (.*)", line) for line in lines)
-    return table(("target", "what it does"), ((f"`make {each[1]}`", each[2]) for each in found if each))
-
-
 def _specifications() -> str:
     return table(("prefix", "specification", "requirements", "differences"), summary_rows())
 
@@ -164,7 +180,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": _commands,
     "shell": _shell,
     "settings": _settings,
-    "targets": _targets,
     "editors": _editors,
     "install_links": _install_links,
     "specifications": _specifications,

@@ -45,12 +45,13 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.platform.version import __version__
 from kgserve.projections.text_index_worker import TextIndexWorker
+from kgserve.storage.disk_space import MIN_FREE_BYTES
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON
 from kgserve.storage.model.projection_statuses import IndexStatus
 from kgserve.storage.model.store_rows_digest import format_store_rows_digest
 from kgserve.storage.model.store_settings import MAX_DISPLAY_NAME_BYTES, MemorySettingsChange, StoreSettings
-from kgserve.storage.store_folder_layout import MIN_FREE_BYTES, StoreDescription
+from kgserve.storage.store_folder_layout import StoreDescription
 from kgserve.stores.cluster_models import (
     ClusterFormatUpgradeAnswer,
     ClusterStatus,

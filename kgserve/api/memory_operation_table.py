@@ -77,7 +77,7 @@ MEMORY_CASES = (
     ApiUseCase(
         *("store_memory", "POST", _MEMORIES_PATH, memory_crud.store_memory),
         id="storeMemory", tag="memories", role="write", summary="Store a memory",
-        note="The status is 201 with `Location` for a new memory, and 200 if it matched an existing one.",
+        note="201 with `Location` for a new memory, 200 if it matched an existing one.",
         sent=examples.STORE_MEMORY_REQUEST_EXAMPLE, example=examples.STORE_MEMORY_ANSWER_EXAMPLE, errors=WRITE_ERRORS,
         threads="writes", repeatable=False,
         statuses=(201, 200), status=_status_of_creation, location=_memory_path,
@@ -92,13 +92,12 @@ MEMORY_CASES = (
     ApiUseCase(
         *("memories", "GET", _MEMORIES_PATH, paginated_lists.list_memories),
         id="listMemories", tag="memories", role="read", summary="List memories page by page",
-        note="The filters are those of recall.",
         example=examples.MEMORY_PAGE_EXAMPLE, errors=(*READ_ERRORS, "conflict"), nothing=_EMPTY_MEMORY_PAGE,
     ),
     ApiUseCase(
         *("memory", "GET", _MEMORY_PATH, memory_crud.get_memory),
         id="getMemory", tag="memories", role="read", summary="Get one memory",
-        note="The read counts as an access unless `touch` is false.",
+        note="Counts as an access unless `touch` is false.",
         example=examples.MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"), short=0,
     ),
     ApiUseCase(
@@ -106,22 +105,22 @@ MEMORY_CASES = (
         id="getWholeMemory", tag="memories", role="read",
         summary="Get a memory or version with everything that belongs to it",
         note=(
-            "The memory with its parent, the number of its children, its relationships and its history; the read "
-            "counts as an access. Reading a version by its own id (`ID@SEQUENCE`) does not."
+            "With its parent, number of children, relationships and history. Counts as an access, except for a "
+            "version by its own id (`ID@SEQUENCE`)."
         ),
         example=examples.WHOLE_MEMORY_EXAMPLE, errors=(*READ_ERRORS, "conflict"),
     ),
     ApiUseCase(
         *("update_memory", "PUT", _MEMORY_PATH, memory_crud.update_memory),
         id="updateMemory", tag="memories", role="write", summary="Change a memory", also=("PATCH",),
-        note="Changes the given fields only. `based_on_version` makes the change conditional.",
+        note="Only the given fields. `based_on_version` makes it conditional.",
         sent=examples.UPDATE_MEMORY_REQUEST_EXAMPLE, example=examples.UPDATE_MEMORY_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="writes", repeatable=False,
     ),
     ApiUseCase(
         *("delete_memory", "DELETE", _MEMORY_PATH, memory_crud.delete_memory),
         id="deleteMemory", tag="memories", role="write", summary="Delete one memory",
-        note="Its previous versions are deleted too; the entities that it was about remain.",
+        note="With its previous versions; its entities remain.",
         example=examples.DELETE_MEMORY_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes",
     ),
     ApiUseCase(
@@ -153,8 +152,7 @@ MEMORY_CASES = (
     ApiUseCase(
         *("forget", "POST", f"{_V1_PATH}/forget", forget.soft_delete_or_restore_memories),
         id="forget", tag="memories", role="write", summary="Soft-delete memories, or restore them",
-        note="`entity` forgets a person or other entity with what is about it. `hard` deletes permanently; `erase` "
-        "also purges from all files.",
+        note="`entity` forgets an entity with what is about it. `hard` deletes, `erase` purges all files.",
         sent=examples.FORGET_REQUEST_EXAMPLE, example=examples.FORGET_ANSWER_EXAMPLE, errors=(*UPDATE_ERRORS, "gone"),
         threads="writes",
         nothing=forget.NOTHING_FORGOTTEN, repeatable=False, long=True, administers=lambda request: request.erase,
@@ -195,7 +193,7 @@ MEMORY_CASES = (
     ApiUseCase(
         *("extract_memories", "POST", f"{_V1_PATH}/extract", memory_crud.queue_memories_for_llm_extraction),
         id="extractMemories", tag="memories", role="write", summary="Extract facts from memories with a language model",
-        note="From the memories in `ids`, or from those that were postponed.",
+        note="Those in `ids`, or those that were postponed.",
         sent=examples.EXTRACT_REQUEST_EXAMPLE, optional=True, example=examples.EXTRACT_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, repeatable=True,
     ),

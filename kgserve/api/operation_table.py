@@ -43,34 +43,25 @@ USE_CASES = (
     ApiUseCase(
         *("ready", "GET", "/ready", stores.check_readiness),
         id="ready", tag="service", role="read", summary="Report whether stores can be opened and written",
-        note=(
-            "The status is 503 or 507 if they cannot. A [cluster](cluster.md)'s node also answers 503 while it is cut "
-            "off from the log or from all other nodes."
-        ),
+        note="503 or 507 if they cannot, and on a node of a cluster that is [cut off](cluster-requests.md#readiness).",
         example=examples.READY_EXAMPLE, errors=(*COMMON_ERRORS, "storage_full"),
     ),
     ApiUseCase(
         *("whoami", "GET", "/api/whoami", stores.whoami),
         id="whoami", tag="service", role="read", summary="Show the identity and permissions of the API key",
-        note=(
-            "The name, role, stores and end of the key that was sent. `open`: the server asks for no key. "
-            "`backups`: the key may start [backups](backup.md)."
-        ),
+        note="`open`: the server requires no key. `backups`: the key may start [backups](backup.md).",
         example=examples.WHOAMI_EXAMPLE, errors=COMMON_ERRORS, short=0,
     ),
     ApiUseCase(
         *("audit", "GET", "/api/audit", stores.read_audit_log),
         id="audit", tag="service", role="admin", summary="List refused requests and administrative actions",
-        note=(
-            "The newest `limit` entries, oldest first. In a [cluster](cluster.md) they come from all nodes, or "
-            "from `node`."
-        ),
+        note="The newest `limit`, oldest first, of all nodes of a [cluster](cluster-requests.md), or of `node`.",
         example=examples.AUDIT_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found", "conflict"),
     ),
     ApiUseCase(
         *("cluster", "GET", "/api/cluster", stores.get_cluster_status),
         id="cluster", tag="service", role="admin", summary="List the nodes of the cluster",
-        note="The number of stores that each node serves is included. See [Cluster](cluster.md).",
+        note="With the number of stores that each serves.",
         example=examples.CLUSTER_STATUS_EXAMPLE, errors=(*COMMON_ERRORS, "conflict"),
     ),
     ApiUseCase(
@@ -89,7 +80,7 @@ USE_CASES = (
     ApiUseCase(
         *("cypher_words", "GET", "/api/cypher/words", engine_read_statements.list_cypher_vocabulary),
         id="cypherWords", tag="cypher", role="read", summary="List the words that a Cypher statement may use",
-        note="Keywords, functions, procedures and properties, for editors that complete statements.",
+        note="For editors that complete statements.",
         example=examples.CYPHER_WORDS_EXAMPLE, errors=COMMON_ERRORS,
     ),
     ApiUseCase(
@@ -140,15 +131,13 @@ USE_CASES = (
     ApiUseCase(
         *("stores", "GET", "/api/memory", stores.list_stores),
         id="listStores", tag="stores", role="read", summary="List stores with counts and sizes",
-        note="At most 1,000 per page. `last_write` is the time of the last commit. The request opens no store.",
+        note="At most 1,000 per page. Opens no store.",
         example=examples.STORE_LIST_EXAMPLE, errors=COMMON_ERRORS,
     ),
     ApiUseCase(
         *("create", "PUT", STORE_PATH, stores.create_store),
         id="createStore", tag="stores", role="write", summary="Create a store",
-        note=(
-            "The body may hold [settings](store-settings.md). An existing store is unchanged."
-        ),
+        note="With [settings](store-settings.md), if given. An existing store is unchanged.",
         sent=examples.SETTINGS_REQUEST_EXAMPLE, optional=True, example=examples.CREATE_STORE_ANSWER_EXAMPLE,
         errors=WRITE_ERRORS,
         statuses=(200, 201), status=lambda made: 201 if made.created else 200,
@@ -156,7 +145,7 @@ USE_CASES = (
     ApiUseCase(
         *("settings", "GET", STORE_PATH, stores.get_store_settings),
         id="storeSettings", tag="stores", role="read", summary="Show the settings of a store",
-        note="The answer includes the time of its creation and its last sequence.",
+        note="Also its creation time and last sequence.",
         example=examples.SETTINGS_ANSWER_EXAMPLE, errors=(*COMMON_ERRORS, "not_found"),
     ),
     ApiUseCase(
@@ -173,20 +162,19 @@ USE_CASES = (
     ApiUseCase(
         *("move", "POST", f"{STORE_PATH}/move", stores.move_store_to_node),
         id="moveStore", tag="stores", role="admin", summary="Move a store to another node of the cluster",
-        note="See [Cluster](cluster.md).",
+        note="See [Cluster](cluster-operations.md).",
         sent=examples.MOVE_REQUEST_EXAMPLE, example=examples.MOVE_ANSWER_EXAMPLE, errors=UPDATE_ERRORS,
         threads="writes", positional=("to",),
     ),
     ApiUseCase(
         *("repair", "POST", f"{STORE_PATH}/repair", stores.rebuild_replicated_log),
         id="repairStore", tag="stores", role="admin", summary="Rebuild a store's log from the files of this node",
-        note="For a [damaged log of the cluster](cluster.md#a-log-that-was-torn).",
+        note="For a [damaged log of the cluster](cluster-operations.md#a-damaged-log).",
         example=examples.REPAIR_ANSWER_EXAMPLE, errors=UPDATE_ERRORS, threads="writes", long=True, repeatable=False,
     ),
     ApiUseCase(
         *("stats", "GET", f"{STORE_PATH}/stats", stores.get_store_stats),
         id="storeStats", tag="stores", role="read", summary="Show counts, sizes and condition of a store",
-        note="The answer covers the store's indexes.",
         example=examples.STORE_STATS_EXAMPLE,
     ),
     ApiUseCase(
@@ -200,9 +188,8 @@ USE_CASES = (
         *("nodes", "GET", f"{STORE_PATH}/nodes", node_reads.list_nodes),
         id="listNodes", tag="nodes", role="read", summary="List nodes page by page",
         note=(
-            "In the order of ids. `type` (any) and `tag` (all) are [lists](rest.md#lists-in-a-query); "
-            "`attributes` is [a JSON object](rest.md#nodes-by-their-attributes). A page examines at most 20,000 "
-            "nodes: continue while there is a `next_cursor`."
+            "In the order of ids. `type` (any) and `tag` (all) are [lists](rest.md#lists-in-a-query). A page examines "
+            "at most 20,000 nodes: continue while there is a `next_cursor`."
         ),
         example=examples.NODE_PAGE_EXAMPLE, answer=ListedNodePage, errors=(*READ_ERRORS, "conflict", "gone"),
         short=node_reads.estimate_node_list_request_cost,
@@ -236,7 +223,7 @@ USE_CASES = (
     ApiUseCase(
         *("describe_schema", "GET", f"{STORE_PATH}/schema", node_reads.describe_types_and_tags),
         id="describeSchema", tag="nodes", role="read", summary="Describe the types and tags of a store",
-        note="Types with counts and examples, prefixes of tags, and tags: the 100 most frequent of each.",
+        note="Types with counts and examples, tags and their prefixes: the 100 most frequent of each.",
         example=examples.SCHEMA_EXAMPLE,
     ),
     ApiUseCase(
@@ -346,7 +333,7 @@ USE_CASES = (
     ApiUseCase(
         *("backup", "POST", f"{STORE_PATH}/backup", backup.backup_store),
         id="backupStore", tag="backup", role="admin", summary="Back up one store",
-        note="The backup is below the server's `--backup-dir`. See [Backup](backup.md).",
+        note="Below the server's `--backup-dir`. See [Backup](backup.md#through-a-server).",
         sent=examples.BACKUP_REQUEST_EXAMPLE, optional=True, example=examples.STORE_BACKUP_ANSWER_EXAMPLE,
         errors=UPDATE_ERRORS, threads="transfers",
         long=True, positional=("to",),
@@ -388,7 +375,7 @@ USE_CASES = (
     ApiUseCase(
         *("reindex", "POST", f"{STORE_PATH}/reindex", stores.rebuild_search_indexes),
         id="reindex", tag="search", role="admin", summary="Rebuild the indexes of a store",
-        note="The status is 202 immediately; `stats` shows the progress of both indexes.",
+        note="Answers 202 at once; `stats` shows the progress.",
         example=examples.REINDEX_ANSWER_EXAMPLE, statuses=(202,), status=lambda _: 202,
     ),
     *MEMORY_CASES,

@@ -58,6 +58,9 @@ SHIPPED_FILES = {
         DeploymentConfigFile(
             "deploy/systemd/kgserve-backup.timer", _SYSTEMD_UNIT_DIR, "the schedule of the backup: every night"
         ),
+        DeploymentConfigFile(
+            "deploy/systemd/kgserve-replicate.service", _SYSTEMD_UNIT_DIR, "continuous replication to a target"
+        ),
     ),
     "nginx": (DeploymentConfigFile("deploy/nginx/kgserve.conf", "/etc/nginx/conf.d/", "a proxy with TLS"),),
     "caddy": (

@@ -27,10 +27,9 @@ from kgserve.cluster.replicated_log_records import (
     PositionedReplicatedLogRecord,
     join_replicated_log_records,
 )
-from kgserve.errors import OwnerUnreachable, ReplicatedLogCorrupt, ServedElsewhere, Unavailable
+from kgserve.errors import KgserveError, OwnerUnreachable, ReplicatedLogCorrupt, ServedElsewhere, Unavailable
 from kgserve.storage.journal.journal import Journal
-from kgserve.storage.model.change_set import ChangeSet
-from kgserve.stores.local_placement import CommitLog, ReplicaStore
+from kgserve.stores.local_placement import CopyCommitLog, ReplicaStore
 
 
 def build_store_owned_elsewhere_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere | OwnerUnreachable:
@@ -87,10 +86,8 @@ class LogShardFreshness:
         return self._answers[shard]
 
 
-class ReplicaCommitLog(CommitLog):
+class ReplicaCommitLog(CopyCommitLog):
     """Commit log of a replica, which only applies commits from the store's log."""
-
-    is_copy = True
 
     def __init__(
         self,
@@ -114,7 +111,6 @@ class ReplicaCommitLog(CommitLog):
         self._store = store
         self._reached = reached
         self._turn = threading.Lock()
-        self._incoming_frame: bytes | None = None
         self._is_over = False
 
     @property
@@ -162,11 +158,9 @@ class ReplicaCommitLog(CommitLog):
             raise build_store_owned_elsewhere_error(self._store, found)
 
     @override
-    def append(self, changes: list[ChangeSet]) -> None:
-        if self._incoming_frame is None:
-            self.raise_for_owner()
-            raise Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
-        self.journal.append_frame(self._incoming_frame, changes[0].sequence, changes[-1].sequence)
+    def build_write_refusal(self) -> KgserveError:
+        self.raise_for_owner()
+        return Unavailable(f"store {self._store!r} is being taken over", retry_after=1)
 
     @override
     def note(self) -> None:
@@ -190,7 +184,6 @@ class ReplicaCommitLog(CommitLog):
                 self._is_over = True
                 raise
             finally:
-                self._incoming_frame = None
                 if is_behind:
                     self.is_followed = False
                 elif not found:
@@ -204,8 +197,8 @@ class ReplicaCommitLog(CommitLog):
                 raise ReplicatedLogCorrupt(
                     f"the log of store {self._store!r} continues with sequence {frame.first} after {sequence}"
                 )
-            self._incoming_frame, sequence = logged.record.data, frame.last
-            store.follow(frame.changes())
+            self.apply_frame(store, frame, logged.record.data)
+            sequence = frame.last
         self._reached = replace(self._reached, position=logged.position, sequence=sequence)
 
 

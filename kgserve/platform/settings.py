@@ -98,8 +98,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tools: Annotated[
         str,
         _doc(
-            "Tools that the editors' bridge lists: tool names, and the sets `default` (`memory` and "
-            "`graph`), `time`, `entity-memory`, `memory-server`, `all`"
+            "Tools that the editors' bridge lists: names of tools and of sets, separated by commas, such as memory,time"
         ),
     ] = "default"
     answers: Annotated[
@@ -113,13 +112,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cluster: Annotated[
         str,
         _doc(
-            "Addresses of the NATS servers that store a cluster's journals, separated by commas, such as "
-            "nats://user:password@host:4222; if empty, the server runs without a cluster"
+            "NATS servers that store a cluster's journals, separated by commas, such as "
+            "nats://user:password@host:4222; empty: no cluster"
         ),
     ] = ""
     follow: Annotated[
         str,
-        _doc("Replication target that the server follows as a read-only copy: a folder or a URL; empty: none"),
+        _doc("Replication target to follow as a read-only copy: a folder or a URL; empty: none"),
     ] = ""
     node_name: Annotated[
         str,
@@ -134,8 +133,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_staleness: Annotated[
         float,
         _doc(
-            "Age up to which a replica of another node's store answers reads; older ones send them to the owner, or "
-            "refuse them",
+            "Age up to which a copy of another node's store answers reads",
             ge=0,
         ),
     ] = 10.0
@@ -174,7 +172,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_store_nodes: Annotated[int, _doc("Quota of nodes of each store; 0: none", ge=0)] = 0
     max_store_mb: Annotated[int, _doc("Quota of a store's files in MiB; 0: none", ge=0)] = 0
     max_stores_per_key: Annotated[
-        int, _doc("Number of accessible stores from which on a key creates no further one; 0: no quota", ge=0)
+        int, _doc("Stores that a key can access before it may create no further one; 0: no quota", ge=0)
     ] = 0
     journal_segment_mb: Annotated[int, _doc("Size at which a journal segment is closed", ge=1)] = 64
     journal_retention_mb: Annotated[int, _doc("Journal kept before the older snapshot, per store", ge=0)] = 256
@@ -184,10 +182,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     check_interval: Annotated[float, _doc("Time between background checks of a store; 0 turns them off", ge=0)] = 3600.0
     indexes: Annotated[
         IndexedContent,
-        _doc(
-            "Content indexed in stores without their own `indexes` setting; with `none`, search is disabled in all "
-            "stores"
-        ),
+        _doc("Content indexed in stores without their own `indexes` setting; `none` disables search in all stores"),
     ] = "words+meaning"
     history: Annotated[bool, _doc("Keep former versions of nodes and edges, to read stores as of a past time")] = True
     history_mb: Annotated[
@@ -214,8 +209,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     llm_url: Annotated[
         str,
         _doc(
-            "Base URL of a service with an OpenAI-compatible chat API, such as http://host/v1; a language model is "
-            "used only if this and `llm_model` are set"
+            "Base URL of an OpenAI-compatible chat API, such as http://host/v1; a language model is used only with "
+            "`llm_model`"
         ),
     ] = ""
     llm_model: Annotated[str, _doc("Name of the language model")] = ""
@@ -227,9 +222,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = 200_000
     webhook_url: Annotated[
         str,
-        _doc(
-            "URL that receives signed content changes, so that an external index can follow; requires `webhook_secret`"
-        ),
+        _doc("URL that receives signed content changes for an external index; requires `webhook_secret`"),
     ] = ""
     webhook_secret: Annotated[str, _doc("Secret that signs webhook requests", pattern=r"^[!-~]*\Z")] = ""
     webhook_batch: Annotated[int, _doc("Most changes per webhook request, limited to about 1 MiB", ge=1, le=10_000)] = (
@@ -244,25 +237,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     event_heartbeat: Annotated[float, _doc("Time between heartbeats on an idle event stream", gt=0)] = 15.0
     max_event_streams: Annotated[int, _doc("Event streams open at once", ge=1)] = 64
     max_event_streams_per_key: Annotated[
-        int, _doc("Event streams open at once per API key, or per client address without a key", ge=1)
+        int, _doc("Event streams open at once per API key, or per address without a key", ge=1)
     ] = 32
     max_threads_per_key: Annotated[
         int,
         _doc(
-            "Threads that one API key, or one client address without a key, may use at once for reads, and the same "
-            "number for writes, of 16 each",
+            "Threads that an API key, or an address without a key, may use at once for reads, and again for writes, "
+            "of 16 each",
             ge=1,
             le=16,
         ),
     ] = 8
     max_requests_per_key: Annotated[
-        int, _doc("Requests per API key or address that may use or wait for such a thread; more are rejected", ge=1)
+        int, _doc("Requests per API key or address that use or await such a thread; more are rejected", ge=1)
     ] = 256
     max_waits_per_key: Annotated[
-        int, _doc("Requests per API key or address that may wait for an index to catch up; more are rejected", ge=1)
+        int, _doc("Requests per API key or address that await an index; more are rejected", ge=1)
     ] = 32
     max_transfers_per_key: Annotated[
-        int, _doc("Imports and exports per API key or address that may run at once; more are rejected", ge=1)
+        int, _doc("Imports and exports per API key or address at once; more are rejected", ge=1)
     ] = 8
     max_connections: Annotated[int, _doc("Connections open at once; more are answered with 503", ge=1)] = 512
     max_connections_per_address: Annotated[
@@ -280,9 +273,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     keep_alive: Annotated[float, _doc("Time that an idle connection stays open", gt=0)] = 5.0
     rate_limit: Annotated[
         float,
-        _doc(
-            "Requests per second per API key, or per remote address without one; burst: twice that; 0: unlimited", ge=0
-        ),
+        _doc("Requests per second per API key, or per address without one; burst: twice that; 0: unlimited", ge=0),
     ] = 500.0
     cors_origins: Annotated[
         str,

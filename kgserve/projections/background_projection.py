@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from kgserve.projections.base import Projection, ProjectionEraseRequest, StoreFollowedByProjections
 from kgserve.projections.update_scheduler import MAX_STEP_REST_SECONDS, ProjectionSchedule, ProjectionStepAbandoned
+from kgserve.storage.disk_space import require_disk_space_for_projections
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 
@@ -71,7 +72,8 @@ class BackgroundProjection(Projection):
         return self._is_behind()
 
     def serve(self) -> bool:
-        """Make a step from any thread; concurrent calls are serialized."""
+        """Make a step from any thread; concurrent calls are serialized. Raises DiskFull."""
+        require_disk_space_for_projections(self.store.layout.root)
         with self._step_lock:
             return self.step()
 

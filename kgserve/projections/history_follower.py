@@ -31,6 +31,7 @@ from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, His
 from kgserve.projections.update_scheduler import ProjectionThread, lower_thread_priority
 from kgserve.projections.workers import PeriodicProjectionWorker
 from kgserve.storage.commit_clock import RETENTION_CLOCK
+from kgserve.storage.disk_space import measure_free_space_for_deletion
 from kgserve.storage.journal.replay import read_cross_store_links_as_of
 from kgserve.storage.journal.snapshot import (
     list_journal_snapshots,
@@ -210,6 +211,7 @@ class HistoryProjection(ReadinessAnnouncingProjection):
 
     def prune(self, before: int) -> int:
         """Delete the states that had ended by a commit, in slices. Return their number. Raises what `look` raises."""
+        measure_free_space_for_deletion(self.store.layout.root.parent)
         slices = self.look(lambda history: history.prune_in_slices(before))
         removed = 0
         while (count := self.look(lambda _: next(slices, None))) is not None:

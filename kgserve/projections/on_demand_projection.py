@@ -6,13 +6,14 @@ import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import structlog
 from typing_extensions import override
 
-from kgserve.errors import Unavailable
+from kgserve.errors import DiskFull, Unavailable
 from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.platform.sqlite_files import remove_sqlite_files
 from kgserve.projections.base import Projection, ProjectionEraseRequest
@@ -47,19 +48,29 @@ class DerivedSqliteFile(ABC):
             self._release()
 
     def _answer(self, question: Callable[[], Found]) -> Found:
-        """Run a query on the file, and once more after a rebuild if it is damaged. Raises Unavailable."""
+        """Run a query on the file, and once more after a rebuild if it is damaged. Raises Unavailable and DiskFull."""
         with self._lock:
             try:
                 return question()
             except sqlite3.Error as error:
+                self._raise_if_disk_is_full(error)
                 damage = error
             try:
                 self._note_damage(damage)
                 return question()
             except sqlite3.Error as error:
+                self._raise_if_disk_is_full(error)
                 raise Unavailable(self.rebuilding_message, retry_after=2) from error
 
     # Caller holds the lock
+
+    def _raise_if_disk_is_full(self, error: sqlite3.Error) -> None:
+        """Close the file, which is intact, and raise DiskFull if the disk is full."""
+        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+            return
+        with suppress(sqlite3.Error):
+            self._release()
+        raise DiskFull("The disk is full. Free some space and try again.") from error
 
     @abstractmethod
     def _release(self) -> None:

@@ -26,7 +26,7 @@ CLOCK_TRUST_MICROSECONDS = 24 * _HOUR_MICROSECONDS
 REPAIR_TIMES_ADVICE = "stop the server and run `kgserve doctor --repair-times`"
 CLUSTER_REPAIR_TIMES_ADVICE = (
     "back up the store, restore it into a separate data folder, run `kgserve doctor --repair-times` there, and import "
-    "it into the cluster again: see Times of the future in docs/cluster.md"
+    "it into the cluster again: see Times of the future in docs/cluster-operations.md"
 )
 
 

@@ -1,4 +1,4 @@
-"""Layout of a store's folder: paths, marker files, settings records, and checks of free disk space.
+"""Layout of a store's folder: paths, marker files and settings records.
 
 Settings are records of the journal, one file per change; the newest counts, and the one before is kept. A file
 ``settings.<number>`` holds a checksum (XXH3, 128 bits, hexadecimal), a line break and the content. It is written under
@@ -13,7 +13,6 @@ that the journal lost its end; one that cannot be read proves nothing.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -24,7 +23,7 @@ import msgspec
 import structlog
 import xxhash
 
-from kgserve.errors import Conflict, DiskFull, InvalidInput, JournalDamaged, StorageFull
+from kgserve.errors import Conflict, InvalidInput, JournalDamaged
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, shorten_journal_path, write_file_atomically
 from kgserve.platform.settings import MEBIBYTE
@@ -68,11 +67,6 @@ PLAIN_STORE_FORMAT = 1
 """Format of a store without newer features."""
 SETTINGS_RECORD_PREFIX = "settings."
 MAX_SETTINGS_RECORDS = 2
-MIN_FREE_BYTES = 4 * MEBIBYTE
-"""Free disk bytes below which a server is not ready for writes."""
-WRITE_ROOM_FACTOR = 2
-REBUILD_ROOM_FACTOR = 3
-MIN_REBUILD_ROOM_BYTES = 16 * MEBIBYTE
 _UNUSABLE_PATH_CHARACTERS = "'\"\\*?[]"
 
 
@@ -416,37 +410,6 @@ def _file_mark(path: Path) -> FileFingerprint:
     except FileNotFoundError:
         return FileFingerprint(-1, -1)
     return FileFingerprint(found.st_size, found.st_mtime_ns)
-
-
-def require_disk_space_for_write(folder: Path, size: int, *, frees_space: bool = False) -> None:
-    """Raise StorageFull unless the disk has room for a journal write of ``size`` bytes and its consequences.
-
-    frees_space: the write deletes, and may use the room that is kept free of other writes.
-    """
-    free = shutil.disk_usage(folder).free
-    if free < (0 if frees_space else MIN_FREE_BYTES) + WRITE_ROOM_FACTOR * size:
-        raise StorageFull(f"Only {free // MEBIBYTE} MiB of disk space are left. Free some space and try again.")
-
-
-def require_disk_space_for_rebuild(folder: Path, size: int) -> None:
-    """Raise DiskFull unless the disk has room for an engine file built next to files of ``size`` bytes.
-
-    The engine can hang if the disk fills up while it closes a file.
-    """
-    free = shutil.disk_usage(folder).free
-    needed = REBUILD_ROOM_FACTOR * size + MIN_REBUILD_ROOM_BYTES
-    if free < needed:
-        raise DiskFull(f"A new engine file needs {needed // MEBIBYTE} MiB of disk space; {free // MEBIBYTE} are left.")
-
-
-def require_disk_space_for_dry_run(folder: Path, needed: int) -> None:
-    """Raise StorageFull unless ``needed`` bytes are free for a copy of the store and a statement's changes to it."""
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise StorageFull(
-            f"A writing statement runs on a copy of the store and needs {needed // MEBIBYTE} MiB of disk space;"
-            f" {free // MEBIBYTE} MiB are left."
-        )
 
 
 def validate_data_folder_path(data_dir: Path) -> Path:

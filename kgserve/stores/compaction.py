@@ -21,17 +21,18 @@ from functools import partial
 
 import structlog
 
-from kgserve.errors import KgserveError, Unavailable
+from kgserve.errors import KgserveError, StorageFull, Unavailable
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.projections.cypher_engine.engine.files import delete_engine_file
 from kgserve.projections.cypher_engine.projection import EngineFileProjection
 from kgserve.storage.current_rows_rebuild import MAX_KEPT_SNAPSHOTS
+from kgserve.storage.disk_space import require_disk_space_for_rebuild
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.replay import measure_unsnapshotted_bytes
 from kgserve.storage.rows.current_rows import BaseSegmentStagedBeforeDelete, CurrentRowsProjection
 from kgserve.storage.rows.row_json_encoder import RowsDamaged
-from kgserve.storage.store_folder_layout import StoreLayout, require_disk_space_for_rebuild
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 
@@ -316,8 +317,8 @@ class DeltaMerger:
             log.exception("rows_damaged", store=self._name)
             self._idle.set()
             self._renew()
-        except (KgserveError, OSError):
+        except (KgserveError, OSError) as error:
             # Nothing is lost: the journal has all changes, and the next write tries again.
-            log.exception("rows_not_folded", store=self._name)
+            log.error("rows_not_folded", store=self._name, exc_info=None if isinstance(error, StorageFull) else error)
         finally:
             self._idle.set()

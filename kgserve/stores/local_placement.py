@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
+from typing_extensions import override
 
-from kgserve.errors import Conflict, NoStore, ServedElsewhere
+from kgserve.errors import Conflict, KgserveError, NoStore, ServedElsewhere
 from kgserve.platform.access.audit import read_newest_audit_records
 from kgserve.platform.access.audit_api import AuditRecord
 from kgserve.platform.durable_files import fsync_folder
@@ -20,7 +22,7 @@ from kgserve.platform.file_permissions import create_private_folder
 from kgserve.platform.metrics.app_metrics_and_request_context import ClusterNodeMetrics
 from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.data_folder_store_index import DataFolderStoreIndex
-from kgserve.storage.journal.journal import Journal
+from kgserve.storage.journal.journal import Journal, JournalFrame
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import (
@@ -91,6 +93,39 @@ class CommitLog:
 
         A single server needs nothing: the clean-close marker is enough.
         """
+
+
+class CopyCommitLog(CommitLog, ABC):
+    """Commit log of a copy, which accepts only the commits of the serving server that are being applied."""
+
+    is_copy = True
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self._incoming: tuple[list[ChangeSet], bytes] | None = None
+
+    def apply_frame(self, store: ReplicaStore, frame: JournalFrame, data: bytes) -> None:
+        """Apply a frame of the serving server, of which ``data`` is the encoding, to the open store.
+
+        Raises StorageFull and Unavailable.
+        """
+        changes = frame.changes()
+        self._incoming = changes, data
+        try:
+            store.follow(changes)
+        finally:
+            self._incoming = None
+
+    @abstractmethod
+    def build_write_refusal(self) -> KgserveError:
+        """Return the error for a caller's write, or raise it."""
+
+    @override
+    def append(self, changes: list[ChangeSet]) -> None:
+        # Compared by identity: the writer thread may plan a caller's write meanwhile.
+        if self._incoming is None or self._incoming[0] is not changes:
+            raise self.build_write_refusal()
+        self.journal.append_frame(self._incoming[1], changes[0].sequence, changes[-1].sequence)
 
 
 class ReplicaStore(Protocol):

@@ -38,6 +38,7 @@ from kgserve.storage.current_rows_rebuild import (
     recreate_empty_folder,
     take_snapshot,
 )
+from kgserve.storage.disk_space import require_disk_space_for_write
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.change_set import (
     ChangeSet,
@@ -55,7 +56,6 @@ from kgserve.storage.store_folder_layout import (
     StoreDescription,
     StoreLayout,
     open_journal,
-    require_disk_space_for_write,
 )
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 from kgserve.stores.access_buffer import MemoryAccessBuffer

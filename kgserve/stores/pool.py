@@ -42,6 +42,7 @@ from kgserve.projections.cypher_engine.projection import EngineProcessLimiter
 from kgserve.projections.inbound_cross_store_links import InboundCrossStoreLinkIndex
 from kgserve.storage.changefeed import ChangeFeedRegistry
 from kgserve.storage.data_folder_store_index import ClosedStoreIndexEntry
+from kgserve.storage.disk_space import maintain_disk_reserve
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_settings import default_store_settings
 from kgserve.storage.store_folder_layout import StoreLayout, validate_data_folder_path
@@ -130,7 +131,7 @@ class StorePool(ClosableContext, StoreRegistry):
             settings, self._background.submit, self.observation, ScratchEngineFileLruCache(), self.placement
         )
         self._tender = MaintenanceTicker(
-            self._all_open, self.peek_open, self._retire_surplus, self.placement.index.tend
+            self._all_open, self.peek_open, self._maintain_resources, self.placement.index.tend
         )
         self._checker = threading.Thread(target=self._check_periodically, name="checker", daemon=True)
         self._checker.start()
@@ -548,8 +549,9 @@ class StorePool(ClosableContext, StoreRegistry):
             if not self._close_surplus(0, 1):
                 return
 
-    def _retire_surplus(self) -> None:
-        """Close open stores that this node no longer serves, and idle ones if descriptors are short."""
+    def _maintain_resources(self) -> None:
+        """Maintain the disk reserve. Close stores no longer served by this node, and idle ones if descriptors lack."""
+        maintain_disk_reserve(self.data_dir)
         self._retire_lost()
         self._make_room(2 * DESCRIPTORS_PER_STORE)
 
@@ -652,6 +654,8 @@ class MaintenanceTicker:
         self._next_last = time.monotonic() + POOL_TICK_SECONDS
         self._awake = threading.Event()
         self._stopping = False
+        self._failures: dict[str, str] = {}
+        """Last error by store, which is logged once."""
         self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
         self._thread.start()
 
@@ -686,5 +690,8 @@ class MaintenanceTicker:
             with self._held(name) as store:
                 if store is not None and not self._stopping:
                     store.tend()
+            self._failures.pop(name, None)
         except (KgserveError, OSError, sqlite3.Error) as error:
-            log.warning("not_tended", store=name, error=str(error))
+            if self._failures.get(name) != str(error):
+                self._failures[name] = str(error)
+                log.warning("not_tended", store=name, error=str(error))

@@ -50,6 +50,7 @@ from kgserve.projections.cypher_engine.engine.protocol import (
 from kgserve.projections.cypher_engine.projection import FOLLOW_AFTER_STATEMENT_SECONDS, EngineFileProjection
 from kgserve.projections.cypher_engine.rebuild import InlineRows, read_current_rows_if_few
 from kgserve.storage.current_rows_rebuild import recreate_empty_folder
+from kgserve.storage.disk_space import require_disk_space_for_dry_run, require_disk_space_for_rebuild
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.journal.journal_reader import JournalReader, read_net_change
 from kgserve.storage.model.change_set import NetChange, StoreState
@@ -57,11 +58,7 @@ from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.model.node_edge_rows import EDGE_EXTRA_NAMES, EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.storage.store_folder_layout import (
-    StoreLayout,
-    require_disk_space_for_dry_run,
-    require_disk_space_for_rebuild,
-)
+from kgserve.storage.store_folder_layout import StoreLayout
 
 log = structlog.get_logger()
 

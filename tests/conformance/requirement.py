@@ -1,6 +1,6 @@
 """Numbered requirements of the four specifications, each attached to the test that checks it.
 
-`docs/conformance.md` and this folder's `README.md` list them; `make docs` writes their tables from this registry.
+This folder's `README.md` lists them, and is a page of the documentation; `make docs` writes its tables.
 """
 
 from __future__ import annotations

@@ -1006,7 +1006,7 @@ VARIABLES = {
 @requirement(
     "EM-9.1.1",
     "Settings are read from environment variables of the specification's names",
-    "The variables begin with `KGSERVE_`; [Settings](settings.md) has a table of both names.",
+    "The variables begin with `KGSERVE_`; [Settings](../../docs/settings.md) has a table of both names.",
 )
 @requirement(
     "EM-9.1.2",

@@ -311,7 +311,10 @@ def command_of(service: configparser.SectionProxy) -> list[str]:
     return words[4:] if words[:2] == ["/bin/sh", "-c"] else words
 
 
-@pytest.mark.parametrize("name", ["kgserve.service", "kgserve-backup.service"])
+KGSERVE_UNITS = ("kgserve.service", "kgserve-backup.service", "kgserve-replicate.service")
+
+
+@pytest.mark.parametrize("name", KGSERVE_UNITS)
 def test_a_service_runs_a_command_that_exists(name: str) -> None:
     service = unit(SYSTEMD / name)["Service"]
     program, *words = command_of(service)
@@ -323,9 +326,7 @@ def test_a_service_runs_a_command_that_exists(name: str) -> None:
     assert given["KGSERVE_DATA_DIR"] == f"%S/{service['StateDirectory']}"
 
 
-@pytest.mark.parametrize(
-    "name", ["systemd/kgserve.service", "systemd/kgserve-backup.service", "nats/kgserve-nats.service"]
-)
+@pytest.mark.parametrize("name", [*(f"systemd/{name}" for name in KGSERVE_UNITS), "nats/kgserve-nats.service"])
 def test_a_service_is_confined(name: str) -> None:
     service = unit(TOP / "deploy" / name)["Service"]
     assert service["User"] != "root"
@@ -343,9 +344,11 @@ def test_the_service_waits_until_the_stores_are_closed() -> None:
 
 
 def test_the_services_share_user_and_settings() -> None:
-    one, other = (unit(SYSTEMD / name)["Service"] for name in ("kgserve.service", "kgserve-backup.service"))
-    for option in ("User", "Group", "StateDirectory", "EnvironmentFile"):
-        assert one[option] == other[option]
+    one, *others = (unit(SYSTEMD / name)["Service"] for name in KGSERVE_UNITS)
+    for other in others:
+        for option in ("User", "Group", "StateDirectory"):
+            assert one[option] == other[option]
+        assert one["EnvironmentFile"] in (SYSTEMD / KGSERVE_UNITS[others.index(other) + 1]).read_text()
     declared = (SYSTEMD / "kgserve.sysusers.conf").read_text().splitlines()[-1].split()
     assert declared[:2] == ["u", one["User"]]
 

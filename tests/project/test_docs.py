@@ -191,6 +191,7 @@ def test_links_lead_on_from_the_site() -> None:
     assert "](../engines.md)" in expand_page("[engines](../engines.md)", DOCS / "adr")
     assert "](../design.md)" in expand_page("[design](../../DESIGN.md)", DOCS / "adr")
     assert "](adr/0020-history-in-sqlite.md)" in expand_page("<!-- file: DESIGN.md -->")
+    assert "](design.md#benches)" in expand_page("<!-- file: bench/README.md -->")
     assert "/blob/main/kgserve/storage/rows/DESIGN.md)" in expand_page("[why](../kgserve/storage/rows/DESIGN.md)")
     taken = expand_page("<!-- run -->\n<!-- file: CONTRIBUTING.md -->")
     assert "](design.md)" in taken

@@ -80,7 +80,7 @@ def errors_of_kgserve() -> list[type[errors.KgserveError]]:
 @pytest.mark.parametrize("kind", [Client, Store])
 def test_every_method_of_the_client_is_documented(kind: type[Client | Store]) -> None:
     methods = {name for name in dir(kind) if callable(getattr(kind, name)) and not name.startswith("_")}
-    rows = re.findall(r"^\| (`\w+\(.*?\)`.*?) \|", (DOCS / "client.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| .*$", (DOCS / "client.md").read_text(), re.MULTILINE)
     documented = {name for row in rows for name in re.findall(r"`(\w+)\(", row)}
     assert methods - {"close"} <= documented
 

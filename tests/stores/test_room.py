@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +15,12 @@ import pytest
 from kgserve.errors import StorageFull
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
+from kgserve.storage.disk_space import (
+    MIN_REBUILD_ROOM_BYTES,
+    require_disk_space_for_rebuild,
+)
 from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet, NodeExtrasUpsert
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
-from kgserve.storage.store_folder_layout import MIN_REBUILD_ROOM_BYTES, require_disk_space_for_rebuild
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
@@ -92,3 +97,12 @@ def test_cypher_reads_need_no_disk_space(tmp_path: Path) -> None:
                 assert run_cypher_request(graph_of(pool, "s"), count).rows == [[2]]
                 with pytest.raises(StorageFull, match="A new engine file"):
                     run_cypher_request(graph_of(pool, "s"), CypherRequest(query="RETURN list_sum([1, 2])"))
+
+
+def test_deletion_pruning_and_reads_work_on_a_full_disk(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o size=64m tmpfs "$1" && exec "$2" -m tests.stores.full_disk "$1"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(tmp_path), sys.executable]
+    if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"], check=False).returncode != 0:
+        pytest.skip("this machine allows no mount namespaces")
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -34,12 +34,13 @@ from kgserve.projections.cypher_engine.engine.engine_handle import (
 from kgserve.projections.cypher_engine.engine.files import format_cypher_engine_name_and_version
 from kgserve.projections.cypher_engine.rebuild import rebuild_cypher_engine_file
 from kgserve.storage import store_folder_layout
+from kgserve.storage.disk_space import require_disk_space_for_rebuild
 from kgserve.storage.journal.journal import Journal
 from kgserve.storage.model.change_set import ChangeSet, NetChange, StoreState
 from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
 from kgserve.storage.rows.current_rows import CurrentRowsProjection
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
-from kgserve.storage.store_folder_layout import EngineCleanCloseMarker, StoreLayout, require_disk_space_for_rebuild
+from kgserve.storage.store_folder_layout import EngineCleanCloseMarker, StoreLayout
 
 log = structlog.get_logger()
 

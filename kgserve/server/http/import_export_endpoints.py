@@ -126,10 +126,7 @@ _EXPORT = ApiOperation(
     role="read",
     tag="transfer",
     summary="Export a store from one snapshot, as NDJSON or in another format",
-    note=(
-        "`format` is `graphml`, `csv` or `parquet`; default: JSON lines. "
-        "`as_of`: as recorded then. `valid_at`: what was true then."
-    ),
+    note=("`format` is `graphml`, `csv`, `parquet` or `memory-server`; default: JSON lines."),
     query=ExportQueryParameters,
     answer=ApiBodyExample(None, examples.NDJSON_LINES_EXAMPLE, NDJSON_MEDIA_TYPE),
     others=(ApiBodyExample(None, _GRAPHML, XML_MEDIA_TYPE), ApiBodyExample(None, _ARCHIVE, ZIP_MEDIA_TYPE)),

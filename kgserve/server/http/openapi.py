@@ -289,7 +289,7 @@ _OPENAPI = ApiOperation(
     role="read",
     tag="service",
     summary="Describe this API in OpenAPI 3.1",
-    note="For programs, with examples.",
+    note="With examples.",
     answer=ApiBodyExample(None, {"openapi": "3.1.0", "info": {"title": "kgserve"}}),
 )
 _OPENAPI_30 = ApiOperation(
@@ -297,7 +297,7 @@ _OPENAPI_30 = ApiOperation(
     role="read",
     tag="service",
     summary="Describe this API in OpenAPI 3.0",
-    note="For client generators without support for 3.1; `make openapi` generates a client and uses it.",
+    note="For client generators without support for 3.1.",
     answer=ApiBodyExample(None, {"openapi": _VERSION_30, "info": {"title": "kgserve"}}),
 )
 _DOCS = ApiOperation(
@@ -305,7 +305,6 @@ _DOCS = ApiOperation(
     role="read",
     tag="service",
     summary="Show the API reference, to read and to try out",
-    note="For people, in a browser.",
     answer=ApiBodyExample(None, "<!doctype html>", "text/html; charset=utf-8"),
 )
 _STATIC = files("kgserve.server.http") / "static"

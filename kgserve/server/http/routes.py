@@ -168,7 +168,7 @@ _BROWSER_KEY = ApiOperation(
     role="admin",
     tag="service",
     summary="Create an API key for a page in a browser",
-    note="The key is valid for 12 hours, `read` or `write`, and kept in memory only. Requires the role admin.",
+    note="Valid for 12 hours, `read` or `write`, in memory only. Requires the role admin.",
     request=ApiBodyExample(BrowserApiKeyRequest, {"role": "read"}, optional=True),
     answer=ApiBodyExample(BrowserApiKey, examples.BROWSER_KEY_EXAMPLE),
     errors=(*COMMON_ERRORS, "too_large", "unsupported"),

@@ -22,13 +22,11 @@ from typing_extensions import override
 from kgserve.errors import BackupDamaged, Conflict, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, JournalFrame, JournalFrameError, read_journal_frames
-from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, read_closed_store_state
 from kgserve.stores.backup.folder_layout import BackedUpJournalFrames, BackupFolder
 from kgserve.stores.backup.restore import find_restore_point, restore_store
-from kgserve.stores.local_placement import CommitLog, ReplicaStore, StorePlacement
-from kgserve.stores.open_store import OpenStore
+from kgserve.stores.local_placement import CommitLog, CopyCommitLog, ReplicaStore, StorePlacement
 from kgserve.stores.pool import StorePool
 from kgserve.stores.replication.leader_files import (
     FollowedTarget,
@@ -59,24 +57,12 @@ STALE_SECONDS = 15.0
 _MICROSECONDS = 1_000_000
 
 
-class FollowerCommitLog(CommitLog):
-    """Commit log of a follower's store, which only accepts the commits that the follower is applying."""
-
-    is_copy = True
+class FollowerCommitLog(CopyCommitLog):
+    """Commit log of a follower's store."""
 
     def __init__(self, journal: Journal, placement: FollowerPlacement) -> None:
         super().__init__(journal)
         self._placement = placement
-        self._incoming: tuple[list[ChangeSet], bytes] | None = None
-
-    def apply_frame(self, store: OpenStore, frame: JournalFrame, data: bytes) -> None:
-        """Apply a frame of the leader, of which ``data`` is the encoding, to the open store. Raises StorageFull."""
-        changes = frame.changes()
-        self._incoming = changes, data
-        try:
-            store.follow(changes)
-        finally:
-            self._incoming = None
 
     @override
     def confirm(self) -> bool:
@@ -87,11 +73,8 @@ class FollowerCommitLog(CommitLog):
         self._placement.follow_now()
 
     @override
-    def append(self, changes: list[ChangeSet]) -> None:
-        # Compared by identity: the writer thread may plan a caller's write meanwhile.
-        if self._incoming is None or self._incoming[0] is not changes:
-            raise self._placement.read_only_error()
-        self.journal.append_frame(self._incoming[1], changes[0].sequence, changes[-1].sequence)
+    def build_write_refusal(self) -> KgserveError:
+        return self._placement.read_only_error()
 
 
 class FollowerPlacement(StorePlacement):
