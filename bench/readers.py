@@ -11,6 +11,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -114,9 +115,13 @@ def _servers(nodes: int) -> Generator[list[ServerProcess]]:
             client.upload(STORE, graphs.blocks(graphs.grown_graph_records(0, nodes)))
         for count in READERS[1:]:
             shutil.copytree(folder / "0", folder / str(count), ignore=shutil.ignore_patterns("server.json"))
-        yield [
+        servers = [
             stack.enter_context(ServerProcess(folder / str(count), SETTINGS | {"readers": count})) for count in READERS
         ]
+        for count, server in zip(READERS, servers, strict=True):
+            while len(_readers(server)) < count:
+                time.sleep(0.1)
+        yield servers
 
 
 def _burst(server: ServerProcess, script: Path, seconds: int) -> Burst:

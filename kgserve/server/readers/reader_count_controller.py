@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import structlog
 
@@ -23,6 +25,8 @@ BUSY_SECONDS_BEFORE_START = 3
 IDLE_READS_PER_SECOND = 100
 """Reads per second, of all processes, below which reader processes are idle."""
 IDLE_SECONDS_BEFORE_END = 30
+_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
+"""Quota and period of a container, in microseconds of processor time."""
 
 
 class ReaderCountController:
@@ -62,13 +66,22 @@ def count_allowed_readers(settings: Settings) -> int:
         return 0
     is_auto = settings.readers == AUTO_READERS
     reason = _describe_conflict(settings)
-    most = min(len(os.sched_getaffinity(0)) - 1, MAX_AUTO_READERS) if is_auto and reason is None else 0
-    if reason is None and is_auto and not most:
+    most = min(_count_cores() - 1, MAX_AUTO_READERS) if is_auto and reason is None else 0
+    if reason is None and is_auto and most < 1:
         reason = "there is one core only"
     if reason is not None:
         (log.debug if is_auto else log.warning)("readers_off", reason=reason)
         return 0
     return most if is_auto else min(int(settings.readers), MAX_READERS)
+
+
+def _count_cores(quota_file: Path = _QUOTA_FILE) -> int:
+    """Return how many cores this process may use: fewer than it sees if a container has a quota."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # no control group, or "max"
+        quota, period = map(int, quota_file.read_text(encoding="ascii").split())
+        cores = min(cores, quota // period)
+    return cores
 
 
 def _describe_conflict(settings: Settings) -> str | None:
@@ -83,8 +96,9 @@ def _describe_conflict(settings: Settings) -> str | None:
             return f"reader processes do not support {what}"
     try:
         if sys.platform.startswith("linux"):
-            os.close(os.pidfd_open(os.getpid()))
+            for descriptor in (os.pidfd_open(os.getpid()), os.memfd_create("kgserve-commits")):
+                os.close(descriptor)
             return None
-    except OSError:
+    except (OSError, AttributeError):
         pass
     return "reader processes need Linux 5.3 or later"

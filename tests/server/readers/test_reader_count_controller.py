@@ -11,6 +11,7 @@ import pytest
 from kgserve.platform.access.authentication import LOCAL_CALLER
 from kgserve.platform.settings import Settings
 from kgserve.server.http.rate_limits import RateLimiter
+from kgserve.server.readers import reader_count_controller
 from kgserve.server.readers.leased_rate_limiter import LeasedRateLimiter, RateLeaseMissing
 from kgserve.server.readers.reader_count_controller import (
     BUSY_SECONDS_BEFORE_START,
@@ -59,10 +60,23 @@ def test_readers_start_one_by_one_under_load_and_end_together_when_idle() -> Non
 def test_readers_are_off_where_unsupported(
     options: dict[str, Any], cores: int, count: int, level: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
+    monkeypatch.setattr(reader_count_controller, "_count_cores", lambda: cores)
     with capture_log() as lines:
         assert count_allowed_readers(Settings(**options)) == count
     assert [line["log_level"] for line in lines] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("max 100000", 8), ("150000 100000", 1), ("300000 100000", 3), ("50000 100000", 0), (None, 8)]
+)
+def test_a_container_quota_counts_as_fewer_cores(
+    quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)})
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(f"{quota}\n")
+    assert reader_count_controller._count_cores(file) == cores
 
 
 def test_leased_tokens_come_from_one_bucket() -> None:
