@@ -66,7 +66,7 @@ class DerivedSqliteFile(ABC):
 
     def _raise_if_disk_is_full(self, error: sqlite3.Error) -> None:
         """Close the file, which is intact, and raise DiskFull if the disk is full."""
-        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:  # absent in errors that are not SQLite's
             return
         with suppress(sqlite3.Error):
             self._release()
