@@ -139,7 +139,7 @@ class Stateless:
         """Return the result of a tool."""
         answer = self.post("tools/call", {"name": tool, "arguments": arguments}, **headers)
         assert answer.status_code == 200, answer.text
-        return answer.json()["result"]
+        return message(answer)["result"]
 
 
 class Session:
@@ -178,10 +178,10 @@ class Session:
 
 
 def message(answer: httpx.Response) -> dict[str, Any]:
-    """Return the one JSON-RPC message of a response, which is JSON or an event stream."""
+    """Return the JSON-RPC answer in a response: JSON, or the end of an event stream, as of calls that take long."""
     if answer.headers["content-type"].startswith("application/json"):
         return answer.json()
-    [data] = filter(
+    *_, data = filter(
         None, (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: "))
     )
     return msgspec.json.decode(data, type=dict[str, Any])

@@ -17,6 +17,8 @@ import { StorageParts } from "./storage_parts.js";
 import { Commits, Growth } from "./store_growth.js";
 
 const SHOWN = 50;
+/** Time until statistics of a store that is catching up are read again. */
+const CATCH_UP_MS = 2000;
 /** @param {{title: string, counts: Record<string, number>, marked: boolean}} props */
 function Counts({ title, counts, marked }) {
   const sorted = Object.entries(counts).sort((one, other) => other[1] - one[1]);
@@ -53,6 +55,10 @@ const languages = (counts) =>
 /** Counts of a store, and lag of its engine, history and indexes. @param {{stats: any}} props */
 function Tiles({ stats }) {
   const behind = Math.max(stats.engine_lag, stats.history_lag ?? 0, ...stats.indexes.map((/** @type {any} */ one) => one.lag));
+  useEffect(() => {
+    const timer = behind ? setTimeout(() => void attempt(refreshAbout), CATCH_UP_MS) : undefined;
+    return () => clearTimeout(timer);
+  }, [stats]);
   const tiles = /** @type {[string, string][]} */ ([
     [W.nodes, number(stats.nodes)], [W.edges, number(stats.edges)], [W.commits, number(stats.sequence)],
     [W.projections, behind ? W.behindBy(behind) : W.upToDate],
