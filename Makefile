@@ -33,7 +33,7 @@ thorough := --hypothesis-profile thorough --timeout 3600
 models := $(abspath $(or $(KGSERVE_MODELS_DIR),kgserve-data/models))
 model  := $(models)/sentence-transformers--all-MiniLM-L6-v2/manifest.json
 export KGSERVE_MODELS_DIR := $(models)
-# Without bytecode on the disk each process would compile the program anew: half of a start.
+# Without bytecode on the disk each process would compile the whole program: half of a start.
 export PYTHONDONTWRITEBYTECODE :=
 # hnswlib is compiled for any x86-64 processor and not for this machine's own: docs/adr/0001-portable-hnswlib.md.
 export HNSWLIB_NO_NATIVE := 1

@@ -8,6 +8,6 @@ trap 'rm -rf "$folder"' EXIT
 "$folder/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra hnswlib --extra prepare \
     --no-header --no-annotate --no-emit-index-url --output-file "$folder/versions" pyproject.toml
 {
-    echo "# Exact versions of everything that set-up installs; \`make constraints\` writes this file anew."
+    echo "# Exact versions of everything that set-up installs; \`make constraints\` rewrites this file."
     cat "$folder/versions"
 } > constraints.txt

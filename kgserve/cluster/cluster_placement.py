@@ -292,7 +292,7 @@ class ClusterStorePlacement(StorePlacement):
             self._ownership.release_claim(name)
             raise
         delete_replicated_log_copy_position(layout.root)
-        log.warning("log_made_anew", store=name, found=found, begins=begins)
+        log.warning("replicated_log_recreated", store=name, found=found, begins=begins)
         return found
 
     def _count_matching_frames(self, layout: StoreLayout, owner: StoreOwnerEntry) -> int:

@@ -4,7 +4,7 @@ import { signal } from "./vendor/preact.js";
 import { key, Refused, request } from "./server.js";
 import { me, store } from "./state.js";
 
-/** @typedef {{id: string, event: string, data: any}} Told */
+/** @typedef {{id: string, event: string, data: any}} StoreNotice */
 
 const KEPT = 200;
 const LONGEST_PAUSE = 30_000;
@@ -14,8 +14,8 @@ const SHARED = "BroadcastChannel" in globalThis && Boolean(navigator.locks);
 export const live = signal({ on: false, why: "" });
 export const wanted = signal(true);
 /** Last events of the current store, newest first. */
-export const strip = signal(/** @type {Told[]} */ ([]));
-/** @type {Set<(told: Told) => void>} */
+export const strip = signal(/** @type {StoreNotice[]} */ ([]));
+/** @type {Set<(notice: StoreNotice) => void>} */
 const listeners = new Set();
 /** @type {Set<() => void>} */
 const beginners = new Set();
@@ -27,7 +27,7 @@ let channel = null;
 let running = null;
 let lastId = "";
 
-/** Subscribe to events of the current store; return a function that unsubscribes. @param {(told: Told) => void} listener @returns {() => void} */
+/** Subscribe to events of the current store; return a function that unsubscribes. @param {(notice: StoreNotice) => void} listener @returns {() => void} */
 export function listen(listener) {
   listeners.add(listener);
   return () => void listeners.delete(listener);
@@ -36,23 +36,23 @@ export function listen(listener) {
 /** Call a function whenever the stream connects: data read before may be stale. @param {() => void} beginner */
 export const onLive = (beginner) => void beginners.add(beginner);
 
-/** @param {Told} told */
-function receive(told) {
-  if (told.id) lastId = told.id;
-  if (told.event === "on" && !live.value.on) {
+/** @param {StoreNotice} notice */
+function receive(notice) {
+  if (notice.id) lastId = notice.id;
+  if (notice.event === "on" && !live.value.on) {
     live.value = { on: true, why: "" };
     for (const beginner of beginners) beginner();
   }
-  if (told.event === "off") live.value = { on: false, why: told.data };
-  if (!told.data?.store || told.data.store !== store.value) return;
-  strip.value = [told, ...strip.value].slice(0, KEPT);
-  for (const listener of listeners) listener(told);
+  if (notice.event === "off") live.value = { on: false, why: notice.data };
+  if (!notice.data?.store || notice.data.store !== store.value) return;
+  strip.value = [notice, ...strip.value].slice(0, KEPT);
+  for (const listener of listeners) listener(notice);
 }
 
-/** Send an event to this tab and the others. @param {Told} told */
-function tell(told) {
-  channel?.postMessage(told);
-  receive(told);
+/** Send an event to this tab and the others. @param {StoreNotice} notice */
+function tell(notice) {
+  channel?.postMessage(notice);
+  receive(notice);
 }
 
 /** Start the event stream, or restart it with another key. */
@@ -106,9 +106,9 @@ async function stream(signal) {
       const answer = await request("GET", "/api/events", { query: { last_event_id: lastId }, signal, accept: "text/event-stream" });
       tell({ id: "", event: "on", data: null });
       pause = 1000;
-      for await (const told of events(answer)) {
-        if (told.event === "dropped") lastId = told.data?.resume ?? "";
-        else tell(told);
+      for await (const notice of events(answer)) {
+        if (notice.event === "dropped") lastId = notice.data?.resume ?? "";
+        else tell(notice);
       }
     } catch (error) {
       if (signal.aborted) break;
@@ -122,7 +122,7 @@ async function stream(signal) {
   }
 }
 
-/** Yield the events of a response. @param {Response} answer @returns {AsyncGenerator<Told>} */
+/** Yield the events of a response. @param {Response} answer @returns {AsyncGenerator<StoreNotice>} */
 async function* events(answer) {
   const reader = /** @type {ReadableStream<Uint8Array>} */ (answer.body).getReader();
   const decoder = new TextDecoder();
@@ -134,13 +134,13 @@ async function* events(answer) {
     const blocks = rest.split("\n\n");
     rest = blocks.pop() ?? "";
     for (const block of blocks) {
-      const told = readEvent(block);
-      if (told) yield told;
+      const notice = readEvent(block);
+      if (notice) yield notice;
     }
   }
 }
 
-/** Parse one event of the stream; return null for a comment. @param {string} block @returns {Told | null} */
+/** Parse one event of the stream; return null for a comment. @param {string} block @returns {StoreNotice | null} */
 export function readEvent(block) {
   const fields = new Map(block.split("\n").map((line) => /** @type {[string, string]} */ (line.split(/: ?(.*)/s).slice(0, 2))));
   if (!fields.has("data") && !fields.has("id")) return null;

@@ -23,8 +23,8 @@ async function checkStore() {
   if (status === 404 && store.value === name && !lost.value) drop();
 }
 
-listen((told) => {
-  if (told.event === "store_dropped") drop();
+listen((notice) => {
+  if (notice.event === "store_dropped") drop();
 });
 effect(() => {
   if (missing.value) void checkStore();

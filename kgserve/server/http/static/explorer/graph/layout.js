@@ -58,12 +58,12 @@ export class Layout {
   }
 
   /** Start a layout if a node has no position, and return whether one runs; nodes that have one stay. @param {Graph} graph @param {(node: Node) => number} radius */
-  run(graph, radius, { anew = false } = {}) {
+  run(graph, radius, { restart = false } = {}) {
     const nodes = [...graph.nodes.values()];
-    if (anew) for (const node of nodes) node.placed = node.pinned;
+    if (restart) for (const node of nodes) node.placed = node.pinned;
     if (!nodes.some((node) => !node.placed)) return false;
     // The same layout is already running.
-    if (this.first && !anew && nodes.length === this.nodes.length && this.edges === graph.edges.size && nodes.every((node, i) => node === this.nodes[i])) return true;
+    if (this.first && !restart && nodes.length === this.nodes.length && this.edges === graph.edges.size && nodes.every((node, i) => node === this.nodes[i])) return true;
     this.send(graph, radius);
     return true;
   }

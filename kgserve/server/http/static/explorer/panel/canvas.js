@@ -98,13 +98,13 @@ class Canvas {
     moved.value++;
   }
 
-  /** @param {boolean} [anew] */
-  place(anew = false) {
-    if (anew) this.fitted = false;
+  /** @param {boolean} [restart] */
+  place(restart = false) {
+    if (restart) this.fitted = false;
     else this.recall();
     const nodes = [...graph.nodes.values()];
     const all = !this.linked && nodes.every((node) => !node.placed);
-    if (this.layout.run(graph, radius, { anew })) {
+    if (this.layout.run(graph, radius, { restart })) {
       if (all) this.fitted = this.view.chosen = false;
       settled.value = this.done = false;
     } else if (this.layout.nodes.length === 0 && nodes.length) this.layout.send(graph, radius);
@@ -305,8 +305,8 @@ function begin(element) {
     ends.push(handle(on));
     on.begin();
   });
-  const pulse = (/** @type {any} */ told) => {
-    for (const key of [told.data.id, told.data.from, told.data.to]) if (graph.nodes.has(key)) on.pulse(key);
+  const pulse = (/** @type {any} */ notice) => {
+    for (const key of [notice.data.id, notice.data.from, notice.data.to]) if (graph.nodes.has(key)) on.pulse(key);
   };
   const forget = listen(pulse);
   on.resize();

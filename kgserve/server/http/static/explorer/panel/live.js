@@ -78,9 +78,9 @@ function Events() {
   return html`<details><summary>${W.eventsTitle(strip.value.length)}</summary>
     <p class="row"><label class="check"><input type="checkbox" checked=${wanted.value} onChange=${toggle} /> ${W.followChanges}</label>
       <span class="soft">${live.value.on ? W.liveOn : live.value.why || W.liveOff}</span></p>
-    <ol class="strip">${strip.value.map((told) => html`<li key=${`${told.id} ${told.event} ${told.data.id ?? ""}`}>
-      <span class="soft">${time(told.data.time)}</span> <strong>${told.event.replaceAll("_", " ")}</strong>
-      ${told.event.startsWith("node_") && told.event !== "node_deleted" ? html`<${NodeLink} id=${told.data.id} />` : html`<span>${told.data.from ? `${told.data.from} –${told.data.relation_type}→ ${told.data.to}` : (told.data.id ?? "")}</span>`}</li>`)}</ol></details>`;
+    <ol class="strip">${strip.value.map((notice) => html`<li key=${`${notice.id} ${notice.event} ${notice.data.id ?? ""}`}>
+      <span class="soft">${time(notice.data.time)}</span> <strong>${notice.event.replaceAll("_", " ")}</strong>
+      ${notice.event.startsWith("node_") && notice.event !== "node_deleted" ? html`<${NodeLink} id=${notice.data.id} />` : html`<span>${notice.data.from ? `${notice.data.from} –${notice.data.relation_type}→ ${notice.data.to}` : (notice.data.id ?? "")}</span>`}</li>`)}</ol></details>`;
 }
 
 export function Live() {

@@ -49,8 +49,8 @@ export async function refreshShown() {
   }
 }
 
-listen((told) => {
-  if (asOf.value === null && [told.data.id, told.data.from, told.data.to].includes(focus.value)) void refreshShown();
+listen((notice) => {
+  if (asOf.value === null && [notice.data.id, notice.data.from, notice.data.to].includes(focus.value)) void refreshShown();
 });
 
 export function NodePanel() {
