@@ -241,6 +241,8 @@ def _scalar_type(value: object) -> tuple[str, str]:
 
 GRAPHICS_KEY_TYPE = "graphics"
 """Type of keys whose data are drawings, of which only labels are read."""
+LIST_KEY_TYPE = "list"
+"""Type of keys that Neo4j's APOC declares with `attr.list`: their data are JSON arrays."""
 
 
 class GraphMLElement(msgspec.Struct):
@@ -310,8 +312,12 @@ def convert_foreign_graphml_element(element: GraphMLElement) -> dict[str, Any]:
         )
         _take_weight(named, fields)
     else:
-        _take_type(named, fields, _element_attribute(element, "labels"))
-        fields["content"] = _pop_first_text(named, _CONTENT_KEYS) or element.label
+        labels = _element_attribute(element, "labels")
+        _take_type(named, fields, labels)
+        # Statements of Neo4j match its properties, so `name` or `title` also stays an attribute.
+        fields["content"] = _pop_first_text(dict(named) if labels else named, _CONTENT_KEYS) or element.label
+        if labels:
+            named.pop("content", None)
     attributes = _attributes(named, fields)
     if not element.directed and element.edge:
         attributes["directed"] = False
@@ -415,8 +421,15 @@ def _attributes(named: dict[str, tuple[GraphMLKey, str]], fields: dict[str, Any]
                 continue
         except InvalidCell:
             pass
-        attributes[name] = value
+        attributes[name] = _list_or_text(text) if key.type == LIST_KEY_TYPE else value
     return attributes
+
+
+def _list_or_text(text: str) -> Any:
+    try:
+        return parse_json_cell("list", text, list)
+    except InvalidCell:
+        return text
 
 
 PARSE_BLOCK_BYTES = 64 << 10
@@ -551,7 +564,8 @@ class _GraphMLHandler(ContentHandler):
             raise InvalidInput(f"line {self.line()}: more than {MAX_DECLARED_KEYS:,} keys are declared")
         drawn = any(name.startswith("yfiles.") for name in attributes)
         name = attributes.get("attr.name", attributes.get("id", ""))
-        kind = GRAPHICS_KEY_TYPE if drawn else attributes.get("attr.type", "string")
+        kind = LIST_KEY_TYPE if "attr.list" in attributes else attributes.get("attr.type", "string")
+        kind = GRAPHICS_KEY_TYPE if drawn else kind
         key = GraphMLKey(attributes.get("for", "all"), name, kind)
         self._keys[attributes.get("id", "")] = self._key_declaration = key
         if attributes.get("id") == GRAPHML_FORMAT_KEY:

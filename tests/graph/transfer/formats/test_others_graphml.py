@@ -77,8 +77,15 @@ def test_graphml_from_gephi_with_defaults_and_non_finite_numbers() -> None:
 def test_graphml_from_neo4j() -> None:
     rows, faults = read(FIXTURES / "neo4j.graphml")
     assert faults == []
-    assert rows[0] == node(id="n0", type="Person", tags=["Actor"], content="Keanu Reeves", attributes={"born": 1964})
-    assert rows[2] == edge("n0", "n1", "ACTED_IN", attributes={"roles": '["Neo"]'})
+    keanu = {"name": "Keanu Reeves", "born": 1964}
+    assert rows[0] == node(id="n0", type="Person", tags=["Actor"], content="Keanu Reeves", attributes=keanu)
+    assert rows[2] == edge("n0", "n1", "ACTED_IN", attributes={"roles": ["Neo"]})
+
+
+def test_graphml_lists_that_are_no_json_stay_texts() -> None:
+    key = '<key id="k" for="node" attr.name="n" attr.type="string" attr.list="string"/>'
+    rows, faults = graphml(f'<graphml>{key}<graph><node id="b"><data key="k">[a]</data></node></graph></graphml>')
+    assert (rows[0]["attributes"], faults) == ({"n": "[a]"}, [])
 
 
 def test_graphml_edges_before_nodes_and_faults_with_lines() -> None:
