@@ -37,7 +37,7 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> 
 def test_one_kill_in_each_phase_loses_nothing(tmp_path: Path) -> None:
     tallies: list[Tally] = []
     with crash.CrashTest(tmp_path, seed=1) as crashing:
-        for number, phase in enumerate(some(crash.PHASES, "swap", "rebuild")):
+        for number, phase in enumerate(some(crash.PHASES, "rebuild")):
             tallies.append(Tally(phase))
             crashing.round(number, phase, tallies[-1])
         tallies.append(Tally("at the end, doctor included"))

@@ -174,7 +174,9 @@ def test_search_says_that_the_keyword_index_is_being_built(
 ) -> None:
     fill(tmp_path)
     shutil.rmtree(layout(tmp_path).views / "keyword")
+    # As if the store were large: searches wait for few texts.
     monkeypatch.setattr("kgserve.projections.text_indexes.MAX_AWAITED_BUILD_NODES", 0)
+    monkeypatch.setattr("kgserve.projections.text_indexes.EMBEDDING_BATCH_SIZE", -1)
     with paused_build(monkeypatch) as go_on, opened_graph(tmp_path) as (graph, store, keyword):
         store.change_settings(lambda chosen: msgspec.structs.replace(chosen, indexes=indexes))
         hybrid = SearchRequest(query="fox")
