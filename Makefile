@@ -22,7 +22,6 @@ TREATED ?= tests/property tests/bench/test_running.py tests/mcp_clients \
 
 venv := .venv
 bin  := $(venv)/bin
-pip  := $(bin)/python -m pip --quiet --disable-pip-version-check
 run  := $(venv)/.ready-to-run
 dev  := $(venv)/.ready-to-develop
 
@@ -143,15 +142,15 @@ $(bin)/python:
 	@echo "Creating $(venv) with $$($(PYTHON) -V) …" >&2
 	@$(PYTHON) -m venv $(venv) || { rm -rf $(venv); exit 1; }
 
-$(run): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
-	@echo "Installing the packages of constraints.txt into $(venv): about a minute without wheels in pip's cache …" >&2
-	@$(pip) install --constraint constraints.txt --editable ".[$$(sh scripts/preflight.sh $(PYTHON) extras)prepare]"
+$(run): pyproject.toml constraints.txt scripts/install.sh scripts/portable.sh | $(bin)/python
+	@echo "Installing the packages of constraints.txt into $(venv): up to a minute, seconds if they are cached …" >&2
+	@sh scripts/install.sh $(bin)/python "$$(sh scripts/preflight.sh $(PYTHON) extras)prepare"
 	@sh scripts/portable.sh $(bin)/python
 	@touch $@
 
-$(dev): pyproject.toml constraints.txt scripts/portable.sh | $(bin)/python
-	@echo "Installing the packages of constraints.txt into $(venv): about a minute without wheels in pip's cache …" >&2
-	@$(pip) install --constraint constraints.txt --editable ".[$$(sh scripts/preflight.sh $(PYTHON) extras)dev,prepare]"
+$(dev): pyproject.toml constraints.txt scripts/install.sh scripts/portable.sh | $(bin)/python
+	@echo "Installing the packages of constraints.txt into $(venv): up to a minute, seconds if they are cached …" >&2
+	@sh scripts/install.sh $(bin)/python "$$(sh scripts/preflight.sh $(PYTHON) extras)dev,prepare"
 	@sh scripts/portable.sh $(bin)/python
 	@touch $(run) $@
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.projection_statuses import FactExtractionStatus, HistoryStatus, IndexStatus, SyncerStatus
 from kgserve.storage.model.store_settings import (
     MAX_ATTRIBUTE_KEY_BYTES,

@@ -31,7 +31,7 @@ from kgserve.memory.entity_models import (
     StoredMemoryStatistics,
     UpdatedEntity,
 )
-from kgserve.memory.extraction.fact_marks import ExtractionQueueAnswer
+from kgserve.memory.extraction.extraction_queue_models import ExtractionQueueAnswer
 from kgserve.memory.hierarchy_models import MemoryAncestorOrDescendant
 from kgserve.memory.memory_models import (
     ConsolidationReport,

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from kgserve.errors import InvalidInput, KgserveError
-from kgserve.platform.settings import ENVIRONMENT_PREFIX, SETTINGS_FIELDS, Settings, load_settings
+from kgserve.platform.settings import ENVIRONMENT_PREFIX, Settings, list_settings_fields, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ SETTINGS_WITHOUT_OPTION = frozenset(
 """
 
 SERVER_OPTION_FIELDS = tuple(
-    field.name for field in SETTINGS_FIELDS if field.name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION
+    name for name in Settings.__struct_fields__ if name not in CLIENT_SETTINGS | SETTINGS_WITHOUT_OPTION
 )
 """Settings of which ``kgserve serve`` has an option."""
 
@@ -67,7 +67,7 @@ def add_setting_options(*fields: str, **more: Any) -> Callable[[Function], Funct
 
     An option that was not given is passed as None.
     """
-    chosen = [field for field in SETTINGS_FIELDS if field.name in (fields or SERVER_OPTION_FIELDS)]
+    chosen = [field for field in list_settings_fields() if field.name in (fields or SERVER_OPTION_FIELDS)]
 
     def add(function: Function) -> Function:
         for field in reversed(chosen):

@@ -4,89 +4,119 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
 
 import click
 from typing_extensions import override
 
 from kgserve import __version__
-from kgserve.cli.backup import backup_stores_command, restore_backup_command, verify_backup_command
-from kgserve.cli.deploy import deployment_config_command_group
 from kgserve.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USAGE
-from kgserve.cli.keys import api_key_command_group, show_audit_log_command
-from kgserve.cli.mcp import mcp_bridge_command
-from kgserve.cli.memory import (
-    consolidate_memories_command,
-    organize_memories_command,
-    recall_memories_command,
-    retain_memory_command,
-    soft_delete_memories_command,
-)
-from kgserve.cli.model import embedding_model_command_group
-from kgserve.cli.options import format_invalid_input
-from kgserve.cli.replication import follow_target_command, promote_follower_command, replicate_stores_command
-from kgserve.cli.serve import (
-    check_server_health_command,
-    cluster_command_group,
-    open_explorer_command,
-    print_software_versions_command,
-    serve_stores_command,
-    stop_server_command,
-)
-from kgserve.cli.shell_and_search import cypher_shell_command, search_nodes_command
-from kgserve.cli.stores import (
-    check_stores_command,
-    create_store_command,
-    drop_store_command,
-    list_stores_command,
-    prune_history_command,
-    rebuild_indexes_command,
-    show_or_update_store_settings_command,
-)
-from kgserve.cli.top import show_live_metrics_command
-from kgserve.cli.transfer import export_store_command, import_files_command
-from kgserve.errors import InvalidInput, KgserveError
 
-COMMAND_GROUPS = {
-    "Server": (
-        serve_stores_command,
-        stop_server_command,
-        check_server_health_command,
-        show_live_metrics_command,
-        api_key_command_group,
-        show_audit_log_command,
-        cluster_command_group,
-        deployment_config_command_group,
-        print_software_versions_command,
-    ),
-    "Stores": (
-        list_stores_command,
-        create_store_command,
-        show_or_update_store_settings_command,
-        drop_store_command,
-        rebuild_indexes_command,
-        prune_history_command,
-    ),
-    "Data": (
-        import_files_command,
-        export_store_command,
-        search_nodes_command,
-        cypher_shell_command,
-        open_explorer_command,
-    ),
-    "Memories": (
-        retain_memory_command,
-        recall_memories_command,
-        organize_memories_command,
-        soft_delete_memories_command,
-        consolidate_memories_command,
-    ),
-    "Backups": (backup_stores_command, verify_backup_command, restore_backup_command, check_stores_command),
-    "Replication": (replicate_stores_command, follow_target_command, promote_follower_command),
-    "Editors and models": (mcp_bridge_command, embedding_model_command_group),
+
+class CommandEntry(NamedTuple):
+    """A command in the help, and the module and variable that define it."""
+
+    summary: str
+    module: str
+    variable: str
+
+    def import_command(self) -> click.Command:
+        """Return the command."""
+        found: click.Command = getattr(import_module(f"kgserve.cli.{self.module}"), self.variable)
+        return found
+
+
+COMMAND_GROUPS: Mapping[str, Mapping[str, CommandEntry]] = {
+    "Server": {
+        "serve": CommandEntry("Serve a data folder over REST and MCP until stopped.", "serve", "serve_stores_command"),
+        "stop": CommandEntry("Stop the server of a data folder.", "serve", "stop_server_command"),
+        "health": CommandEntry("Check whether a server is alive.", "serve", "check_server_health_command"),
+        "top": CommandEntry("Show rates, latency and memory of a server.", "top", "show_live_metrics_command"),
+        "keys": CommandEntry("Create, list and revoke API keys.", "keys", "api_key_command_group"),
+        "audit": CommandEntry("Show rejected requests and admin actions.", "keys", "show_audit_log_command"),
+        "cluster": CommandEntry("Show nodes, move stores, repair logs.", "serve", "cluster_command_group"),
+        "deploy": CommandEntry(
+            "Print files for programs that run or monitor it.", "deploy", "deployment_config_command_group"
+        ),
+        "version": CommandEntry(
+            "Print versions of kgserve, engines and Python.", "serve", "print_software_versions_command"
+        ),
+    },
+    "Stores": {
+        "stores": CommandEntry("List stores with counts and sizes on disk.", "stores", "list_stores_command"),
+        "create": CommandEntry("Create an empty store, with settings.", "stores", "create_store_command"),
+        "settings": CommandEntry(
+            "Show or change the settings of a store.", "stores", "show_or_update_store_settings_command"
+        ),
+        "drop": CommandEntry("Permanently delete a store.", "stores", "drop_store_command"),
+        "reindex": CommandEntry("Rebuild both search indexes of a store.", "stores", "rebuild_indexes_command"),
+        "prune-history": CommandEntry("Permanently delete previous states.", "stores", "prune_history_command"),
+    },
+    "Data": {
+        "import": CommandEntry("Import files, or standard input.", "transfer", "import_files_command"),
+        "export": CommandEntry("Export a consistent snapshot of a store.", "transfer", "export_store_command"),
+        "search": CommandEntry(
+            "Find nodes by words, meaning and relations.", "shell_and_search", "search_nodes_command"
+        ),
+        "shell": CommandEntry("Query a store in Cypher.", "shell_and_search", "cypher_shell_command"),
+        "open": CommandEntry("Open the explorer in a browser.", "serve", "open_explorer_command"),
+    },
+    "Memories": {
+        "retain": CommandEntry("Store a memory.", "memory", "retain_memory_command"),
+        "recall": CommandEntry("Show memories about a question.", "memory", "recall_memories_command"),
+        "reflect": CommandEntry("Merge duplicates and assign concepts.", "memory", "organize_memories_command"),
+        "forget": CommandEntry("Soft-delete memories.", "memory", "soft_delete_memories_command"),
+        "consolidate": CommandEntry("Merge memories of the same fact.", "memory", "consolidate_memories_command"),
+    },
+    "Backups": {
+        "backup": CommandEntry("Back up stores incrementally.", "backup", "backup_stores_command"),
+        "verify": CommandEntry("Check a backup or replication target.", "backup", "verify_backup_command"),
+        "restore": CommandEntry("Restore stores of a backup.", "backup", "restore_backup_command"),
+        "doctor": CommandEntry("Check and repair files while no server runs.", "stores", "check_stores_command"),
+    },
+    "Replication": {
+        "replicate": CommandEntry("Ship stores to a target until stopped.", "replication", "replicate_stores_command"),
+        "follow": CommandEntry("Serve a read-only copy of a target.", "replication", "follow_target_command"),
+        "promote": CommandEntry("Make a stopped follower writable.", "replication", "promote_follower_command"),
+    },
+    "Editors and models": {
+        "mcp": CommandEntry("Connect an editor to a server by MCP.", "mcp", "mcp_bridge_command"),
+        "model": CommandEntry("Prepare, fetch and list embedding models.", "model", "embedding_model_command_group"),
+    },
 }
-"""All commands by the heading under which the help lists them."""
+"""All commands by the heading under which the help lists them. The help imports none of their modules."""
+
+
+class _ImportedCommands(MutableMapping[str, click.Command]):
+    """Commands by name, each imported at its first use."""
+
+    def __init__(self, entries: Mapping[str, CommandEntry]) -> None:
+        self._commands: dict[str, CommandEntry | click.Command] = {**entries}
+
+    @override
+    def __getitem__(self, name: str) -> click.Command:
+        found = self._commands[name]
+        if isinstance(found, CommandEntry):
+            found = self._commands[name] = found.import_command()
+        return found
+
+    @override
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._commands[name] = command
+
+    @override
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._commands)
 
 
 class _SectionedGroup(click.Group):
@@ -94,23 +124,21 @@ class _SectionedGroup(click.Group):
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        widest = max(map(len, self.list_commands(ctx)))
-        for heading, commands in COMMAND_GROUPS.items():
+        widest = max(map(len, self.commands))
+        for heading, entries in COMMAND_GROUPS.items():
             with formatter.section(heading):
-                limit = formatter.width - widest - 6
-                rows = [(f"{each.name or '':{widest}}", each.get_short_help_str(limit)) for each in commands]
-                formatter.write_dl(rows)
+                formatter.write_dl([(f"{name:{widest}}", entry.summary) for name, entry in entries.items()])
 
 
-@click.group("kgserve", cls=_SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "kgserve",
+    cls=_SectionedGroup,
+    commands=_ImportedCommands({name: entry for entries in COMMAND_GROUPS.values() for name, entry in entries.items()}),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def kgserve_root_command() -> None:
     """Serve many small knowledge graphs from one process."""
-
-
-for _commands in COMMAND_GROUPS.values():
-    for _command in _commands:
-        kgserve_root_command.add_command(_command)
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
@@ -140,6 +168,9 @@ def _outcome(error: BaseException) -> tuple[str, int]:
 
     With ``python -X dev``, unexpected errors are raised instead.
     """
+    from kgserve.cli.options import format_invalid_input
+    from kgserve.errors import InvalidInput, KgserveError
+
     match error:
         case click.ClickException():
             return error.format_message(), error.exit_code

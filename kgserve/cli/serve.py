@@ -45,6 +45,7 @@ def serve_stores(values: Mapping[str, Any]) -> int:
     gc.disable()  # until it listens: collecting garbage among imported modules takes a sixth of the startup time
     try:
         startup_imports.avoid_rich_and_numpy_threads_at_import()
+        startup_imports.import_httpx_without_its_command()
         from kgserve.server import app
 
         return app.run_server(settings)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from kgserve.platform.startup_imports import import_httpx_without_its_command
+
+import_httpx_without_its_command()
+
 from kgserve.client.answers import BatchHits, CypherResult, Hits, Traversal
 from kgserve.client.asynchronous import AsyncStream
 from kgserve.client.clients import AsyncClient, AsyncStore, Client, Store

@@ -34,7 +34,7 @@ from kgserve.memory.hierarchy_models import (
     MemoryParentChainRequest,
 )
 from kgserve.platform.media_types import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.store_settings import ConflictPolicy, HistoryRetention, IndexChoice, LateInteraction
 
 QUERY_TIMEOUT_MARGIN_SECONDS = 30.0

@@ -122,7 +122,7 @@ from kgserve.memory.entity_models import (
     UpdatedEntity,
     UpdateEntityRequest,
 )
-from kgserve.memory.extraction.fact_marks import EnqueueExtractionRequest, ExtractionQueueAnswer
+from kgserve.memory.extraction.extraction_queue_models import EnqueueExtractionRequest, ExtractionQueueAnswer
 from kgserve.memory.hierarchy_models import MemoryDetailsRequest
 from kgserve.memory.memory_models import (
     ConsolidateRequest,

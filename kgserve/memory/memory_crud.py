@@ -28,11 +28,8 @@ from kgserve.graph.request_validation import (
 )
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.deduplication import MemoryDeduplicator, MemoryStoreResult, ValidatedMemoryInput
-from kgserve.memory.extraction.fact_marks import (
-    EnqueueExtractionRequest,
-    ExtractionQueueAnswer,
-    can_extract_facts_from_node,
-)
+from kgserve.memory.extraction.extraction_queue_models import EnqueueExtractionRequest, ExtractionQueueAnswer
+from kgserve.memory.extraction.fact_marks import can_extract_facts_from_node
 from kgserve.memory.former_memory_versions import check_memory_validity_overlap
 from kgserve.memory.memory_models import (
     LAYER_TYPES,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -318,8 +319,10 @@ _FORMER_VALUES = {("indexes", "true"): "words+meaning", ("indexes", "false"): "n
 """Values that a setting accepted in older versions, with their current names."""
 
 
-SETTINGS_FIELDS = msgspec.structs.fields(Settings)
-"""All settings in order, cached because resolving their annotations takes milliseconds."""
+@cache
+def list_settings_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return all settings in order. Resolving their annotations takes milliseconds, so they are cached."""
+    return msgspec.structs.fields(Settings)
 
 
 def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -330,7 +333,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None, environ: Mapping[s
     given = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     errors: list[FieldError] = []
-    for field in SETTINGS_FIELDS:
+    for field in list_settings_fields():
         override = (overrides or {}).get(field.name)
         text = override if override is not None else _variable(field.name, given)
         if text is None:

@@ -1,4 +1,4 @@
-"""Import settings of server processes, which shorten their start, and of their child processes."""
+"""Imports that shorten the start of servers and of programs with a client, and of child processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ def avoid_rich_and_numpy_threads_at_import() -> None:
     of `OPENBLAS_NUM_THREADS` is kept.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # noqa: TID251 - numpy's variable, not a setting of kgserve
-    before = sys.modules.get("rich")
-    sys.modules["rich"] = None  # type: ignore[assignment]  # makes `import rich` fail as if not installed
+    _import_without("structlog", "rich")
+
+
+def import_httpx_without_its_command() -> None:
+    """Import httpx without click, pygments and rich, which only the command `httpx` needs."""
+    _import_without("httpx", "httpx._main")
+
+
+def _import_without(module: str, missing: str) -> None:
+    """Import a module while another one cannot be imported, as if it were not installed."""
+    before = sys.modules.get(missing)
+    sys.modules[missing] = None  # type: ignore[assignment]  # makes its import fail
     try:
-        import_module("structlog")
+        import_module(module)
     finally:
-        sys.modules["rich"] = before  # type: ignore[assignment]  # as above
+        sys.modules[missing] = before  # type: ignore[assignment]  # as above
         if before is None:
-            del sys.modules["rich"]
+            del sys.modules[missing]
 
 
 def build_child_process_environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.projections.base import StoreFollowedByProjections
 from kgserve.projections.history.row_state_history import RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection

@@ -27,7 +27,8 @@ from kgserve.platform.text.analyzer import (
     extract_index_terms,
     join_unstemmed_index_terms,
 )
-from kgserve.platform.text.language_detection import LanguageSetting, detect_language
+from kgserve.platform.text.language_detection import detect_language
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.text.query_analyzer import (
     QueryTerm,
     list_prefix_terms_of_last_query_word,

@@ -27,7 +27,7 @@ from kgserve.errors import Conflict, Unavailable
 from kgserve.platform.durable_files import write_file_atomically
 from kgserve.platform.settings import IndexedContent
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.background_projection import MAX_AWAITED_BUILD_NODES, BackgroundProjection
 from kgserve.projections.base import ProjectionEraseRequest, StoreFollowedByProjections

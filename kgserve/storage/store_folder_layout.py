@@ -28,7 +28,7 @@ from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, shorten_journal_path, write_file_atomically
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.platform.sqlite_files import remove_path
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.journal import (
     SEGMENT_SUFFIX,

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import msgspec
 
-IMPORTED = ("kgserve.cli.root", "kgserve.client.embedded", "kgserve.server.app", "mcp")
+IMPORTED = ("kgserve.cli.root", "kgserve.cli.serve", "kgserve.client.embedded", "kgserve.server.app", "mcp")
 TOP = Path(__file__).parents[2]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from kgserve import __version__
 from kgserve.cli.options import CLIENT_SETTINGS, SETTINGS_WITHOUT_OPTION, setting_option_names
+from kgserve.cli.root import COMMAND_GROUPS
 from kgserve.cli.root import kgserve_root_command as group
 from kgserve.errors import InvalidInput
 from kgserve.platform.settings import Settings, load_settings
@@ -63,8 +64,25 @@ def test_without_a_command_the_help_is_shown() -> None:
         assert name in shown.out + shown.err
 
 
-def test_the_command_line_imports_nothing_heavy() -> None:
-    heavy = ["litestar", "uvicorn", "kuzu", "pyarrow", "numpy", "httpx", "rich", "asyncio"]
-    program = f"import sys, kgserve.cli.root; print(*[name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+HEAVY = ("litestar", "uvicorn", "kuzu", "pyarrow", "numpy", "httpx", "rich", "asyncio")
+
+
+@pytest.mark.parametrize(
+    ("program", "avoided"),
+    [
+        ("import kgserve.cli.root as cli; list(cli.kgserve_root_command.commands.values())", HEAVY),
+        ("from kgserve.__main__ import main; sys.argv = ['kgserve', '--version']; main()", (*HEAVY, "msgspec")),
+        ("from kgserve.__main__ import main; sys.argv = ['kgserve', '--help']; main()", (*HEAVY, "msgspec")),
+    ],
+)
+def test_the_command_line_imports_nothing_heavy(program: str, avoided: tuple[str, ...]) -> None:
+    lines = ["import sys", f"try: {program}", f"finally: print([name for name in {avoided} if name in sys.modules])"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("heading", COMMAND_GROUPS)
+def test_the_help_lists_existing_commands_on_one_line_each(heading: str) -> None:
+    for name, entry in COMMAND_GROUPS[heading].items():
+        assert entry.import_command().name == name
+        assert f"{name} {entry.summary}" in [" ".join(line.split()) for line in kgserve("--help").out.splitlines()]

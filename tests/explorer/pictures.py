@@ -7,18 +7,15 @@ import tempfile
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import ViewportSize
 
 from tests.explorer.looking import ExplorerBrowser, browsing, settled
-from tests.explorer.states import SIZE, visit_states, write_novels
+from tests.explorer.states import SIZE, SIZES, visit_states, write_novels
 from tests.project.reading import TOP
 from tests.server.http.serving import accepted, serving
 
 DOCS = TOP / "docs"
 STATES = TOP / "build" / "screenshots"
 DOCUMENTED_SIZE = {"width": 1200, "height": 720}
-WIDTHS = {1440: 900, 1024: 768, 390: 844}
-"""Heights of the pictures by their widths, in pixels."""
 
 
 def take_documented(looking: ExplorerBrowser, http: httpx.Client) -> None:
@@ -59,12 +56,12 @@ def take_states(looking: ExplorerBrowser, http: httpx.Client, folder: Path) -> N
     looking.refusals = {404}
     context = looking.context(viewport=SIZE, reduced_motion="reduce")  # Colours change at once.
     for state, page in visit_states(looking, http, context):
-        for width, height in WIDTHS.items():
-            page.set_viewport_size(ViewportSize(width=width, height=height))
+        for size in SIZES:
+            page.set_viewport_size(size)
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
                 page.wait_for_timeout(300)  # The canvas is drawn sharp once it rests.
-                page.screenshot(path=folder / f"{state}-{width}-{scheme}.png")
+                page.screenshot(path=folder / f"{state}-{size['width']}-{scheme}.png")
         page.emulate_media(color_scheme="light")
         page.set_viewport_size(SIZE)
 

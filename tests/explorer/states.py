@@ -14,6 +14,7 @@ from tests.explorer.stores import edge, inject, node
 from tests.server.http.serving import accepted
 
 SIZE: ViewportSize = {"width": 1440, "height": 900}
+SIZES: tuple[ViewportSize, ...] = (SIZE, {"width": 1024, "height": 768}, {"width": 390, "height": 844})
 CROWD = 5_000
 NOVELS = {
     "Jane Austen": (1775, 1817, ["Emma", "Persuasion", "Mansfield Park", "Northanger Abbey"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgserve.platform.text.language_detection import LANGUAGES
+from kgserve.platform.text.languages import LANGUAGES
 from tests.explorer.looking import AXE
 from tests.project.reading import TOP
 from tests.server.http.serving import RunningServer, refusal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.cli.running import serving
 from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
-from tests.explorer.states import SIZE, visit_states
+from tests.explorer.states import SIZE, SIZES, visit_states
 from tests.explorer.stores import edge, inject, node
 
 HARM = [
@@ -24,14 +25,24 @@ HARM = [
 ]
 
 
-def violations(page: Page, state: str) -> list[str]:
-    """Return what axe finds in a state: all violations in the light theme, and those of contrast in the dark one."""
+def violations(page: Page, state: str, turn: int) -> list[str]:
+    """Return what is wrong with a state at two of the widths, which ``turn`` chooses.
+
+    axe looks for all violations in the light theme and for those of contrast in the dark one; nothing may lie outside.
+    """
+    before, found = page.viewport_size, list[str]()
+    checks: list[tuple[Literal["light", "dark"], list[str]]] = [("light", []), ("dark", ["color-contrast"])]
+    for number, (theme, rules) in enumerate(checks, turn):
+        size = SIZES[number % len(SIZES)]
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=theme)
+        wrong = faults(page, *rules)
+        if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
+            wrong.append("wider than the window")
+        found += [f"{state}, {size['width']} px, {theme}: {each}" for each in wrong]
     page.emulate_media(color_scheme="light")
-    found = faults(page)
-    page.emulate_media(color_scheme="dark")
-    found += faults(page, "color-contrast")
-    page.emulate_media(color_scheme="light")
-    return [f"{state}: {fault}" for fault in found]
+    page.set_viewport_size(before or SIZE)
+    return found
 
 
 def visit_panels(page: Page) -> Iterator[str]:
@@ -71,10 +82,10 @@ def test_axe_finds_nothing_on_any_panel(looking: ExplorerBrowser, books: str) ->
     settled(page)
     page.get_by_role("tab", name="Results").click()
     expect(page.get_by_role("region", name="Results")).to_be_visible()
-    wrong = violations(page, "results")
+    wrong = violations(page, "results", 0)
     page.get_by_role("tab", name="Details").click()
-    for panel in visit_panels(page):
-        wrong += violations(page, panel)
+    for turn, panel in enumerate(visit_panels(page), 1):
+        wrong += violations(page, panel, turn)
     assert not wrong, "\n".join(wrong)
 
 
@@ -84,7 +95,8 @@ def test_axe_finds_nothing_in_any_state_that_pictures_are_taken_of(browser: Brow
         looking.refusals = {404}
         context = with_axe(looking.context(viewport=SIZE, reduced_motion="reduce"))
         with httpx.Client(base_url=server.url, timeout=60) as http:
-            wrong = [fault for state, page in visit_states(looking, http, context) for fault in violations(page, state)]
+            states = enumerate(visit_states(looking, http, context))
+            wrong = [fault for turn, (state, page) in states for fault in violations(page, state, turn)]
         assert not wrong, "\n".join(wrong)
         looking.close()
 

@@ -10,9 +10,10 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from kgserve.platform.startup_imports import avoid_rich_and_numpy_threads_at_import
-avoid_rich_and_numpy_threads_at_import()
-import numpy, structlog
+from kgserve.platform import startup_imports
+startup_imports.avoid_rich_and_numpy_threads_at_import()
+startup_imports.import_httpx_without_its_command()
+import httpx, numpy, structlog
 print(len(os.listdir("/proc/self/task")), "rich" in sys.modules)
 """
 

@@ -17,10 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from runpy import run_module
 
+from kgserve.cli.root import kgserve_root_command
 from tests.cli.running import environment
 
 TOP = Path(__file__).parents[2]
-IMPORTED = ("kgserve.cli.root", "kgserve.client", "kgserve.client.embedded", "mcp")
+IMPORTED = ("kgserve.client", "kgserve.client.embedded", "mcp")
 PROGRAM = """#!{python} -IS
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as asked:
@@ -62,6 +63,7 @@ def main(descriptor: str) -> None:
     """Fork a command for each request."""
     for each in IMPORTED:
         import_module(each)
+    kgserve_root_command.commands = dict(kgserve_root_command.commands)  # imports them
     gc.freeze()
     asked = socket.socket(fileno=int(descriptor))
     while True:

@@ -1,6 +1,6 @@
 """A server without a cluster imports no module of the cluster, nor the client of its servers.
 
-Nor does it import pydantic, which Litestar imports for unused types.
+Nor does it import pydantic, which Litestar imports for unused types, and rich, which the command of httpx needs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ PROGRAM = """\
 import sys
 from pathlib import Path
 
+from kgserve.platform import startup_imports
+startup_imports.avoid_rich_and_numpy_threads_at_import()
+startup_imports.import_httpx_without_its_command()
 import httpx
 import kgserve, kgserve.server.app, kgserve.client, kgserve.cli.root
 from tests.server.http.serving import serving
@@ -27,7 +30,7 @@ with serving(Path(sys.argv[1])) as served, httpx.Client(base_url=served.url, tim
         ("cypher", {"query": "MATCH (n:Entity) RETURN n.id"}),
     ):
         http.post(f"/api/memory/s/{path}", json=body).raise_for_status()
-kept = {"aiohttp", "nats", "nkeys", "pydantic"}
+kept = {"aiohttp", "nats", "nkeys", "pydantic", "pygments", "rich"}
 print(sorted(each for each in sys.modules if each.split(".")[0] in kept or each.startswith("kgserve.cluster")))
 """
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import environment
 from tests.project.reading import TOP
 
@@ -72,3 +74,30 @@ def test_the_extra_depends_on_a_compiler(tmp_path: Path) -> None:
     assert preflight(sys.executable, str(tmp_path), "extras").stdout == ""
     program(tmp_path, "c++", "exit 0")
     assert preflight(sys.executable, str(tmp_path), "extras").stdout == "hnswlib,\n"
+
+
+@pytest.mark.parametrize(
+    ("uv", "configured", "used"),
+    [
+        ("case $* in *--offline*) exit 1;; esac", "", ["uv --offline", "uv"]),
+        ("exit 0", "global.extra-index-url='https://more.example'", ["uv --offline"]),
+        ("exit 1", "", ["uv --offline", "uv", "pip"]),
+        ("exit 0", ":env:.index-url='https://index.example'", ["pip"]),
+    ],
+)
+def test_uv_installs_and_pip_where_uv_fails_or_pip_has_an_index(
+    tmp_path: Path, uv: str, configured: str, used: list[str]
+) -> None:
+    log = f'case "$*" in *install*) echo "${{0##*/}} $*" >>{tmp_path}/log;; esac\n'
+    python = program(tmp_path, "python", f'{log}case "$*" in *config*) echo "{configured}";; esac')
+    program(tmp_path, "uv", log + uv)
+    subprocess.run(
+        ["/bin/sh", "scripts/install.sh", python, "prepare"],
+        cwd=TOP,
+        env=environment() | {"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+    )
+    calls = (tmp_path / "log").read_text().splitlines()
+    assert all(call.endswith("--constraint constraints.txt --editable .[prepare]") for call in calls)
+    tools = ["uv --offline" if "--offline" in call else "uv" if call.startswith("uv") else "pip" for call in calls]
+    assert tools == used

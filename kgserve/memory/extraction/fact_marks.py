@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
-from kgserve.memory.memory_models import CONCEPT_LAYER, MAX_BATCH_ITEMS, NodeIdText
+from kgserve.memory.memory_models import CONCEPT_LAYER
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.text.text_equality import hash_normalized_text
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
@@ -58,24 +55,3 @@ def can_extract_facts_from_node(row: NodeRow) -> bool:
     """Return whether facts can be extracted from a node: an active fact or episode with text."""
     layer = (row.extras or NO_EXTRAS).layer
     return is_current_unwithdrawn_memory(row) and bool(row.content.strip()) and (layer is None or layer > CONCEPT_LAYER)
-
-
-class EnqueueExtractionRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Memories to queue for extraction, again or for the first time."""
-
-    ids: (
-        Annotated[
-            list[NodeIdText],
-            Meta(min_length=1, max_length=MAX_BATCH_ITEMS, description="At most 1,000; default: the failed ones"),
-        ]
-        | None
-    ) = None
-
-
-class ExtractionQueueAnswer(msgspec.Struct, kw_only=True):
-    """State of the extraction queue."""
-
-    queued: Annotated[int, Meta(description="Memories queued by this request")]
-    missing: Annotated[list[str], Meta(description="Requested ids that are not memories with a text")]
-    waiting: Annotated[int, Meta(description="All queued memories")]
-    sequence: int

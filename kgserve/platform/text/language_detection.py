@@ -7,21 +7,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, get_args
 
 from kgserve.platform.text.function_and_content_words import FUNCTION_WORDS
 from kgserve.platform.text.wordlists import load_stop_words
-
-Language = Literal[
-    "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "ta", "tr"
-]
-"""ISO 639-1 codes of the languages whose words are stemmed."""
-LanguageSetting = Literal[
-    "auto",
-    "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "ta", "tr",
-]  # fmt: skip
-"""Language of a store: ``auto`` detects that of each text."""
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 MAX_DETECTED_CHARS = 400
 """Number of characters at the beginning of a text that detection reads."""

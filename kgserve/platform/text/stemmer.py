@@ -13,7 +13,8 @@ from functools import cache, lru_cache
 
 import tantivy
 
-from kgserve.platform.text.language_detection import LANGUAGES, get_single_letter_script_language
+from kgserve.platform.text.language_detection import get_single_letter_script_language
+from kgserve.platform.text.languages import LANGUAGES
 from kgserve.platform.text.word_normalization import casefold_without_accents, fold_word
 
 MAX_CACHED_STEMS = 1 << 16

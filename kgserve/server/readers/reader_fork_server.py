@@ -19,7 +19,11 @@ import msgspec
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.malloc_control import limit_malloc_arenas, release_free_memory
 from kgserve.platform.settings import load_settings
-from kgserve.platform.startup_imports import avoid_rich_and_numpy_threads_at_import, build_child_process_environment
+from kgserve.platform.startup_imports import (
+    avoid_rich_and_numpy_threads_at_import,
+    build_child_process_environment,
+    import_httpx_without_its_command,
+)
 from kgserve.server.readers.shared_commit_page import SharedCommitPage
 
 if TYPE_CHECKING:
@@ -93,6 +97,7 @@ def serve_reader_forks(channel_descriptor: str, page_descriptor: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     limit_malloc_arenas()
     avoid_rich_and_numpy_threads_at_import()
+    import_httpx_without_its_command()
     channel = socket.socket(fileno=int(channel_descriptor))
     start = msgpack_decoder(ReaderForkServerStart).decode(channel.recv(_MAX_START_MESSAGE_BYTES))
     settings = load_settings(start.settings, {})

@@ -30,7 +30,7 @@ from kgserve.platform.settings import (
     ReinforcementAmount,
     Settings,
 )
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 
 MAX_DISPLAY_NAME_BYTES = 512

@@ -25,7 +25,7 @@ from kgserve.graph.search.search_notices import NEAREST_BY_LETTERS, NEAREST_BY_M
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.memory_models import RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
-from kgserve.platform.text.language_detection import LanguageSetting
+from kgserve.platform.text.languages import LanguageSetting
 from kgserve.projections.indexed_text import IndexedEntityText
 from kgserve.projections.text_indexes import CurrentKeywordIndexProjection
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
