@@ -51,8 +51,8 @@ def remove_folder_manifest(folder: Path) -> None:
     remove_path(folder / INDEX_MANIFEST_FILE)
 
 
-def verify_index_folder_manifest(folder: Path, kind: str, model: str) -> FolderManifest | None:
-    """Return the manifest of a folder whose files match it, for a kind and model; None otherwise."""
+def verify_index_folder_manifest(folder: Path, model: str, *kinds: str) -> FolderManifest | None:
+    """Return the manifest of a folder whose files match it, for a model and one of some kinds; None otherwise."""
     try:
         if not all(path.is_file() and not path.is_symlink() for path in folder.iterdir()):
             return None
@@ -60,7 +60,7 @@ def verify_index_folder_manifest(folder: Path, kind: str, model: str) -> FolderM
         found = FileChecksumCache().of(folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return manifest if (manifest.kind, manifest.model, manifest.files) == (kind, model, found) else None
+    return manifest if manifest.kind in kinds and (manifest.model, manifest.files) == (model, found) else None
 
 
 def _content_files(folder: Path) -> list[Path]:

@@ -127,7 +127,7 @@ class KeywordIndex:
         self._made_of = _describe(made_of, language)
         self._id_of = id_of
         found = (
-            folder_manifest.verify_index_folder_manifest(folder, KEYWORD_INDEX_KIND, self._made_of)
+            folder_manifest.verify_index_folder_manifest(folder, self._made_of, KEYWORD_INDEX_KIND)
             if folder.is_dir()
             else None
         )

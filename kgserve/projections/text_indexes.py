@@ -256,6 +256,12 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         """
         return self._opened().search(vector, limit, only)
 
+    def release_idle_pages(self) -> None:
+        """Return memory of vectors that no search reads, if the index is open."""
+        index = self._index
+        if index is not None:
+            index.release_idle_pages()
+
     def vectors_of(self, ids: list[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
         """Return the vectors of entities, as `VectorIndex.vectors_of`. Raises what `search` raises."""
         return self._opened().vectors_of(ids, as_of)
@@ -768,6 +774,7 @@ class CurrentAndPastTextIndexes:
         self.past_keyword = PastKeywordIndexProjection(store)
         self.past_vector = PastVectorIndexProjection(store, patient, self.vector.check_model)
         store.each_second.append(IndexSyncEventPublisher(store, (self.keyword, self.vector)).look)
+        store.each_second.append(self.vector.release_idle_pages)
         for view in self.index_projections:
             store.after_change.append(view.apply_settings)
 

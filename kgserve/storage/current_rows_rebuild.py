@@ -72,11 +72,20 @@ def write_current_rows_to_folder(
     return materialize_journal(layout, journal, recreate_empty_folder(target))
 
 
-def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: Path) -> RowMaterializationResult | None:
-    """Link the row files of a snapshot with this state into an empty folder; None if there is no whole one."""
+def link_current_snapshot_rows(
+    layout: StoreLayout,
+    state: StoreState,
+    target: Path,
+    is_recent: Callable[[StoreState], bool] = lambda _: False,
+) -> RowMaterializationResult | None:
+    """Link the row files of the newest snapshot into an empty folder, if it has this state or ``is_recent`` accepts it.
+
+    Returns None if there is no such snapshot, or it is damaged.
+    """
     for found in snapshot.list_journal_snapshots(layout.journal)[:1]:
         try:
-            if snapshot.verify_snapshot(found).state != state:
+            saved = snapshot.verify_snapshot(found).state
+            if saved != state and not is_recent(saved):
                 return None
             folder = recreate_empty_folder(target)
             for name in (snapshot.NODES_FILE, snapshot.EDGES_FILE):
@@ -85,7 +94,7 @@ def link_current_snapshot_rows(layout: StoreLayout, state: StoreState, target: P
         except (JournalDamaged, OSError):
             log.warning("snapshot_not_reused", store=layout.name, snapshot=found.name, exc_info=True)
             return None
-        return RowMaterializationResult(state, state)
+        return RowMaterializationResult(saved, saved)
     return None
 
 

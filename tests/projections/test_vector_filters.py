@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from kgserve.embedding.cache import round_to_half_precision
 from kgserve.projections.indexed_text import (
     NO_FACETS,
     EntityFilterableFields,
@@ -21,7 +22,7 @@ from kgserve.projections.indexed_text import (
 )
 from kgserve.projections.keyword_index import KeywordIndex
 from kgserve.projections.keyword_query import KeywordQuery
-from kgserve.projections.vector import vector_index, vector_rows
+from kgserve.projections.vector import graph_files, vector_index, vector_rows
 from kgserve.projections.vector.vector_index import VectorIndex
 from tests.fuzzing import examples
 from tests.programs import needs_hnswlib
@@ -217,7 +218,9 @@ def test_filters_by_codes_find_nearly_all(
     # As embeddings, these vary in fewer directions than they have dimensions.
     directions = vectors_of(12, seed=13, width=256)
     vectors, queries = (vectors_of(count, seed=count, width=12) @ directions for count in (3_000, 10))
-    vectors, queries = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, queries))
+    vectors, queries = (
+        round_to_half_precision(each / np.linalg.norm(each, axis=1, keepdims=True)) for each in (vectors, queries)
+    )
     index = VectorIndex(tmp_path / "vector", 256, "m", exact_up_to=100)
     index.put([f"n{number}" for number in range(3_000)], ["few", "many", "many"] * 1_000, vectors)
     index.put(["n1"], ["many"], queries[:1])
@@ -239,7 +242,7 @@ def test_filters_by_codes_find_nearly_all(
 @pytest.mark.parametrize("exact_up_to", [100_000, 100])
 def test_saved_rows_equal_the_given_vectors(tmp_path: Path, exact_up_to: int) -> None:
     count = vector_rows.MAX_IN_MEMORY_ROWS + 500
-    vectors, ids = vectors_of(count), [f"n{number}" for number in range(count)]
+    vectors, ids = round_to_half_precision(vectors_of(count)), [f"n{number}" for number in range(count)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to)
     for first in range(0, count, 700):
         index.put(ids[first : first + 700], ["t"] * len(ids[first : first + 700]), vectors[first : first + 700])
@@ -258,10 +261,39 @@ def test_a_graph_file_of_another_layout_is_read_by_the_library(tmp_path: Path, m
     vectors, ids = vectors_of(600), [f"n{number}" for number in range(600)]
     index = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100)
     index.put(ids, ["t"] * 600, vectors)
+    monkeypatch.setattr(graph_files, "_HNSW_HEADER_BYTES", 104)
     index.save(1)
-    monkeypatch.setattr(vector_index, "_HNSW_HEADER_BYTES", 104)
+    assert (tmp_path / "vector" / "vectors.hnsw").exists()
     found = VectorIndex(tmp_path / "vector", WIDTH, "m", exact_up_to=100).vectors_of(ids)
     np.testing.assert_array_equal(np.stack([found[node_id] for node_id in ids]), vectors)
+
+
+@needs_hnswlib
+@pytest.mark.parametrize("is_rounded", [True, False])
+def test_a_graph_of_an_older_version_is_halved_and_answers_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_rounded: bool
+) -> None:
+    vectors, ids = vectors_of(3_000, width=64), [f"n{number}" for number in range(3_000)]
+    index = VectorIndex(tmp_path / "vector", 64, "m", exact_up_to=100)
+    index.put(ids, ["t"] * 3_000, round_to_half_precision(vectors) if is_rounded else vectors)
+    index.remove(ids[::7])
+    with monkeypatch.context() as older:
+        older.setattr(vector_index, "split_graph_file", lambda *_: None)
+        older.setattr(vector_index, "VECTOR_INDEX_KIND", "vector 2")
+        index.save(1)
+    whole = VectorIndex(tmp_path / "vector", 64, "m", exact_up_to=100)
+    assert (whole.sequence, whole.is_approximate) == (1, True)
+    whole.save(2)
+    assert not (tmp_path / "vector" / "vectors.hnsw").exists()
+    halved = VectorIndex(tmp_path / "vector", 64, "m", exact_up_to=100)
+    for query in vectors_of(20, seed=5, width=64):
+        before, after = whole.search(query, 30), halved.search(query, 30)
+        similarities = {hit.id: hit.similarity for hit in before}
+        if is_rounded:
+            assert after == before
+        assert len(similarities.keys() & {hit.id for hit in after}) >= 29
+        assert all(abs(hit.similarity - similarities.get(hit.id, hit.similarity)) < 0.001 for hit in after)
+    assert [path.name for path in tmp_path.iterdir()] == ["vector"]
 
 
 @needs_hnswlib

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from kgserve.platform.settings import MEBIBYTE
+from kgserve.projections.cypher_engine import rebuild
 from kgserve.projections.cypher_engine.projection import NO_STATEMENT_YET
+from kgserve.storage import current_rows_rebuild
 from kgserve.storage.current_rows_rebuild import link_current_snapshot_rows
 from kgserve.storage.journal import snapshot
 from kgserve.storage.journal.row_materialization import RowMaterializationResult
@@ -73,6 +75,29 @@ def test_the_rows_of_a_current_whole_snapshot_are_reused(tmp_path: Path) -> None
         store.compactor.run()
         (snapshot.list_journal_snapshots(store.layout.journal)[0] / snapshot.EDGES_FILE).write_bytes(b"")
         assert link_current_snapshot_rows(store.layout, store.state, target) is None
+
+
+@pytest.mark.parametrize("changed", [3, 60])
+def test_an_engine_file_is_built_from_a_recent_snapshot_and_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
+) -> None:
+    """All rows are written only if many changed after the snapshot."""
+    written: list[int] = []
+    write_rows = current_rows_rebuild.write_current_rows_to_folder
+    monkeypatch.setattr(rebuild, "MAX_INLINE_REBUILD_ROWS", 0)
+    monkeypatch.setattr(rebuild, "ROWS_WRITTEN_PER_ROW_APPLIED", 2)
+    monkeypatch.setattr(
+        rebuild, "write_current_rows_to_folder", lambda *given: (written.append(1), write_rows(*given))[1]
+    )
+    with opened(tmp_path) as store:
+        write(store, batch(*(f"n{number}" for number in range(40)), edges=[("n1", "n2", "r")]))
+        store.compactor.run()
+        write(store, batch(*(f"m{number}" for number in range(changed - 1)), edges=[("n1", "m0", "r")]))
+        written.clear()
+        assert store.engine.forget()
+        assert len(ids(store)) == 40 + changed - 1
+        assert_whole(store)
+        assert len(written) == (changed > 20)
 
 
 @pytest.mark.parametrize("engine_open", [True, False])

@@ -32,7 +32,7 @@ from kgserve.projections.cypher_engine.engine.engine_handle import (
     EngineReplaced,
 )
 from kgserve.projections.cypher_engine.engine.files import format_cypher_engine_name_and_version
-from kgserve.projections.cypher_engine.rebuild import rebuild_cypher_engine_file
+from kgserve.projections.cypher_engine.rebuild import EngineFileBuildRequest, rebuild_cypher_engine_file
 from kgserve.storage import store_folder_layout
 from kgserve.storage.disk_space import require_disk_space_for_rebuild
 from kgserve.storage.journal.journal import Journal
@@ -247,7 +247,8 @@ class EngineFileProjection(Projection):
             if asked:  # it may just have given up its slot and been marked idle
                 self.asked_at = time.monotonic()
             self.follow(sequence)
-            engine = self._engine or self._start()
+            engine = self._engine
+            assert engine is not None  # noqa: S101
             if engine.width < width:
                 engine = self._widen("a statement names columns that the file lacks", width)
             return engine
@@ -386,17 +387,18 @@ class EngineFileProjection(Projection):
         self.state = engine.state
         return engine
 
-    def build_from_journal(self, path: Path, reason: str, width: NodeEdgeColumnSet) -> EngineHandle:
-        """Build a file from the journal, and return it open.
+    def build_from_journal(
+        self, path: Path, reason: str, width: NodeEdgeColumnSet, *, may_lag: bool = False
+    ) -> EngineHandle:
+        """Build a file from the journal, and return it open; with ``may_lag`` it may lack the last commits.
 
         Raises StorageFull, Unavailable, JournalDamaged or EngineFailed.
         """
         self._behind_rows, self._behind_since = 0, None
+        request = EngineFileBuildRequest(reason, width, may_lag)
         try:
             with translate_storage_errors("rebuilding the engine"):
-                return rebuild_cypher_engine_file(
-                    self.layout, self.journal, self._rows, self.options, path, reason, width=width
-                )
+                return rebuild_cypher_engine_file(self.layout, self.journal, self._rows, self.options, path, request)
         except BaseException:
             files.delete_engine_file(path)
             raise
@@ -550,7 +552,8 @@ class EngineFileProjection(Projection):
             remove_path(path)
         if not files and self.found_damaged is None:
             reason = ""
-        engine = self.build_from_journal(self.layout.engine, reason, NodeEdgeColumnSet.PLAIN)
+        # The caller applies the commits that a snapshot lacks. If that fails, `heal` builds from the current rows.
+        engine = self.build_from_journal(self.layout.engine, reason, NodeEdgeColumnSet.PLAIN, may_lag=True)
         self.state = engine.state
         self.rebuilds += bool(reason)
         return self._put_in_service(engine, "rebuilt" if reason else "a new file")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import structlog
@@ -43,8 +44,24 @@ InlineRows: TypeAlias = tuple[ApplyNetChangeRequest, StoreState]
 MAX_INLINE_REBUILD_ROWS = 2_000
 MAX_INLINE_REBUILD_BYTES = 4 << 20
 """Limits up to which an engine file is built from rows in memory, without Parquet files."""
+MAX_ROWS_AFTER_SNAPSHOT = 2_000
+ROWS_WRITTEN_PER_ROW_APPLIED = 200
+"""Rows of a snapshot that can be written in the time in which the engine applies one changed row."""
 # A rebuild that read this many journal bytes leaves a snapshot, so that the next one reads less.
 SNAPSHOT_AFTER_BYTES = 16 << 20
+
+
+class EngineFileBuildRequest(NamedTuple):
+    """Request to build an engine file.
+
+    An empty ``reason`` marks the first build. The file has at least the columns of ``width``. With ``may_lag`` it may
+    lack the last commits: it is built from a snapshot if only a few rows changed after it, so that not all rows have to
+    be written once more.
+    """
+
+    reason: str
+    width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN
+    may_lag: bool = False
 
 
 def rebuild_cypher_engine_file(
@@ -53,20 +70,17 @@ def rebuild_cypher_engine_file(
     current_rows: CurrentRowsProjection,
     options: EngineOptions,
     path: Path,
-    reason: str,
-    *,
-    width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
+    request: EngineFileBuildRequest,
 ) -> EngineHandle:
     """Build and open an engine file at ``path`` from the current rows.
 
     Damaged rows are replaced by the snapshot and the journal.
 
-    It has at least the columns of ``width``. An empty ``reason`` marks the first build.
-
     Raises JournalDamaged if neither a snapshot nor the whole journal is left, StorageFull if the disk is full, and
     Unavailable once the store is closing.
     """
     started = time.perf_counter()
+    reason, width = request.reason, request.width
     # The first build of a store is routine and logged at debug level.
     level = logging.WARNING if reason and not width else logging.DEBUG
     log.log(level, "rebuild_started", store=layout.name, reason=reason)
@@ -78,7 +92,7 @@ def rebuild_cypher_engine_file(
     if few is not None:
         engine = build_engine_file(path, *few, options, width)
     else:
-        engine = _rebuild_from_files(layout, journal, current_rows, options, path, width)
+        engine = _rebuild_from_files(layout, journal, current_rows, options, path, request)
     if width is NodeEdgeColumnSet.LINKS and current_rows.rows().linked:
         _add_links(engine, layout, journal)
     log.log(
@@ -109,12 +123,13 @@ def _rebuild_from_files(
     current_rows: CurrentRowsProjection,
     options: EngineOptions,
     path: Path,
-    width: NodeEdgeColumnSet,
+    request: EngineFileBuildRequest,
 ) -> EngineHandle:
+    width = request.width
     rows = layout.scratch / f"of-{path.name}"
-    folded = link_current_snapshot_rows(layout, current_rows.state, rows) or write_current_rows_to_folder(
-        layout, journal, current_rows, rows, options.closing, lambda: True
-    )
+    folded = link_current_snapshot_rows(
+        layout, current_rows.state, rows, lambda saved: request.may_lag and _has_few_changes_since(journal, saved)
+    ) or write_current_rows_to_folder(layout, journal, current_rows, rows, options.closing, lambda: True)
     try:
         engine = build_engine_file(path, rows, folded.state, options, width)
     except EngineFailed:
@@ -132,6 +147,13 @@ def _rebuild_from_files(
     else:
         shutil.rmtree(rows)
     return engine
+
+
+def _has_few_changes_since(journal: Journal, saved: StoreState) -> bool:
+    """Return whether applying the commits after a state is cheaper than writing all of its rows."""
+    most = min(MAX_ROWS_AFTER_SNAPSHOT, (saved.nodes + saved.edges) // ROWS_WRITTEN_PER_ROW_APPLIED)
+    changed = accumulate(change.size for change in journal.read(saved.sequence))
+    return all(count <= most for count in changed)
 
 
 def read_current_rows_if_few(current_rows: CurrentRowsProjection) -> InlineRows | None:

@@ -153,7 +153,7 @@ class TokenVectorTable:
         self.sequence, self.complete, self.has_changed = sequence, complete, False
 
     def _load(self) -> None:
-        sealed = folder_manifest.verify_index_folder_manifest(self.folder, TABLE_KIND, self._projection.format)
+        sealed = folder_manifest.verify_index_folder_manifest(self.folder, self._projection.format, TABLE_KIND)
         if sealed is None:
             shutil.rmtree(self.folder, ignore_errors=True)
             return

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,11 +25,21 @@ from kgserve.projections import folder_manifest
 from kgserve.projections.filter_columns import EntityFilterColumns, Mask, build_mask_from_index_labels
 from kgserve.projections.indexed_text import NO_TEXT_FILTER, EntityFilterableFields, EntitySearchFilter
 from kgserve.projections.vector.binary_vector_codes import BinaryVectorCodes
+from kgserve.projections.vector.graph_files import (
+    GRAPH_FILE,
+    LINKS_FILE,
+    IntArray,
+    blank_deleted_vectors,
+    join_graph_file,
+    read_graph_vectors,
+    split_graph_file,
+)
 from kgserve.projections.vector.vector_rows import SCATTERED_READ_COST, FloatMatrix, VectorRows, dot_products
 
 log = structlog.get_logger()
 
-VECTOR_INDEX_KIND = "vector 2"
+VECTOR_INDEX_KIND = "vector 3"
+_READABLE_KINDS = (VECTOR_INDEX_KIND, "vector 2")  # 2 has graphs with whole vectors only
 MAX_EXACT_VECTORS = 10_000
 # An exact search among this number takes 8 ms on one core, ten times as long as in the graph.
 MIN_SLOW_EXACT_VECTORS = 50_000
@@ -45,14 +54,12 @@ _EF_SEARCH = 100
 _GRAPH_WIDTH = 1.5
 _ENTITIES_FILE = "entities.msgpack"
 _MATRIX_FILE = "vectors.npy"
-_GRAPH_FILE = "vectors.hnsw"
 # Batch sizes bound how long a search waits for the lock: 16 insertions into the graph take about 6 ms.
 _PUT_BATCH_VECTORS = 16
 _BUILD_BATCH_VECTORS = 500
 _GRAPH_INSERT_BATCH_VECTORS = 128
 # Stored vectors queried per lock acquisition; about 1 ms in the graph.
 _QUERY_BATCH_VECTORS = 2
-_READ_BATCH_VECTORS = 4_096
 # Filtered graph queries ask for this multiple of the expected need, and for more if too few match.
 _VECTOR_OVERFETCH = 1.5
 _OVERFETCH_GROWTH = 4
@@ -63,16 +70,11 @@ _MIN_CODE_CANDIDATES = 1_000
 _GRAPH_STEP_MICROSECONDS = 10.0
 _SCATTERED_CODE_MICROSECONDS = 0.08
 _CODE_MICROSECONDS = 0.025
-# File header of hnswlib 0.8: number of elements, element size, and offsets within an element.
-_HNSW_HEADER = struct.Struct("<6Qi")
-_HNSW_HEADER_BYTES = 96
 
 try:
     import hnswlib
 except ImportError:  # the extra of this name, which needs a compiler
     hnswlib = None
-
-IntArray = NDArray[np.int64]
 
 
 class VectorHit(msgspec.Struct, frozen=True):
@@ -213,13 +215,15 @@ class VectorIndex:
             if len(unused):
                 np.load(aside / _MATRIX_FILE, mmap_mode="r+")[unused] = 0
         else:
-            self._graph.save_index(str(aside / _GRAPH_FILE))
-            if len(unused):
-                _blank_deleted_vectors(aside / _GRAPH_FILE, unused, len(self._ids), self._dimensions)
+            self._save_graph(aside, unused)
         folder_manifest.write_index_folder_manifest(aside, VECTOR_INDEX_KIND, sequence, self._model)
         shutil.rmtree(self._folder, ignore_errors=True)
         aside.rename(self._folder)
         self.sequence = sequence
+
+    def release_idle_pages(self) -> None:
+        """Return memory of vectors that no search has read for ten seconds; they remain in the system's cache."""
+        self._rows.release_idle_pages()
 
     def vectors_of(self, ids: Sequence[str], as_of: int | None = None) -> dict[str, NDArray[np.float32]]:
         """Return the vectors of known entities.
@@ -407,7 +411,7 @@ class VectorIndex:
 
     def _load(self) -> bool:
         found = (
-            folder_manifest.verify_index_folder_manifest(self._folder, VECTOR_INDEX_KIND, self._model)
+            folder_manifest.verify_index_folder_manifest(self._folder, self._model, *_READABLE_KINDS)
             if self._folder.is_dir()
             else None
         )
@@ -420,7 +424,7 @@ class VectorIndex:
         for label, node_id in enumerate(self._ids):
             if not node_id:
                 self._columns.drop(label)
-        if _GRAPH_FILE in found.files:
+        if GRAPH_FILE in found.files or LINKS_FILE in found.files:
             if not self._load_graph():
                 self._ids, self._labels, self._columns = [], {}, EntityFilterColumns()
                 return False
@@ -429,15 +433,24 @@ class VectorIndex:
         self.sequence = found.sequence
         return True
 
-    def _load_graph(self) -> bool:
-        """Load the graph, or without hnswlib its vectors alone. Return whether the file could be read."""
-        path, count = self._folder / _GRAPH_FILE, len(self._ids)
-        if hnswlib is not None:
-            self._graph = hnswlib.Index("ip", self._dimensions)
-            self._graph.load_index(str(path), max_elements=max(count, 1))
+    def _save_graph(self, folder: Path, unused: IntArray) -> None:
+        count = len(self._ids)
+        self._graph.save_index(str(folder / GRAPH_FILE))
         try:
-            for vectors in _read_graph_vectors(path, count, self._dimensions):
-                self._rows.append(vectors)
+            if len(unused):
+                blank_deleted_vectors(folder, unused, count, self._dimensions)
+            split_graph_file(folder, count, self._dimensions)
+        except ValueError as reason:
+            log.warning("vector_file_unknown", reason=str(reason))
+
+    def _load_graph(self) -> bool:
+        """Load the graph, or without hnswlib its vectors alone. Return whether the files could be read."""
+        count = len(self._ids)
+        try:
+            if hnswlib is not None:
+                self._graph = self._read_graph(count)
+            for vectors in read_graph_vectors(self._folder, count, self._dimensions):
+                self._append_loaded(vectors)
         except ValueError as reason:
             # Fallback: slower, but independent of the file layout.
             log.warning("vector_file_unknown", reason=str(reason))
@@ -446,10 +459,27 @@ class VectorIndex:
                 return False
             for first in range(len(self._rows), count, _BUILD_BATCH_VECTORS):
                 labels = np.arange(first, min(first + _BUILD_BATCH_VECTORS, count))
-                self._rows.append(np.asarray(self._graph.get_items(labels), np.float32))
-        if self._graph is not None:
-            self._codes = self._encode(self._rows.values)
+                self._append_loaded(np.asarray(self._graph.get_items(labels), np.float32))
         return True
+
+    def _read_graph(self, count: int) -> Any:  # hnswlib has no types
+        graph = hnswlib.Index("ip", self._dimensions)  # pyright: ignore[reportOptionalMemberAccess]
+        whole = self._folder / GRAPH_FILE
+        if whole.exists():
+            graph.load_index(str(whole), max_elements=max(count, 1))
+            return graph
+        joined = self._folder.with_name(self._folder.name + ".joined")
+        try:
+            join_graph_file(self._folder, joined, count, self._dimensions)
+            graph.load_index(str(joined), max_elements=max(count, 1))
+        finally:
+            joined.unlink(missing_ok=True)
+        return graph
+
+    def _append_loaded(self, vectors: FloatMatrix) -> None:
+        self._rows.append(vectors)
+        if self._graph is not None:
+            self._codes.append(vectors)
 
     def _encode(self, rows: FloatMatrix) -> BinaryVectorCodes:
         codes = BinaryVectorCodes(self._dimensions)
@@ -462,47 +492,3 @@ def _ensure_capacity(graph: Any, count: int) -> None:
     """Grow a graph to hold ``count`` elements, plus a quarter in reserve; unused capacity takes memory."""
     if count > graph.get_max_elements():
         graph.resize_index(count + count // 4)
-
-
-def _read_graph_vectors(path: Path, labels: int, dimensions: int) -> Iterator[FloatMatrix]:
-    """Yield the vectors of an hnswlib file in batches, in label order.
-
-    hnswlib's own reader takes at least 25 µs per vector and blocks all other threads. Raises ValueError if the file
-    layout is not that of hnswlib 0.8.
-    """
-    elements, order = _map_graph_elements(path, labels, dimensions, "r")
-    for first in range(0, labels, _READ_BATCH_VECTORS):
-        yield elements["vector"][order[first : first + _READ_BATCH_VECTORS]]
-
-
-def _blank_deleted_vectors(path: Path, unused: IntArray, labels: int, dimensions: int) -> None:
-    """Zero the vectors of deleted labels in a graph file; their elements are still needed for navigation."""
-    try:
-        elements, order = _map_graph_elements(path, labels, dimensions, "r+")
-    except ValueError as reason:
-        log.warning("vector_file_unknown", reason=str(reason))
-    else:
-        elements["vector"][order[unused]] = 0
-
-
-def _map_graph_elements(path: Path, labels: int, dimensions: int, mode: Literal["r", "r+"]) -> tuple[Any, IntArray]:
-    """Return the memory-mapped elements of an hnswlib file, and the position of each label. Raises ValueError."""
-    with path.open("rb") as file:
-        header = file.read(_HNSW_HEADER_BYTES)
-    _, _, count, size, label_at, vector_at, _ = _HNSW_HEADER.unpack_from(header)
-    if count != labels or label_at + 8 > size or vector_at + 4 * dimensions > size:
-        raise ValueError(f"{path} has an unexpected layout")
-    content = np.memmap(path, np.uint8, mode)
-    element = np.dtype(
-        {
-            "names": ["label", "vector"],
-            "formats": ["<u8", ("<f4", (dimensions,))],
-            "offsets": [label_at, vector_at],
-            "itemsize": size,
-        }
-    )
-    elements = np.ndarray(count, element, content, _HNSW_HEADER_BYTES)
-    order = np.argsort(elements["label"], kind="stable")
-    if not np.array_equal(elements["label"][order], np.arange(count)):
-        raise ValueError(f"{path} has unexpected labels")
-    return elements, order

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ MAX_IN_MEMORY_ROWS = 2_000
 
 The system can reclaim pages of a mapped file, but not these.
 """
+IDLE_PAGES_SECONDS = 10.0
 SCATTERED_READ_COST = 4
 """Cost of reading a scattered row, relative to a row read in sequence."""
 
@@ -45,6 +47,7 @@ class VectorFile:
         self.path = path
         self._dimensions = dimensions
         self._open_descriptor: int | None = None
+        self._mapping: mmap.mmap | None = None
         self.rows: FloatMatrix = np.empty((0, dimensions), np.float32)
         if path.exists() and (count := path.stat().st_size // self._row_bytes):
             with self._descriptor() as descriptor:
@@ -81,6 +84,11 @@ class VectorFile:
             copied.write(first, self.rows[np.asarray(places[first : first + _MATRIX_BATCH_ROWS], np.int64)])
         return copied
 
+    def release_pages(self) -> None:
+        """Return the memory of all pages that were read. The system reads them again when they are needed."""
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
     @property
     def _row_bytes(self) -> int:
         return 4 * self._dimensions
@@ -97,8 +105,8 @@ class VectorFile:
             os.close(descriptor)
 
     def _mapped(self, descriptor: int, count: int) -> FloatMatrix:
-        mapped = mmap.mmap(descriptor, count * self._row_bytes, prot=mmap.PROT_READ)
-        return np.frombuffer(mapped, "<f4").reshape(count, self._dimensions)
+        self._mapping = mmap.mmap(descriptor, count * self._row_bytes, prot=mmap.PROT_READ)
+        return np.frombuffer(self._mapping, "<f4").reshape(count, self._dimensions)
 
 
 class VectorRows:
@@ -113,6 +121,7 @@ class VectorRows:
         self._folder = folder
         self._dimensions = dimensions
         self._count = 0
+        self._read_at = 0.0
         self._file: VectorFile | None = None
         self._buffer: FloatMatrix = np.empty((0, dimensions), np.float32)
 
@@ -122,6 +131,7 @@ class VectorRows:
     @property
     def values(self) -> FloatMatrix:
         """All rows; valid only until the next append."""
+        self._read_at = time.monotonic()
         return self._buffer[: self._count]
 
     def append(self, vectors: FloatMatrix) -> None:
@@ -138,6 +148,12 @@ class VectorRows:
     def adopt(self, rows: FloatMatrix) -> None:
         """Use the rows of a mapped file without copying them; the object must be empty."""
         self._buffer, self._count = rows, len(rows)
+
+    def release_idle_pages(self) -> None:
+        """Return the memory of a file's pages, if they have been read, but not in the last ten seconds."""
+        if self._file is not None and 0 < self._read_at < time.monotonic() - IDLE_PAGES_SECONDS:
+            self._read_at = 0.0
+            self._file.release_pages()
 
     def _append_in_memory(self, vectors: FloatMatrix, end: int) -> None:
         if end > len(self._buffer):
