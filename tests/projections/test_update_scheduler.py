@@ -79,6 +79,18 @@ def test_priority_ends_after_one_step(three: Three) -> None:
     assert [taken(schedule), taken(schedule)] == [b, a]
 
 
+def test_a_thread_rests_while_commits_arrive_unless_a_caller_waits(three: Three) -> None:
+    schedule = ProjectionSchedule(linger=0)
+    schedule.wake(three[0])
+    assert schedule.take() is three[0]
+    schedule.wake_later(three[0])
+    schedule.end_step()
+    schedule.defer_unawaited(three[0], worked=3600)
+    assert schedule.take(0.01) is None
+    schedule.prioritize(three[0])
+    assert taken(schedule) is three[0]
+
+
 def test_no_projection_is_served_after_close(three: Three) -> None:
     schedule = ProjectionSchedule()
     schedule.wake(three[0])
