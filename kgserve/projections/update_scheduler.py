@@ -46,6 +46,11 @@ class ScheduledProjection(Protocol):
     schedule: ProjectionSchedule
 
     @property
+    def sequence(self) -> int:
+        """Sequence of the last applied commit."""
+        ...
+
+    @property
     def wake_hooks(self) -> list[Callable[[], None]]:
         """Hooks that are called when there may be something to apply."""
         ...
@@ -177,13 +182,14 @@ class ProjectionSchedule:
         """True once no projection is served any more."""
         return self._closed
 
-    def defer_unawaited(self, projection: ScheduledProjection, worked: float) -> None:
+    def defer_unawaited(self, worked: float, caught_up: ScheduledProjection | None = None) -> None:
         """Serve only awaited projections for a while, if many are due or commits arrived during the last step.
 
-        projection: the one that the last step served. worked: seconds of that step.
+        worked: seconds of that step. caught_up: its projection, if it has applied all commits before the step; one that
+        is further behind goes on.
         """
         with self._changed:
-            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST or projection in self._delayed:
+            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST or caught_up in self._delayed:
                 self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
     def end_step(self) -> None:
@@ -276,12 +282,13 @@ class ProjectionThread:
             self._take_timeout = math.inf
             return not self.schedule.closed
         self._take_timeout = IDLE_TRIM_SECONDS
-        began = time.monotonic()
+        began, last = time.monotonic(), projection.store.journal.last
         try:
             self._serve(projection)
         finally:
             self.schedule.end_step()
-            self.schedule.defer_unawaited(projection, time.monotonic() - began)
+            caught_up = projection if projection.sequence >= last else None
+            self.schedule.defer_unawaited(time.monotonic() - began, caught_up)
         return True
 
     def _serve(self, projection: ScheduledProjection) -> None:

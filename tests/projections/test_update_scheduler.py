@@ -79,15 +79,17 @@ def test_priority_ends_after_one_step(three: Three) -> None:
     assert [taken(schedule), taken(schedule)] == [b, a]
 
 
-def test_a_thread_rests_while_commits_arrive_unless_a_caller_waits(three: Three) -> None:
+@pytest.mark.parametrize("is_caught_up", [True, False])
+def test_a_thread_rests_while_commits_arrive_unless_behind_or_awaited(three: Three, is_caught_up: bool) -> None:
     schedule = ProjectionSchedule(linger=0)
     schedule.wake(three[0])
     assert schedule.take() is three[0]
     schedule.wake_later(three[0])
     schedule.end_step()
-    schedule.defer_unawaited(three[0], worked=3600)
-    assert schedule.take(0.01) is None
-    schedule.prioritize(three[0])
+    schedule.defer_unawaited(3600, three[0] if is_caught_up else None)
+    if is_caught_up:
+        assert schedule.take(0.01) is None
+        schedule.prioritize(three[0])
     assert taken(schedule) is three[0]
 
 
