@@ -69,7 +69,7 @@ fmt: $(dev) ## Format, and repair what can be repaired automatically
 	@$(bin)/ruff check --fix-only --quiet
 	@$(bin)/ruff format --quiet
 
-bench: $(dev) $(model) ## Measure (ARGS="rows --quick" for one of rows, write_rate, cypher, engine, footprint, growth, search, memory, notes)
+bench: $(dev) $(model) ## Measure (ARGS="rows --quick" for one of rows, peers, write_rate, cypher, engine, footprint, growth, search, memory, notes)
 	@$(bin)/python -m bench $(ARGS)
 
 demo: $(run) ## Load a graph into a server, walk it, delete from it

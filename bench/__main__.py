@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cypher, engine, footprint, growth, memory, notes, readers, retrieval, rows, search, write_rate
+from bench import cypher, engine, footprint, growth, memory, notes, peers, readers, retrieval, rows, search, write_rate
 
 BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
     "rows": rows.main,
+    "peers": peers.main,
     "write_rate": write_rate.main,
     "cypher": cypher.main,
     "readers": readers.main,

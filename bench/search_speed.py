@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from bench import graphs, wordnet
 from bench.measure import BenchmarkReport, DurationPercentiles, clock, times
+from bench.postgres import POSTGRES_URL_VARIABLE, get_postgres_url
 from bench.server import HASHING, ServerProcess, serving
 from bench.wire import RawConnection, request
 from kgserve.embedding.embedder import load_embedder
 from kgserve.platform import settings
 
 STORE = "glosses"
-POSTGRES = "BENCH_POSTGRES"
 SEED = 20_060_925
 LIMIT = 20
 POOL = 100
@@ -68,7 +68,9 @@ def speed(*, quick: bool) -> BenchmarkReport:
             _compare_filters(report, server, queries, peer)
             _compare_clients(report, server, queries, 1.0 if quick else 4.0)
             if peer is None:
-                report.notes.append(f"PostgreSQL is not measured: {POSTGRES} is not set, or psycopg is not installed")
+                report.notes.append(
+                    f"PostgreSQL is not measured: {POSTGRES_URL_VARIABLE} is not set, or psycopg is missing"
+                )
     embedder.close()
     return report
 
@@ -174,7 +176,7 @@ _BOTH = f"""
 WITH by_words AS ({_BY_WORDS}), by_meaning AS ({_BY_MEANING})
 SELECT id, type, content, .4 * coalesce(w.score, 0) + .6 * coalesce(m.score, 0) AS score
 FROM by_words AS w FULL JOIN by_meaning AS m USING (id, type, content) ORDER BY score DESC LIMIT %(page)s
-"""  # noqa: S608 - nothing but constants
+"""
 _STATEMENTS = {"keyword": _BY_WORDS, "semantic": _BY_MEANING, "hybrid": _BOTH}
 
 
@@ -188,7 +190,7 @@ def _postgres(
     except ImportError:
         yield None
         return
-    if not (url := os.environ.get(POSTGRES)):
+    if not (url := get_postgres_url()):
         yield None
         return
     with psycopg.connect(url, autocommit=True, prepare_threshold=1) as connection:

@@ -7,50 +7,37 @@ all clients, so that the load costs little of the processors.
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import statistics
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, cast
-from urllib.parse import urlsplit
 
 from bench.measure import BenchmarkReport, parser, run_parts
+from bench.postgres import (
+    CREATE_GRAPH,
+    POSTGRES_URL_VARIABLE,
+    PUT_BATCH,
+    PostgresConnection,
+    connect_without_delay,
+    encode_execute,
+    encode_prepare,
+    exchange_with_postgres,
+    get_postgres_url,
+    is_whole_postgres_answer,
+    open_postgres_socket,
+    receive,
+)
 from bench.server import HASHING, ServerFailed, serving
-from bench.wire import BLOCK, request
+from bench.wire import request
 
 STORE = "writers"
 CLIENTS = (1, 8, 32)
-POSTGRES = "BENCH_POSTGRES"
 _NAME = "@" * 16
 _KEPT = "=" * 16
-_CREATE = """
-DROP TABLE IF EXISTS edge, node;
-CREATE TABLE node (id text PRIMARY KEY, type text NOT NULL, content text NOT NULL, attributes jsonb NOT NULL,
-  version int NOT NULL, created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz NOT NULL DEFAULT now());
-CREATE TABLE edge (source text REFERENCES node, relation_type text, target text REFERENCES node, weight float8 NOT NULL,
-  attributes jsonb NOT NULL, version int NOT NULL, created_at timestamptz NOT NULL DEFAULT now(),
-  updated_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (source, relation_type, target));
-CREATE INDEX edge_by_target ON edge (target);
-"""
-_WRITE = """
-WITH n AS (
-  INSERT INTO node (id, type, content, attributes, version)
-  SELECT id, type, content, '{}', 1 FROM jsonb_to_recordset($1::jsonb -> 'nodes') AS n(id text, type text, content text)
-  ON CONFLICT (id) DO UPDATE SET type = excluded.type, content = excluded.content, version = node.version + 1,
-    updated_at = now() RETURNING 1
-), e AS (
-  INSERT INTO edge (source, relation_type, target, weight, attributes, version)
-  SELECT e."from", relation_type, e."to", weight, '{}', 1 FROM jsonb_to_recordset($1::jsonb -> 'edges')
-    AS e("from" text, relation_type text, "to" text, weight float8)
-  ON CONFLICT (source, relation_type, target) DO UPDATE SET weight = excluded.weight, version = edge.version + 1,
-    updated_at = now() RETURNING 1
-) SELECT (SELECT count(*) FROM n), (SELECT count(*) FROM e)
-"""
 
 
 class WriteProtocol(NamedTuple):
@@ -76,7 +63,7 @@ class WritingClient:
 
     def receive(self) -> bool:
         """Receive what has arrived. Return whether the answer is complete."""
-        self._read += _receive(self.connection)
+        self._read += receive(self.connection)
         if not self._is_whole(self._read):
             return False
         self._read.clear()
@@ -123,26 +110,6 @@ def count_batches(protocol: WriteProtocol, kind: str, clients: int, seconds: flo
     return done / seconds
 
 
-def _exchange(connection: socket.socket, message: bytes, protocol: WriteProtocol) -> None:
-    connection.sendall(message)
-    read = bytearray()
-    while not protocol.is_whole(read):
-        read += _receive(connection)
-
-
-def _receive(connection: socket.socket) -> bytes:
-    block = connection.recv(BLOCK)
-    if not block:
-        raise ServerFailed("the server closed the connection within an answer")
-    return block
-
-
-def _connect(port: int, host: str = "127.0.0.1") -> socket.socket:
-    made = socket.create_connection((host, port), 600)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
-
-
 def http_protocol(port: int) -> WriteProtocol:
     """Return the protocol of a kgserve server."""
     path = f"/api/memory/{STORE}/inject"
@@ -151,7 +118,7 @@ def http_protocol(port: int) -> WriteProtocol:
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
         return head.encode() + b"%d\r\n\r\n" % len(body) + body
 
-    return WriteProtocol(lambda: _connect(port), wrap, _is_http_answer)
+    return WriteProtocol(lambda: connect_without_delay(port), wrap, _is_http_answer)
 
 
 def _is_http_answer(read: bytes | bytearray) -> bool:
@@ -166,47 +133,25 @@ def _is_http_answer(read: bytes | bytearray) -> bool:
 
 def postgres_protocol(url: str) -> WriteProtocol:
     """Return PostgreSQL's protocol with one prepared statement for each batch. Creates the tables."""
-    at = urlsplit(url)
-
-    def start() -> socket.socket:
-        made = _connect(at.port or 5432, at.hostname or "127.0.0.1")
-        names = f"user\0{at.username}\0database\0{at.path[1:]}\0\0".encode()
-        _exchange(made, struct.pack("!II", 8 + len(names), 196_608) + names, protocol)
-        return made
+    with PostgresConnection(url) as made:
+        made.run(CREATE_GRAPH)
 
     def connect() -> socket.socket:
-        made = start()
-        _exchange(made, _message(b"P", b"w\0" + _WRITE.encode() + b"\0\0\0") + _message(b"S", b""), protocol)
+        made = open_postgres_socket(url)
+        exchange_with_postgres(made, encode_prepare("put", PUT_BATCH))
         return made
 
-    def wrap(body: bytes) -> bytes:
-        bound = _message(b"B", b"\0w\0" + struct.pack("!HHI", 0, 1, len(body)) + body + b"\0\0")
-        return bound + _message(b"E", b"\0" + bytes(4)) + _message(b"S", b"")
-
-    protocol = WriteProtocol(connect, wrap, _is_postgres_answer)
-    with start() as made:
-        _exchange(made, _message(b"Q", _CREATE.encode() + b"\0"), protocol)
-    return protocol
-
-
-def _message(kind: bytes, body: bytes) -> bytes:
-    return kind + struct.pack("!I", 4 + len(body)) + body
-
-
-def _is_postgres_answer(read: bytes | bytearray) -> bool:
-    if read[:1] == b"E" or read[-1:] == b"E":
-        raise ServerFailed(f"PostgreSQL: {bytes(read[:300])!r}")
-    return read[-6:-1] == b"Z\0\0\0\5"
+    return WriteProtocol(connect, lambda body: encode_execute("put", body), is_whole_postgres_answer)
 
 
 def rates(*, quick: bool) -> BenchmarkReport:
     """Compare the batches per second of 1, 8 and 32 clients."""
     report = BenchmarkReport("writers: batches of 5 nodes and 5 edges, one at a time for each client")
     seconds, rounds = (0.5, 1) if quick else (1.0, 5)
-    url = os.environ.get(POSTGRES)
+    url = get_postgres_url()
     peer = postgres_protocol(url) if url else None
     if peer is None:
-        report.notes.append(f"PostgreSQL is not measured: {POSTGRES} is not set")
+        report.notes.append(f"PostgreSQL is not measured: {POSTGRES_URL_VARIABLE} is not set")
     with serving(HASHING) as (server, _):
         own = http_protocol(server.port)
         for kind in ("new", "updated", "unchanged"):

@@ -6,6 +6,7 @@ decodes the request and renders the answer in its own format.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -197,11 +198,16 @@ class StoreHandle:
         store = self.pool.acquire(self.name, create=create)
         answered = _LeasedAnswerFuture(partial(self.pool.release, store), answer)
         try:
-            store.submit(batch, future=answered)
+            store.submit(batch, future=answered, call_later=self._call_later)
         except BaseException:
             self.pool.release(store)
             raise
         return answered
+
+    @property
+    def _call_later(self) -> Callable[[Callable[[], None]], object] | None:
+        """Scheduler of calls after the requests that have arrived were read; None outside the event loop."""
+        return None if self.most_edges is None else asyncio.get_running_loop().call_soon
 
     def write(
         self, begin: Callable[[OpenStore], Future[R]], answer: Callable[[R], A], *, create: bool = False

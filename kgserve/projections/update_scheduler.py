@@ -25,7 +25,9 @@ MAX_STEP_DELAY_FACTOR = 20
 """Upper limit of the factor by which waiting projections multiply the step delay."""
 MIN_WAITING_PROJECTIONS_TO_REST = 4
 STEP_REST_FACTOR = 3
-"""While many projections wait, a thread rests this many times as long as its last step took; requests have priority."""
+"""While many projections wait or commits keep arriving, a thread rests this many times as long as its last step took.
+
+Requests and writes have priority, and one step then covers more commits."""
 MAX_STEP_REST_SECONDS = 1.0
 STEP_FIRST_RETRY_SECONDS = 1.0
 STEP_MAX_RETRY_SECONDS = 60.0
@@ -42,6 +44,11 @@ class ScheduledProjection(Protocol):
     name: str
     store: StoreFollowedByProjections
     schedule: ProjectionSchedule
+
+    @property
+    def sequence(self) -> int:
+        """Sequence of the last applied commit."""
+        ...
 
     @property
     def wake_hooks(self) -> list[Callable[[], None]]:
@@ -175,10 +182,14 @@ class ProjectionSchedule:
         """True once no projection is served any more."""
         return self._closed
 
-    def defer_unawaited(self, worked: float) -> None:
-        """If many projections are due, serve only awaited ones for a while. ``worked``: seconds of the last step."""
+    def defer_unawaited(self, worked: float, caught_up: ScheduledProjection | None = None) -> None:
+        """Serve only awaited projections for a while, if many are due or commits arrived during the last step.
+
+        worked: seconds of that step. caught_up: its projection, if it has applied all commits before the step; one that
+        is further behind goes on.
+        """
         with self._changed:
-            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST:
+            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST or caught_up in self._delayed:
                 self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
     def end_step(self) -> None:
@@ -271,12 +282,13 @@ class ProjectionThread:
             self._take_timeout = math.inf
             return not self.schedule.closed
         self._take_timeout = IDLE_TRIM_SECONDS
-        began = time.monotonic()
+        began, last = time.monotonic(), projection.store.journal.last
         try:
             self._serve(projection)
         finally:
             self.schedule.end_step()
-            self.schedule.defer_unawaited(time.monotonic() - began)
+            caught_up = projection if projection.sequence >= last else None
+            self.schedule.defer_unawaited(time.monotonic() - began, caught_up)
         return True
 
     def _serve(self, projection: ScheduledProjection) -> None:

@@ -204,20 +204,25 @@ class OpenStore:
         return self._writer.busy
 
     def submit(
-        self, batch: WriteBatch, wait: float = 0.0, future: Future[WriteReport] | None = None
+        self,
+        batch: WriteBatch,
+        wait: float = 0.0,
+        future: Future[WriteReport] | None = None,
+        call_later: Callable[[Callable[[], None]], object] | None = None,
     ) -> Future[WriteReport]:
         """Queue a write; the future returns its report once it is durable and applied.
 
         A small batch that changes nothing is not queued: its report has the last commit's sequence.
 
         wait: seconds to block while the queue is full before raising Unavailable. future: receives the report, instead
-        of a new one. It raises InvalidInput, StorageFull or Unavailable.
+        of a new one. It raises InvalidInput, StorageFull or Unavailable. call_later: wakes the writer thread
+        (`WriterThread.submit`).
         """
         self.require_local_owner()
         write = QueuedWrite(batch, future or Future())
         report = self._report_if_unchanged(batch)
         if report is None:
-            return self._writer.submit(write, wait)
+            return self._writer.submit(write, wait, call_later)
         self.observation.record_queue_wait(write.origin, 0.0)
         write.future.set_result(report)
         return write.future

@@ -71,16 +71,22 @@ def report_batch_if_noop(batch: WriteBatch, rows: RowsSnapshot, rules: WriteRule
     """Return the report of a small batch that changes nothing as of a snapshot.
 
     Return None if the batch may change something, would be refused, or does more than put nodes and edges. A batch that
-    changes something mostly costs one look-up here. Raises RowsDamaged.
+    changes something mostly costs one look-up here. Only what may be refused, or redirected by merges, is planned.
+    Raises RowsDamaged.
     """
     if (batch.touch and batch.edges) or batch.size > MAX_UNQUEUED_BATCH_ROWS:
         return None
     if batch.delete_nodes or batch.delete_edges or batch.links or batch.delete_links or batch.accesses:
         return None
+    is_plain = not (batch.return_rows or rows.has_merges)
     for put in batch.nodes:
         old = rows.node(put.id)
         if old is None or not is_noop_node_upsert(put, old, rules):
             return None
+        is_plain = is_plain and put.extras is None and put.based_on is None and not put.heads and rules.allows(put.type)
+    if is_plain and all((row := rows.edge(put.key)) and put.is_noop_for(row.weight) for put in batch.edges):
+        nodes, edges = len({put.id for put in batch.nodes}), len({put.key for put in batch.edges})
+        return WriteReport(nodes_unchanged=nodes, edges_unchanged=edges, sequence=rows.state.sequence)
     workspace = gather_planning_workspace(rows, [batch], settle=True)
     try:
         check_write_batch(batch, workspace, rules)

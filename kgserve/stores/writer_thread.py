@@ -117,11 +117,14 @@ class WriterThread:
         """True if no write is running or queued, and the thread has not been stopped."""
         return not (self.busy or self._stopping)
 
-    def submit(self, write: QueuedWrite, wait: float = 0.0) -> Future[WriteReport]:
+    def submit(
+        self, write: QueuedWrite, wait: float = 0.0, call_later: Callable[[Callable[[], None]], object] | None = None
+    ) -> Future[WriteReport]:
         """Queue a write and return the future of its report.
 
         wait: seconds to block while the queue is full before raising Unavailable. Also raises Unavailable while the
-        store is closing.
+        store is closing. call_later: schedules the call that wakes the thread, instead of waking it now, so that writes
+        which are submitted meanwhile share the group.
         """
         batch = write.batch
         deadline = time.monotonic() + wait
@@ -135,8 +138,15 @@ class WriterThread:
                 self._refuse_when_stopping()
             self._waiting.append(write)
             self._bytes += batch.cost
-            self._changed.notify_all()
+            if call_later is None:
+                self._changed.notify_all()
+            elif len(self._waiting) == 1:
+                call_later(self._wake)
         return write.future
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def wake_when_idle(self) -> None:
         """Call ``idle`` once after a second without writes. For the writer thread only."""

@@ -79,7 +79,7 @@ class FairCallbackQueue:
         while self._left:
             group, call = self._left.popleft()
             self._waiting.setdefault(group, deque()).append(call)
-        for _ in range(MAX_CALLBACKS_PER_ROUND):
+        for _ in range(self._round_size()):
             if not self._waiting:
                 return
             self._pop_next()()
@@ -92,6 +92,14 @@ class FairCallbackQueue:
         self._is_scheduled = True
         self._loop.call_soon(self._round)
         yield_gil()
+
+    def _round_size(self) -> int:
+        """Return how many callbacks to run now: all, if only requests of one caller wait and no other is active."""
+        if len(self._waiting) == 1:
+            [(group, calls)] = self._waiting.items()
+            if group.awaited and len(calls) > MAX_CALLBACKS_PER_ROUND and not self._has_others(group.caller):
+                return len(calls)
+        return MAX_CALLBACKS_PER_ROUND
 
     def _may_pause(self) -> bool:
         """Return whether only stream notifications of one caller remain while other callers are active."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -88,6 +89,22 @@ def test_event_loop_handles_input_between_rounds() -> None:
 
     first, every = asyncio.run(found())
     assert (first <= MAX_CALLBACKS_PER_ROUND, every) == (True, MANY)
+
+
+@pytest.mark.parametrize(("others", "first"), [((), MANY), (("modest",), MAX_CALLBACKS_PER_ROUND)])
+def test_results_of_the_only_active_caller_share_a_round(others: tuple[str, ...], first: int) -> None:
+    async def delivered() -> int:
+        callers, done = ActiveCallers(), list[int]()
+        for each in others:
+            callers.record_request(each)
+        rounds = FairCallbackQueue(callers.has_others)
+        rounds.begin()
+        for number in range(MANY):
+            rounds.soon("greedy", partial(done.append, number), awaited=True)
+        await asyncio.sleep(0)
+        return len(done)
+
+    assert asyncio.run(delivered()) == first
 
 
 def test_cancelled_wait_does_not_cancel_the_future() -> None:
