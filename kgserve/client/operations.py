@@ -1596,10 +1596,10 @@ def forget(  # noqa: PLR0913 - the fields of the request
     with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
     there; with `erase`, nothing has.
 
-    `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
-    node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
-    name, and those that mention it. A `query` forgets nothing: it lists `matches` to confirm by their ids. If a history
-    is kept, past states of the store (`as_of`) still contain them.
+    `undo` restores them, and memories that pruning withdrew; `hard` deletes them instead. Unknown or already forgotten
+    memories are not an error. If no node has the `entity_id`, nothing is forgotten: `matches` are then the memories
+    about a deleted entity of that id or name, and those that mention it. A `query` forgets nothing: it lists `matches`
+    to confirm by their ids. If a history is kept, past states of the store (`as_of`) still contain them.
 
     `erase` removes them from every file of the store, including former versions, absorbed memories and past states. It
     requires the role admin, resumes after a crash, and is answered when it is done, with what `remains` elsewhere.
