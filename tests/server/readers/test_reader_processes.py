@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -311,6 +312,38 @@ def test_revoked_keys_are_refused_and_readers_end_with_their_server(tmp_path: Pa
         assert {("GET /api/memory/s/nodes/n", "401"), ("inject", "403")} <= {*acts}, acts
         os.kill(server.process.pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{reader}").exists())
+
+
+def test_a_killed_server_with_readers_is_replaced_at_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    acknowledged: list[str] = []
+    with serving(data, *OPTIONS, "--readers", "2") as server:
+        until(lambda: len(reader_processes(server)) == 2)
+        with closing(Client(server.url)) as first:
+            first.write("s", "first")
+        client, _ = connected(server, "/api/memory/s/nodes/first")
+        readers = reader_processes(server)
+
+        def write() -> None:
+            with closing(Client(server.url)) as writer, suppress(OSError, http.client.HTTPException):
+                for number in count():
+                    writer.write("s", f"n{number}")
+                    acknowledged.append(f"n{number}")
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        until(lambda: len(acknowledged) > 20)
+        os.kill(server.process.pid, signal.SIGKILL)
+        thread.join()
+        client.close()
+    with serving(data, *OPTIONS, "--readers", "2") as server:
+        until(lambda: not any(Path(f"/proc/{reader}").exists() for reader in readers))
+        with closing(Client(server.url)) as client:
+            for node in acknowledged:
+                assert client.get(f"/api/memory/s/nodes/{node}").status == 200
+            client.write("s", "later")
+        client, _ = connected(server, "/api/memory/s/nodes/later")
+        client.close()
 
 
 def test_automatic_readers_start_under_load_keep_rate_limits_and_return_connections(
