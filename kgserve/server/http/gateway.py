@@ -163,7 +163,9 @@ class HttpGatewayMiddleware:
         self._proxies = TrustedProxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
         self.rates = RateLimiter(settings.rate_limit)
-        self._idempotent = IdempotentRequests(service.admission.repeats, settings)
+        self._idempotent = IdempotentRequests(
+            service.admission.repeats, settings, lambda store: service.graphs.whole_pool.feeds.drop_count(store)
+        )
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
         self._followed = service.graphs.whole_pool.placement if settings.follow else None

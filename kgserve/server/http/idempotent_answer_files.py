@@ -124,6 +124,10 @@ class IdempotentAnswerFiles:
         if position + len(data) > MAX_ANSWER_FILE_BYTES:
             self.remember(store, self.load(store))
 
+    def forget(self, store: str) -> None:
+        """Forget the positions of the answers in a file that was deleted with its store."""
+        self._places.pop(store, None)
+
     def forget_all(self) -> None:
         """Delete all files."""
         self._places.clear()

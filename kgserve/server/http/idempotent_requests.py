@@ -1,6 +1,6 @@
 """Requests with the header Idempotency-Key: a repeated one gets the answer of the first, byte for byte.
 
-The key belongs to one caller and one store. Only answers that report success are kept, because nothing else changed
+The key belongs to one caller and one store, and ends with the store. Only answers that report success are kept, because nothing else changed
 anything. The whole body is read before the request runs, so that it can be compared.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import unquote
 
 import msgspec
 
@@ -131,8 +132,12 @@ def has_idempotency_key(scope: HTTPScope, headers: dict[bytes, bytes]) -> bool:
 class IdempotentRequests:
     """Carries out requests with an idempotency key once, and answers their repetitions."""
 
-    def __init__(self, repeats: IdempotentCallCache, settings: Settings) -> None:
+    def __init__(
+        self, repeats: IdempotentCallCache, settings: Settings, count_store_drops: Callable[[str], int]
+    ) -> None:
         self._repeats = repeats
+        self._count_store_drops = count_store_drops
+        self._drops = dict[str, int]()
         self._files = IdempotentAnswerFiles(settings.data_dir.resolve())
         repeats.on_forget_all = self._files.forget_all
         self._loading = asyncio.Lock()
@@ -155,7 +160,7 @@ class IdempotentRequests:
         name = f"rest {store} {rights} {given.decode('ascii')}"
         made = IdempotencyKey(f"{context.accounting_name} {name} {fingerprint.hex()}")
         is_first = False
-
+        drops = self._forget_dropped(store)
         digest = blake2b(f"{context.accounting_name} {name}".encode(), digest_size=16).digest()
 
         async def carry_out() -> SavedIdempotentResponse:
@@ -166,14 +171,25 @@ class IdempotentRequests:
             recorded = RecordedHttpExchange(cycle.headers, body)
             await route(scope, recorded)
             done = SavedIdempotentResponse(recorded.response, scope.get("path_template", ""))
-            self._save(store, digest, fingerprint, done)
+            if self._count_store_drops(store) == drops:
+                self._save(store, digest, fingerprint, done)
             return done
 
         answered = partial(self._repeats.run_once, context.accounting_name, made, carry_out, fingerprint, _weigh)
-        response, template = await answered(name=name)
+        # A drop is not repeated for a store that was created since.
+        is_drop = scope["method"] == "DELETE" and _STORE_IN_PATH.fullmatch(scope["path"])
+        response, template = await answered(name=name if is_drop else f"{name} {drops}")
         scope["path_template"] = template
         headers = response.headers if is_first else [*response.headers, REPLAYED_HEADER]
         await cycle.send_complete(response._replace(headers=headers))
+
+    def _forget_dropped(self, store: str) -> int:
+        """Forget the saved answers of a store that was dropped. Return how often it was."""
+        drops = self._count_store_drops(store)
+        if drops != self._drops.get(store, 0):
+            self._drops[store] = drops
+            self._files.forget(store)
+        return drops
 
     async def _find_saved(self, store: str, digest: bytes, fingerprint: bytes) -> SavedIdempotentResponse | None:
         """Return the answer that an earlier process gave, or None. Raises IdempotencyKeyReused."""
@@ -201,7 +217,7 @@ class IdempotentRequests:
 
     def _store(self, scope: HTTPScope) -> str:
         named = _STORE_IN_PATH.match(scope["path"])
-        return named[1] if named else select_request_store(scope, self._default_store).name
+        return unquote(named[1]) if named else select_request_store(scope, self._default_store).name
 
     async def _read(self, cycle: HttpRequestExchange) -> bytes:
         body = bytearray()

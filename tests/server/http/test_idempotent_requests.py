@@ -96,6 +96,23 @@ def test_erasure_forgets_answers(http: httpx.Client, api: str, key: dict[str, st
     assert "idempotent-replayed" not in again.headers
 
 
+def test_idempotency_keys_end_with_their_store(http: httpx.Client, api: str, key: dict[str, str]) -> None:
+    body, name = {"nodes": [{"id": "a", "type": "t"}]}, api.rpartition("/")[2]
+    encoded = f"/api/memory/%{ord(name[0]):X}{name[1:]}/inject"
+    drop = {"idempotency-key": key["idempotency-key"] + "drop"}
+    for path in (f"{api}/inject", encoded, f"{api}/inject"):
+        for is_repeated in (False, True):
+            made = http.post(path, json=body, headers=key)
+            assert accepted(made)["nodes_created"] == 1
+            assert ("idempotent-replayed" in made.headers) is is_repeated
+        accepted(http.delete(api, params={"confirm": name}, headers=drop if path == encoded else {}))
+        refusal(http.get(f"{api}/stats"), 404)
+    accepted(http.put(api), 201)
+    again = http.delete(api, params={"confirm": name}, headers=drop)
+    assert again.headers["idempotent-replayed"] == "true"
+    accepted(http.get(f"{api}/stats"))
+
+
 def test_a_killed_server_repeats_the_answers_that_it_gave(tmp_path: Path) -> None:
     data, keyed = tmp_path / "data", {"idempotency-key": "k", "kgserve-store": "s"}
     file = StoreLayout(data, "s").idempotent_answers
