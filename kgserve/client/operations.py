@@ -639,6 +639,7 @@ def node(
 
     Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
 
+    Edges are in the order of `list_outgoing_edges`: by `ordinal`, those without one last, then by `created_at`.
     With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
     moment that is no longer in the history, and InvalidInput for a moment combined with `follow_symlinks`.
     """

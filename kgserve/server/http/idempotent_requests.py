@@ -1,7 +1,7 @@
 """Requests with the header Idempotency-Key: a repeated one gets the answer of the first, byte for byte.
 
-The key belongs to one caller and one store, and ends with the store. Only answers that report success are kept, because nothing else changed
-anything. The whole body is read before the request runs, so that it can be compared.
+The key belongs to one caller and one store, and ends with the store. Only answers that report success are kept, because
+nothing else changed anything. The whole body is read before the request runs, so that it can be compared.
 """
 
 from __future__ import annotations
