@@ -954,7 +954,7 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
     Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change. Raises NotFound.
+    Its edges do not change, such as those of a memory to its entities. Raises NotFound.
     """
     return REVERT_ROUTE.ask(store, RevertNodeRequest(node_id=node_id, version=version))
 
