@@ -261,6 +261,9 @@ def test_temporal_properties_keep_their_types(session: Session) -> None:
     [node] = values(session, "MATCH (t:task {due: $due}) RETURN t", due=due)
     assert (node["due"], node["gap"], node["at"].iso_format()) == (due, gap, "2026-01-02T03:04:05.000000006+00:00")
     assert values(session, "MATCH (t:task) WHERE t.due + t.gap > date('2026-02-03') RETURN t.due") == [due]
+    with pytest.raises(ClientError, match="years 1 to 9999"):
+        values(session, "RETURN [date('-0001-01-01')] AS day")
+    assert values(session, "RETURN 1 AS one") == [1]
 
 
 def test_requests_without_a_database_do_not_list_the_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
