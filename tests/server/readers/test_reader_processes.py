@@ -125,7 +125,8 @@ def connected(server: ServerProcessHandle, path: str, key: str = "") -> tuple[Cl
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcessHandle]:
-    with serving(tmp_path_factory.mktemp("readers") / "data", *OPTIONS, "--readers", "2") as started:
+    options = (*OPTIONS, "--readers", "2", "--body-timeout", "2")
+    with serving(tmp_path_factory.mktemp("readers") / "data", *options) as started:
         until(lambda: len(reader_processes(started)) == 2)
         yield started
         started.process.terminate()
@@ -172,6 +173,20 @@ def test_answers_and_refusals_equal_those_of_the_server(server: ServerProcessHan
         metrics = direct.get("/metrics").body
         assert b"kgserve_reader_processes 2.0" in metrics
         assert b'/api/memory/{store}/traverse",status="400"} 2.0' in metrics
+
+
+def test_bodies_that_stop_arriving_are_no_errors(server: ServerProcessHandle) -> None:
+    with closing(Client(server.url)) as direct:
+        direct.write("late", "n")
+    client, _ = connected(server, "/api/memory/late/nodes/n")
+    connection = client.connection.sock
+    head = b"POST /api/memory/late/get HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    connection.sendall(head + b"Content-Length: 9\r\n\r\n{")
+    assert connection.recv(12) == b"HTTP/1.1 408"
+    client.close()
+    log = server.data.parent / f"{server.data.name}.log"
+    until(lambda: '"status": 408' in log.read_text())
+    assert "answer_broken_off" not in log.read_text()
 
 
 def test_writes_are_visible_in_all_processes_at_once(server: ServerProcessHandle) -> None:
