@@ -16,6 +16,7 @@ from kgserve.api.operation import ApiUseCase
 from kgserve.api.operation_table import USE_CASES
 from kgserve.graph import request_bodies
 from kgserve.storage.model import breadth_first_traversal
+from kgserve.storage.model.attribute_filters import AttributeConditionsText
 from scripts.pages import TOP
 
 OPERATIONS = TOP / "kgserve/client/operations.py"
@@ -74,12 +75,20 @@ def _operations() -> str:
 
 
 LISTED = """
+def _items(given: Iterable[Any]) -> list[Any]:
+    return [given] if isinstance(given, str) else list(given)
+
+
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:
-    return None if given is None else list(given)
+    return None if given is None else _items(given)
 
 
 def _mapped(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if given is None else dict(given)
+
+
+def _json_text(given: Mapping[str, Any] | str | None) -> str | None:
+    return given if given is None or isinstance(given, str) else encode_json_body(given).decode()
 
 
 def _text(moment: object) -> str | None:
@@ -163,11 +172,18 @@ class RequestField(msgspec.Struct, frozen=True):
         return (found.__name__, inside[0].name, inside[0].type) if found and len(inside) == 1 else None
 
     @property
+    def is_json_text(self) -> bool:
+        """True for a JSON object as text, for which callers may also pass a mapping."""
+        return AttributeConditionsText in (self.type, *get_args(self.type))
+
+    @property
     def parameter(self) -> str:
         """Source text of the parameter in a signature."""
         kind, default = _source(self.single_inner_field[2] if self.single_inner_field else self.type), self.default
         if self.single_inner_field and type(None) in get_args(self.type):
             kind += " | None"
+        if self.is_json_text:
+            kind = f"Mapping[str, Any] | {kind}"
         if self.name in MOMENTS and "str" in kind:
             kind = "int | str | None" if "None" in kind else "int | str"
         if self.holds_structs:
@@ -186,12 +202,12 @@ class RequestField(msgspec.Struct, frozen=True):
             return f"None if {self.name} is None else {struct}({field}={self.name})"
         if self._item is not None:
             may_be_none = type(None) in get_args(self.type) and not self.holds_structs
-            return f"_listed({self.name})" if may_be_none else f"list({self.name})"
+            return f"_listed({self.name})" if may_be_none else f"_items({self.name})"
         if any(get_origin(_bare(each)) is dict for each in (self.type, *get_args(self.type))):
             return f"_mapped({self.name})"
-        if self.name in MOMENTS and "int" not in _source(self.type):
-            return f"_text({self.name})"
-        return self.name
+        is_moment = self.name in MOMENTS and "int" not in _source(self.type)
+        convert = "_json_text" if self.is_json_text else "_text" if is_moment else ""
+        return f"{convert}({self.name})" if convert else self.name
 
 
 def _fields(case: ApiUseCase) -> list[RequestField]:
@@ -267,6 +283,7 @@ def _imports(text: str) -> str:
     richer = ", ".join(sorted(RICHER.values()))
     lines += [
         f"from kgserve.client.answers import {richer}",
+        "from kgserve.client.json_lines_stream import encode_json_body",
         "from kgserve.client.wire import ClientRequest, ClientRoute",
     ]
     modules: dict[str, set[str]] = {}

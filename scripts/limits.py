@@ -34,6 +34,7 @@ from kgserve.platform.access.authentication import MAX_API_KEYS, MAX_STORE_PATTE
 from kgserve.platform.settings import Settings
 from kgserve.server.admission import MAX_OPEN_STATEMENTS, MAX_STATEMENT_THREADS
 from kgserve.server.http.connection import MAX_HEADER_LINES
+from kgserve.server.http.idempotent_answer_files import MAX_ANSWER_FILE_BYTES
 from kgserve.server.idempotent_calls import (
     MAX_REMEMBERED_ANSWER_BYTES,
     MAX_REMEMBERED_BYTES,
@@ -140,7 +141,10 @@ def _server_limits() -> Iterator[Row]:
     yield "stores that an event stream names; that a page lists", f"{MAX_FOLLOWED_STORES:,}"
     yield "kept answers of repeated requests", _kept(MAX_REMEMBERED_CALLS, MAX_REMEMBERED_BYTES)
     yield "the same of one caller", _kept(MAX_REMEMBERED_CALLS_PER_CALLER, MAX_REMEMBERED_BYTES_PER_CALLER)
-    yield "answer that is kept", _size(MAX_REMEMBERED_ANSWER_BYTES)
+    yield (
+        "answer that is kept; all those in the file of a store",
+        (f"{_size(MAX_REMEMBERED_ANSWER_BYTES)}; {_size(MAX_ANSWER_FILE_BYTES)}"),
+    )
     yield "MCP request; answer of a tool", f"{MAX_BODY_MB} MiB; about {MAX_REPLY_CHARS:,} characters"
     yield "MCP sessions; of one key", f"{MAX_SESSIONS}; {MAX_SESSIONS_PER_KEY}; a session ends after 30 idle minutes"
     yield "MCP subscriptions of a session; of a key", f"{MAX_SUBSCRIPTIONS}; {MAX_SUBSCRIPTIONS_PER_KEY:,}"

@@ -19,6 +19,7 @@ from kgserve.admin.store_admin_models import (
     StoreStats,
 )
 from kgserve.client.answers import Hits, Traversal
+from kgserve.client.json_lines_stream import encode_json_body
 from kgserve.client.wire import ClientRequest, ClientRoute
 from kgserve.graph.answers import (
     CallerInfo,
@@ -413,7 +414,7 @@ def inject(
     Raises InvalidInput, whose `errors` list every faulty path, TooLarge, Unavailable and StorageFull; then nothing is
     written.
     """
-    return INJECT_ROUTE.ask(store, {"nodes": list(nodes), "edges": list(edges), "touch": touch})
+    return INJECT_ROUTE.ask(store, {"nodes": _items(nodes), "edges": _items(edges), "touch": touch})
 
 
 def traverse(  # noqa: PLR0913 - the fields of the request
@@ -638,6 +639,7 @@ def node(
 
     Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
 
+    Edges are in the order of `list_outgoing_edges`: by `ordinal`, those without one last, then by `created_at`.
     With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
     moment that is no longer in the history, and InvalidInput for a moment combined with `follow_symlinks`.
     """
@@ -658,7 +660,7 @@ def get_nodes(
 
     Raises Gone for a moment that is no longer in the history.
     """
-    return GET_NODES_ROUTE.ask(store, GetNodesByIdRequest(ids=list(ids), as_of=as_of, valid_at=valid_at))
+    return GET_NODES_ROUTE.ask(store, GetNodesByIdRequest(ids=_items(ids), as_of=as_of, valid_at=valid_at))
 
 
 def count(
@@ -758,7 +760,7 @@ def outgoing(
     return OUTGOING_ROUTE.ask(
         store,
         NodeEdgesRequest(
-            node_id=node_id, kinds=list(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
+            node_id=node_id, kinds=_items(kinds), limit=limit, offset=offset, as_of=_text(as_of), valid_at=valid_at
         ),
     )
 
@@ -786,7 +788,7 @@ def incoming(  # noqa: PLR0913 - the fields of the request
         store,
         IncomingEdgesRequest(
             node_id=node_id,
-            kinds=list(kinds),
+            kinds=_items(kinds),
             limit=limit,
             offset=offset,
             as_of=_text(as_of),
@@ -813,7 +815,7 @@ def put_subgraph(
     Raises InvalidInput, before anything is written, for too many items or none. It is never retried automatically.
     """
     return PUT_SUBGRAPH_ROUTE.ask(
-        store, {"nodes": list(nodes), "edges": list(edges), "graph_id": graph_id}, idempotent=False
+        store, {"nodes": _items(nodes), "edges": _items(edges), "graph_id": graph_id}, idempotent=False
     )
 
 
@@ -952,7 +954,7 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
     Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change. Raises NotFound.
+    Its edges do not change, such as those of a memory to its entities. Raises NotFound.
     """
     return REVERT_ROUTE.ask(store, RevertNodeRequest(node_id=node_id, version=version))
 
@@ -1203,13 +1205,13 @@ def store_memory(  # noqa: PLR0913 - the fields of the request
         {
             "content": content,
             "memory_type": memory_type,
-            "tags": list(tags),
+            "tags": _items(tags),
             "confidence": confidence,
             "source": source,
             "context": context,
             "metadata": _mapped(metadata),
-            "entity_names": list(entity_names),
-            "entities": list(entities),
+            "entity_names": _items(entity_names),
+            "entities": _items(entities),
             "id": memory_id,
             "importance": importance,
             "layer": layer,
@@ -1234,7 +1236,7 @@ def store_memories(
 
     Raises the same errors as `store_memory`; `errors` name the position of each fault, and nothing is stored.
     """
-    return STORE_MEMORIES_ROUTE.ask(store, {"memories": list(memories)}, idempotent=False)
+    return STORE_MEMORIES_ROUTE.ask(store, {"memories": _items(memories)}, idempotent=False)
 
 
 def memories(  # noqa: PLR0913 - the fields of the request
@@ -1249,7 +1251,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
     source: str | None = None,
     layer: int | None = None,
     under: str | None = None,
-    metadata: str | None = None,
+    metadata: Mapping[str, Any] | str | None = None,
     orphans: bool = False,
     ended: Literal["superseded", "merged", "forgotten", "pruned", "any"] | None = None,
     sort: Literal["created", "updated", "confidence", "accessed"] = "created",
@@ -1277,7 +1279,7 @@ def memories(  # noqa: PLR0913 - the fields of the request
             source=source,
             layer=layer,
             under=under,
-            metadata=metadata,
+            metadata=_json_text(metadata),
             orphans=orphans,
             ended=ended,
             sort=sort,
@@ -1538,8 +1540,8 @@ def retain(  # noqa: PLR0913 - the fields of the request
             "layer": layer,
             "parent": parent,
             "tags": _listed(tags),
-            "entities": list(entities),
-            "relations": list(relations),
+            "entities": _items(entities),
+            "relations": _items(relations),
             "confidence": confidence,
             "importance": importance,
             "source": source,
@@ -1569,7 +1571,7 @@ def retain_batch(
 
     Raises the same errors as `retain`; `errors` or the message name the position of each fault, and nothing is stored.
     """
-    return RETAIN_BATCH_ROUTE.ask(store, {"items": list(items)}, idempotent=False)
+    return RETAIN_BATCH_ROUTE.ask(store, {"items": _items(items)}, idempotent=False)
 
 
 def forget(  # noqa: PLR0913 - the fields of the request
@@ -1596,10 +1598,10 @@ def forget(  # noqa: PLR0913 - the fields of the request
     with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
     there; with `erase`, nothing has.
 
-    `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
-    node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
-    name, and those that mention it. A `query` forgets nothing: it lists `matches` to confirm by their ids. If a history
-    is kept, past states of the store (`as_of`) still contain them.
+    `undo` restores them, and memories that pruning withdrew; `hard` deletes them instead. Unknown or already forgotten
+    memories are not an error. If no node has the `entity_id`, nothing is forgotten: `matches` are then the memories
+    about a deleted entity of that id or name, and those that mention it. A `query` forgets nothing: it lists `matches`
+    to confirm by their ids. If a history is kept, past states of the store (`as_of`) still contain them.
 
     `erase` removes them from every file of the store, including former versions, absorbed memories and past states. It
     requires the role admin, resumes after a crash, and is answered when it is done, with what `remains` elsewhere.
@@ -1733,8 +1735,8 @@ def reflect(  # noqa: PLR0913 - the fields of the request
             cluster_threshold=cluster_threshold,
             dry_run=dry_run,
             run=run,
-            accept=list(accept),
-            refuse=list(refuse),
+            accept=_items(accept),
+            refuse=_items(refuse),
             names=_mapped(names),
             undo=undo,
             answer=answer,
@@ -1792,7 +1794,7 @@ def create_entities(
     An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
     ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
     """
-    return CREATE_ENTITIES_ROUTE.ask(store, {"entities": list(entities)})
+    return CREATE_ENTITIES_ROUTE.ask(store, {"entities": _items(entities)})
 
 
 def entities(
@@ -1802,7 +1804,7 @@ def entities(
 
     Return a page of the named entities, by name ignoring case, then by id. Raises InvalidInput for a bad cursor.
     """
-    return ENTITIES_ROUTE.ask(store, EntityListQuery(type=list(type), name=name, limit=limit, cursor=cursor))
+    return ENTITIES_ROUTE.ask(store, EntityListQuery(type=_items(type), name=name, limit=limit, cursor=cursor))
 
 
 def entity(store: str, entity_id: str) -> ClientRequest[EntityWithRelations]:
@@ -1867,7 +1869,7 @@ def delete_entities(
     """
     return DELETE_ENTITIES_ROUTE.ask(
         store,
-        DeleteEntitiesRequest(entity_names=list(entity_names), cascade_memories=cascade_memories, dry_run=dry_run),
+        DeleteEntitiesRequest(entity_names=_items(entity_names), cascade_memories=cascade_memories, dry_run=dry_run),
     )
 
 
@@ -1967,7 +1969,7 @@ def relations(
     return RELATIONS_ROUTE.ask(
         store,
         RelationListQuery(
-            source=source, target=target, type=list(type), min_strength=min_strength, limit=limit, cursor=cursor
+            source=source, target=target, type=_items(type), min_strength=min_strength, limit=limit, cursor=cursor
         ),
     )
 
@@ -2015,7 +2017,7 @@ def create_relations(
     strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
     Raises InvalidInput, and Conflict for an ambiguous name.
     """
-    return CREATE_RELATIONS_ROUTE.ask(store, {"relations": list(relations)})
+    return CREATE_RELATIONS_ROUTE.ask(store, {"relations": _items(relations)})
 
 
 def delete_relation(store: str, relation_id: str) -> ClientRequest[DeleteRelationsAnswer]:
@@ -2033,7 +2035,7 @@ def delete_relations(
 
     Delete relations by the names of their ends, in one commit. A missing relation is not an error.
     """
-    return DELETE_RELATIONS_ROUTE.ask(store, {"relations": list(relations)})
+    return DELETE_RELATIONS_ROUTE.ask(store, {"relations": _items(relations)})
 
 
 def memory_stats(store: str) -> ClientRequest[StoredMemoryStatistics]:
@@ -2080,12 +2082,20 @@ def memory_confidence(store: str, *, buckets: int = 10) -> ClientRequest[Confide
     return MEMORY_CONFIDENCE_ROUTE.ask(store, ConfidenceHistogramQuery(buckets=buckets))
 
 
+def _items(given: Iterable[Any]) -> list[Any]:
+    return [given] if isinstance(given, str) else list(given)
+
+
 def _listed(given: Iterable[Any] | None) -> list[Any] | None:
-    return None if given is None else list(given)
+    return None if given is None else _items(given)
 
 
 def _mapped(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if given is None else dict(given)
+
+
+def _json_text(given: Mapping[str, Any] | str | None) -> str | None:
+    return given if given is None or isinstance(given, str) else encode_json_body(given).decode()
 
 
 def _text(moment: object) -> str | None:

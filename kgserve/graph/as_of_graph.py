@@ -325,18 +325,10 @@ class AsOfGraph(GraphReader):
         ]
 
     @override
-    def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
-        return [*map(encode_edge_as_json, self._shown_edges(node_id, limit, outgoing=outgoing)[:limit])]
-
-    def _shown_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[EdgeRow]:
-        direction = "outgoing" if outgoing else "incoming"
-        if self.valid_at is None:
-            return self._edges(node_id, direction, limit)
-        return [*self._valid_between(self._edges(node_id, direction))]
-
-    @override
     def encode_edge_page(self, node_id: str, wanted: EdgePageRequest) -> tuple[list[bytes], bool, int]:
-        found = self._shown_edges(node_id, NO_EDGE_LIMIT, outgoing=wanted.outgoing)
+        found = self._edges(node_id, "outgoing" if wanted.outgoing else "incoming")
+        if self.valid_at is not None:
+            found = [*self._valid_between(found)]
         edges = [edge for edge in found if not wanted.relation_types or edge.relation_type in wanted.relation_types]
         edges.sort(key=_page_order)
         end = wanted.offset + wanted.limit

@@ -269,17 +269,11 @@ class GraphReader(ABC):
         """
 
     @abstractmethod
-    def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
-        """Encode at most `limit` valid edges of a valid node whose other ends are valid.
-
-        Raises TraversalTooLarge if a non-blocking read would visit too many edges.
-        """
-
-    @abstractmethod
     def encode_edge_page(self, node_id: str, wanted: EdgePageRequest) -> tuple[list[bytes], bool, int]:
-        """Encode a page of the edges of `encode_edges`: by ordinal, those without one last, then by age and key.
+        """Encode a page of the valid edges of a valid node whose other ends are valid.
 
-        Also return whether more follow, and the number of edges on all pages.
+        Order: ordinal, edges without one last; then creation time and key. Also return whether more follow, and the
+        number of edges on all pages. Raises TraversalTooLarge if a non-blocking read would visit too many edges.
         """
 
     @abstractmethod
@@ -499,10 +493,6 @@ class CurrentGraph(GraphReader):
 
     def _numbered_valid(self, number: int) -> bool:
         return self.valid_at is None or self.rows.is_node_valid_at(number, self.valid_at)
-
-    @override
-    def encode_edges(self, node_id: str, limit: int, *, outgoing: bool) -> list[bytes]:
-        return self.rows.edge_texts(self._shown_edges(node_id, outgoing=outgoing).first(limit))
 
     def _shown_edges(self, node_id: str, *, outgoing: bool) -> BaseAndDeltaEdges:
         rows = self.rows

@@ -112,7 +112,7 @@ def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeWith
 def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[InjectAnswer]:
     """Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change. Raises NotFound.
+    Its edges do not change, such as those of a memory to its entities. Raises NotFound.
     """
     state, _ = _require_version(graph, request.node_id, request.version)
     put = build_node_restore_upsert(state.row)

@@ -101,6 +101,7 @@ _Inbound = tuple[str, CrossStoreLinkRow]
 def get_node(graph: StoreHandle, request: GetNodeRequest) -> JsonEncodedAnswer[NodeWithEdgesAnswer]:
     """Return the node with at most 1,000 edges in each direction: now, as of a moment, or one version without edges.
 
+    Edges are in the order of `list_outgoing_edges`: by `ordinal`, those without one last, then by `created_at`.
     With `follow_symlinks`, incoming edges include those of all stores that you may access. Raises NotFound, Gone for a
     moment that is no longer in the history, and InvalidInput for a moment combined with `follow_symlinks`.
     """
@@ -140,15 +141,14 @@ def _encode_view(reader: GraphReader, wanted: GetNodeRequest, inbound: Sequence[
     node = reader.encode_node(node_id)
     if node is None:
         return None
-    outgoing = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=True)
-    outgoing += map(encode_cross_store_link, reader.valid_links(node_id, MAX_EDGES_PER_DIRECTION + 1))
-    incoming = reader.encode_edges(node_id, MAX_EDGES_PER_DIRECTION + 1, outgoing=False)
-    incoming += [encode_cross_store_link(row, origin) for origin, row in _valid_inbound(inbound, reader.valid_at)]
+    wanted_edges = EdgePageRequest(outgoing=True, relation_types=(), offset=0, limit=MAX_EDGES_PER_DIRECTION)
+    outgoing, more_outgoing = _read_edges(reader, node_id, wanted_edges, inbound)
+    incoming, more_incoming = _read_edges(reader, node_id, wanted_edges._replace(outgoing=False), inbound)
     return b'{"node":%b,"outgoing":[%b],"incoming":[%b],"edges_truncated":%b%b}' % (
         node,
-        b",".join(outgoing[:MAX_EDGES_PER_DIRECTION]),
-        b",".join(incoming[:MAX_EDGES_PER_DIRECTION]),
-        b"true" if max(len(outgoing), len(incoming)) > MAX_EDGES_PER_DIRECTION else b"false",
+        b",".join(outgoing),
+        b",".join(incoming),
+        b"true" if more_outgoing or more_incoming else b"false",
         encode_redirected_from_field(wanted.node_id, node_id),
     )
 
@@ -320,22 +320,33 @@ def _encode_page(
     node_id = _follow_redirects(reader, asked.node_id, asked.valid_at)
     if not reader.has_valid(node_id):
         return None
-    leading = reader.valid_links(node_id) if wanted.outgoing else []
-    links = [
-        encode_cross_store_link(row, origin)
-        for origin, row in (*((None, row) for row in leading), *_valid_inbound(inbound, reader.valid_at))
-        if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
-    ]
-    if links:
-        page, more = _page_with_links(reader, node_id, wanted, links)
-    else:
-        page, more, _ = reader.encode_edge_page(node_id, wanted)
+    page, more = _read_edges(reader, node_id, wanted, inbound)
     next_offset = b"%d" % (wanted.offset + wanted.limit) if more else b"null"
     return b'{"edges":[%b],"next_offset":%b%b}' % (
         b",".join(page),
         next_offset,
         encode_redirected_from_field(asked.node_id, node_id),
     )
+
+
+def _read_edges(
+    reader: GraphReader, node_id: str, wanted: EdgePageRequest, inbound: Sequence[_Inbound]
+) -> tuple[list[bytes], bool]:
+    """Return a page of a node's edges and links as JSON, and whether more follow. ``inbound``: links to the node."""
+    found = (
+        ((None, row) for row in reader.valid_links(node_id))
+        if wanted.outgoing
+        else _valid_inbound(inbound, reader.valid_at)
+    )
+    links = [
+        encode_cross_store_link(row, origin)
+        for origin, row in found
+        if not wanted.relation_types or row.edge.relation_type in wanted.relation_types
+    ]
+    if links:
+        return _page_with_links(reader, node_id, wanted, links)
+    page, more, _ = reader.encode_edge_page(node_id, wanted)
+    return page, more
 
 
 def _page_with_links(

@@ -16,7 +16,7 @@ from msgspec import Meta, field
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.compat.versioned_nodes_api import RetireVersionedNodeRequest
 from kgserve.graph.request_bodies import NODES_VALID_AT_HELP, VALID_AT_HELP, AsOfText, RevertNodeBody
-from kgserve.storage.model.attribute_filters import ATTRIBUTES_DESCRIPTION, MAX_ATTRIBUTES_TEXT_BYTES
+from kgserve.storage.model.attribute_filters import AttributeConditionsText
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES
 from kgserve.storage.model.type_and_tag_frequency_models import MAX_LISTED_TAGS
 
@@ -78,12 +78,7 @@ class NodeListParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
             description="Only nodes with this tag; several, repeated or separated by commas: all of them",
         ),
     ] = []
-    attributes: (
-        Annotated[
-            str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
-        ]
-        | None
-    ) = None
+    attributes: AttributeConditionsText | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE_ROWS, description="Maximum number of nodes per page")] = 100
     cursor: Annotated[str, Meta(description="`next_cursor` of the previous page")] | None = None
     offset: Annotated[int, Meta(ge=0, le=MAX_NODES_OFFSET, description="Nodes to skip, on the first page only")] = 0

@@ -41,6 +41,7 @@ from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import (
     REASON_FORGOTTEN,
     REASON_SUPERSEDED,
+    RESTORABLE_END_REASONS,
     VERSION_OF_RELATION,
     build_edge_restore_upsert,
     build_edge_soft_delete_upsert,
@@ -78,10 +79,10 @@ def soft_delete_or_restore_memories(graph: StoreHandle, request: ForgetRequest) 
     with `keep_shared`. The answer lists what is `kept`. Only the history still has it, and `undo` restores it from
     there; with `erase`, nothing has.
 
-    `undo` restores them; `hard` deletes them instead. Unknown or already forgotten memories are not an error. If no
-    node has the `entity_id`, nothing is forgotten: `matches` are then the memories about a deleted entity of that id or
-    name, and those that mention it. A `query` forgets nothing: it lists `matches` to confirm by their ids. If a history
-    is kept, past states of the store (`as_of`) still contain them.
+    `undo` restores them, and memories that pruning withdrew; `hard` deletes them instead. Unknown or already forgotten
+    memories are not an error. If no node has the `entity_id`, nothing is forgotten: `matches` are then the memories
+    about a deleted entity of that id or name, and those that mention it. A `query` forgets nothing: it lists `matches`
+    to confirm by their ids. If a history is kept, past states of the store (`as_of`) still contain them.
 
     `erase` removes them from every file of the store, including former versions, absorbed memories and past states. It
     requires the role admin, resumes after a crash, and is answered when it is done, with what `remains` elsewhere.
@@ -226,7 +227,7 @@ class _ForgetDraft(MemoryWriteBatchDraft):
 
     def _remember(self, rows: Sequence[NodeRow]) -> None:
         for row in rows:
-            if (row.extras or NO_EXTRAS).ended == REASON_FORGOTTEN:
+            if (row.extras or NO_EXTRAS).ended in RESTORABLE_END_REASONS:
                 self._memories[row.id] = None
                 self.put_node(build_undo_forget_upsert(row))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):

@@ -16,9 +16,8 @@ from kgserve.graph.answers import Notice
 from kgserve.graph.request_bodies import VALID_AT_HELP, AdditionalStores, AsOfText, AsOfValue, SearchMode
 from kgserve.platform.settings import DedupMode, PruningMode
 from kgserve.storage.model.attribute_filters import (
-    ATTRIBUTES_DESCRIPTION,
-    MAX_ATTRIBUTES_TEXT_BYTES,
     AttributeConditionsInput,
+    AttributeConditionsText,
 )
 from kgserve.storage.model.entity_names import UNKNOWN_TYPE
 from kgserve.storage.model.node_edge_fields import MAX_ID_BYTES, MAX_TAGS
@@ -155,8 +154,12 @@ class MemoryIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MemoryChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Changes to a memory. Absent or null fields do not change; an empty text, list or object clears the field."""
+    """Changes to a memory. Absent fields do not change; an empty text, list or object clears the field.
 
+    A request over HTTP in which a field is null is refused.
+    """
+
+    refuses_null: ClassVar[bool] = True
     content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)] | None = None
     memory_type: Annotated[LabelText, Meta(description="Another kind of memory")] | None = None
     tags: Annotated[_Tags, Meta(description="Replaces all of them")] | None = None
@@ -239,12 +242,7 @@ MemorySortOrder = Literal["created", "updated", "confidence", "accessed"]
 class MemoryListQuery(MemoryFilterFields, kw_only=True):
     """Query string of a list of memories. Lists do not count as uses."""
 
-    metadata: (
-        Annotated[
-            str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
-        ]
-        | None
-    ) = None
+    metadata: AttributeConditionsText | None = None
     orphans: Annotated[
         bool, Meta(description="Only memories without a parent, except domains and concepts (layers 0 and 1)")
     ] = False
@@ -343,12 +341,7 @@ class RecallRequest(RecallOptions, kw_only=True):
 class RecallOptionsQuery(RecallOptions, kw_only=True):
     """Options of recall as a query string."""
 
-    metadata: (
-        Annotated[
-            str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
-        ]
-        | None
-    ) = None
+    metadata: AttributeConditionsText | None = None
     as_of: AsOfText | None = None
 
 

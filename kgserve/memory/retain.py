@@ -62,7 +62,7 @@ from kgserve.projections.recent_vectors import RecentVectorBuffer
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE, list_entity_names_and_aliases
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, NodeRow
-from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED
+from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, RESTORABLE_END_REASONS
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
@@ -456,7 +456,8 @@ class RetainDeduplicator(MemoryDeduplicator):
             head = extras.belongs_to
             raise Conflict(f"{target!r} is a former version of {head!r}; use that id, with valid_from for another time")
         if extras.ended:
-            how = "restore it with forget and undo first, or " if extras.ended == REASON_FORGOTTEN else ""
+            restorable = extras.ended in RESTORABLE_END_REASONS
+            how = "restore it with forget and undo first, or " if restorable else ""
             raise Conflict(f"memory {target!r} was {extras.ended}: {how}retain the text without its id")
         return row
 

@@ -211,7 +211,7 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             "seconds"
         ),
     ] = False
-    undo: Annotated[bool, Meta(description="Restore forgotten memories")] = False
+    undo: Annotated[bool, Meta(description="Restore forgotten or pruned memories")] = False
     dry_run: Annotated[bool, Meta(description="Report the effect without writing")] = False
     keep_shared: Annotated[
         bool, Meta(description="With `entity`: keep memories that are also about others, even if they name it")

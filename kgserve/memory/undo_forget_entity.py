@@ -60,7 +60,7 @@ class RestorableEntityData(msgspec.Struct, frozen=True):
 
     def _node_puts(self) -> Iterator[NodeUpsert]:
         for row in self.nodes.values():
-            yield msgspec.structs.replace(build_node_restore_upsert(row), created_at=row.created_at)
+            yield build_node_restore_upsert(row)
 
     def _edge_puts(self) -> Iterator[EdgeUpsert]:
         for row in self.edges.values():

@@ -1,8 +1,8 @@
 """Answers to recent calls with an idempotency key, for REST and MCP.
 
 A client that lost an answer repeats the call with the same key and gets the answer of the first call. The answers are
-in memory, bounded by number, size and age. After a restart a repeated call runs again; the ids that it generates are
-the same (`generate_idempotent_node_id`).
+in memory, bounded by number, size and age. Those of REST are also in files. After a restart any other repeated call
+runs again; the ids that it generates are the same (`generate_idempotent_node_id`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MAX_REMEMBERED_BYTES_PER_CALLER = 16 << 20
 MAX_REMEMBERED_ANSWER_BYTES = 1 << 20
 """Size of the largest answer that is remembered; of a larger one only that the call was carried out."""
 CALL_RETENTION_SECONDS = 24 * 3600.0
+KEY_REUSED_MESSAGE = "this idempotency key was used for another request; send a new key"
 
 
 class CachedIdempotentCall(msgspec.Struct, eq=False):
@@ -57,6 +58,8 @@ class IdempotentCallCache:
 
     def __init__(self) -> None:
         self._callers: dict[str, CallerRememberedCalls] = {}
+        self.on_forget_all: Callable[[], object] = dict
+        """Called when all answers have to be forgotten."""
 
     @property
     def size(self) -> int:
@@ -95,7 +98,7 @@ class IdempotentCallCache:
             self._watch(caller, name, found, weigh)
             self._forget_oldest(caller)
         elif found.fingerprint != fingerprint:
-            raise IdempotencyKeyReused("this idempotency key was used for another request; send a new key")
+            raise IdempotencyKeyReused(KEY_REUSED_MESSAGE)
         if found.task is None:
             raise Conflict(
                 "the request with this idempotency key was carried out, but its answer was too large to keep; read the "
@@ -106,6 +109,7 @@ class IdempotentCallCache:
     def forget_all(self) -> None:
         """Forget all answers, because they may contain what was erased."""
         self._callers = {}
+        self.on_forget_all()
 
     def _watch(self, caller: str, key: str, call: CachedIdempotentCall, weigh: Callable[[T], int | None]) -> None:
         def finish(done: asyncio.Task[Any]) -> None:

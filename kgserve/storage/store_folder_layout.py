@@ -60,6 +60,7 @@ JOURNAL_FOLDER = "journal"
 HISTORY_FILE = "history.sqlite"
 CATALOG_FILE = "views/catalog.sqlite"
 CLOSE_MARK_FILE = "closed.json"
+IDEMPOTENT_ANSWERS_FILE = "idempotent-answers.log"
 STORE_FILE = "store.json"
 STORE_FORMAT = 2
 """Newest known format of a store. Older programs refuse a newer one, which they could not read. 2: packed frames."""
@@ -164,6 +165,7 @@ class StoreLayout:
     engine = _LayoutPath("graph.kuzu")
     history = _LayoutPath(HISTORY_FILE)
     extraction = _LayoutPath("extraction.sqlite")
+    idempotent_answers = _LayoutPath(IDEMPOTENT_ANSWERS_FILE)
     views = _LayoutPath("views")
     catalog = _LayoutPath(CATALOG_FILE)
     memories = _LayoutPath("views/memories.sqlite")

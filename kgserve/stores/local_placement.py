@@ -29,6 +29,8 @@ from kgserve.storage.store_folder_layout import (
     PLAIN_STORE_FORMAT,
     StoreDescription,
     StoreLayout,
+    read_closed_store_state,
+    read_store_settings_records,
 )
 from kgserve.stores.cluster_models import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
 
@@ -40,6 +42,7 @@ FOLLOWER_FILE = "following.json"
 """File that marks a data folder as a read-only copy that follows a replication target."""
 NOT_CLUSTERED_MESSAGE = "this server is not a node of a cluster; start it with --cluster to join one"
 _DROPPED_STORE_PREFIX = ".dropped-"
+_PROVISIONAL_STORE_PREFIX = ".creating-"
 
 
 class CommitLog:
@@ -315,8 +318,22 @@ class StorePlacement:
         """Remove an obsolete replica. Return whether its store, served by another server, was dropped."""
         return False
 
+    def mark_provisional(self, name: str) -> None:
+        """Mark a store that is about to be created: if it is still empty at the next start, it is removed."""
+        if not self.is_shared:
+            self._provisional_mark(name).touch(0o600)
+
+    def confirm_creation(self, name: str) -> None:
+        """Durably remove the mark of a store that was created provisionally."""
+        self._provisional_mark(name).unlink(missing_ok=True)
+        fsync_folder(self.data_dir)
+
+    def _provisional_mark(self, name: str) -> Path:
+        return self.data_dir / f"{_PROVISIONAL_STORE_PREFIX}{name}"
+
     def remove(self, name: str) -> None:
         """Remove a store's files."""
+        self._provisional_mark(name).unlink(missing_ok=True)
         trash = self.staging(name)
         self.layout(name).root.rename(trash)
         # The rename is durable before any file is removed, so that a crash never leaves half a store.
@@ -328,7 +345,13 @@ class StorePlacement:
         return self.data_dir / f"{_DROPPED_STORE_PREFIX}{name}-{time.time_ns()}"
 
     def clear_trash(self) -> None:
-        """Remove folders that an earlier process left half prepared or half removed."""
+        """Remove what an earlier process left half prepared or half removed, and provisional stores without content."""
+        for mark in self.data_dir.glob(f"{_PROVISIONAL_STORE_PREFIX}*"):
+            layout = self.layout(mark.name.removeprefix(_PROVISIONAL_STORE_PREFIX))
+            if layout.exists and _is_without_content(layout):
+                log.warning("empty_store_removed", store=layout.name, reason="its first import was interrupted")
+                self.remove(layout.name)
+            mark.unlink(missing_ok=True)
         for path in self.data_dir.glob(f"{_DROPPED_STORE_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -361,6 +384,16 @@ class StorePlacement:
         for other in self._others():
             if other.lower() == folded and other != name:
                 raise Conflict(f"a store named {other!r} exists, and names must differ in more than case")
+
+
+def _is_without_content(layout: StoreLayout) -> bool:
+    """Return whether a closed store has no commit, and the settings that it was created with."""
+    try:
+        return (
+            read_closed_store_state(layout).sequence == 0 and len([*read_store_settings_records(layout.journal)]) <= 1
+        )
+    except (KgserveError, OSError):
+        return False
 
 
 def new_store_description(chosen: StoreSettings) -> StoreDescription:

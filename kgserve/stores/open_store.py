@@ -117,6 +117,9 @@ class StoreDependencies(msgspec.Struct, frozen=True):
 class OpenStore:
     """An open store. All changes happen in its writer thread; any thread may read concurrently."""
 
+    is_provisional = False
+    """True until `confirm_creation`, if the store was created provisionally."""
+
     def __init__(self, layout: StoreLayout, feed: ChangeFeed, around: StoreDependencies) -> None:
         """Open a store from its local files, repairing what a crash left behind."""
         settings, background = around.settings, around.background
@@ -192,6 +195,12 @@ class OpenStore:
     def state(self) -> StoreState:
         """State as of the last commit that readers see."""
         return self.rows.state
+
+    def confirm_creation(self) -> None:
+        """Keep a store that was created provisionally, even if it stays empty. Raises OSError."""
+        if self.is_provisional:
+            self._placement.confirm_creation(self.name)
+            self.is_provisional = False
 
     @property
     def queued(self) -> int:

@@ -164,6 +164,8 @@ class StorePool(ClosableContext, StoreRegistry):
             store = entry.store
             if store is None or not self._may_serve(store, replica):
                 store = self._open_at_gate(name, entry, create=create, replica=replica)
+            elif create and not (isinstance(create, StoreCreateIfMissingRequest) and create.provisional):
+                store.confirm_creation()
             if replica is not None:
                 store.wait_for_replica(replica.at_least, self._max_staleness(replica))
         except BaseException:
@@ -529,6 +531,9 @@ class StorePool(ClosableContext, StoreRegistry):
             create if isinstance(create, StoreCreateIfMissingRequest) else StoreCreateIfMissingRequest(),
             False,
         )
+        is_provisional = bool(create) and request.provisional and not self.placement.exists(layout.name)
+        if is_provisional:
+            self.placement.mark_provisional(layout.name)
         try:
             made = self.placement.place(layout.name, (request.chosen or self.usual) if create else None)
         except (ServedElsewhere, OwnerUnreachable):
@@ -536,6 +541,7 @@ class StorePool(ClosableContext, StoreRegistry):
                 raise
             self.placement.place_replica(layout.name)
         store = OpenStore(layout, self.feeds.of(layout.name), self._dependencies)
+        store.is_provisional = is_provisional
         request.made = request.made or made
         if self.placement.is_shared and not store.commits.is_copy:
             self.feeds.announce_serving(layout.name, store.state.sequence)

@@ -91,7 +91,11 @@ def count_completed_purges(layout: StoreLayout) -> int:
 
 
 def delete_purge_record(layout: StoreLayout) -> None:
-    """Count a completed purge, so that copies of the store follow, and delete its record durably. Raises OSError."""
+    """Count a completed purge, so that copies of the store follow, and delete its record durably. Raises OSError.
+
+    Saved answers to requests, which may contain the purged data, are deleted as well.
+    """
+    layout.idempotent_answers.unlink(missing_ok=True)
     write_file_atomically(layout.root / PURGE_COUNT_FILE, msgspec.json.encode(count_completed_purges(layout) + 1))
     (layout.root / _PURGE_RECORD_FILE).unlink(missing_ok=True)
     fsync_folder(layout.root)

@@ -27,10 +27,15 @@ from kgserve.stores.open_store import OpenStore
 
 
 class StoreCreateIfMissingRequest:
-    """Request to create a store with the ``chosen`` settings if missing; ``made`` is set to whether it was created."""
+    """Request to create a store with the ``chosen`` settings if missing; ``made`` is set to whether it was created.
 
-    def __init__(self, chosen: StoreSettings | None = None) -> None:
+    A ``provisional`` store that is still empty is removed at the next start, unless `OpenStore.confirm_creation` was
+    called.
+    """
+
+    def __init__(self, chosen: StoreSettings | None = None, *, provisional: bool = False) -> None:
         self.chosen = chosen
+        self.provisional = provisional
         self.made = False
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import http.client
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -13,9 +14,18 @@ import msgspec
 import pytest
 
 from kgserve.platform.metrics.exposition import MetricsScrape
-from tests.cli.running import COMMAND, SERVER_TIMEOUT_SECONDS, CommandResult, ServerProcessHandle, environment, kgserve
+from tests.cli.running import (
+    COMMAND,
+    SERVER_TIMEOUT_SECONDS,
+    CommandResult,
+    ServerProcessHandle,
+    environment,
+    kgserve,
+    serving,
+)
 from tests.stores.writing import until
 
+NDJSON = {"content-type": "application/x-ndjson"}
 NODES = [
     {
         "kind": "node",
@@ -227,3 +237,26 @@ def test_an_interrupted_import_is_reported(server: ServerProcessHandle) -> None:
         assert process.wait(SERVER_TIMEOUT_SECONDS) == 130
         assert process.stderr.read().strip() == b"kgserve: interrupted"
     assert kgserve("stores", "--server", server.url).code == 0
+
+
+def test_a_killed_first_import_leaves_no_empty_store(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data) as server:
+        httpx.put(f"{server.url}/api/memory/kept", json={}).raise_for_status()
+        httpx.post(f"{server.url}/api/memory/empty/import", content=b"", headers=NDJSON).raise_for_status()
+        connection = http.client.HTTPConnection(httpx.URL(server.url).host, httpx.URL(server.url).port)
+        with closing(connection):
+            connection.putrequest("POST", "/api/memory/new/import")
+            for name, value in {**NDJSON, "content-length": "1000000"}.items():
+                connection.putheader(name, value)
+            connection.endheaders(lines(*NODES).encode())
+            until((data / "new_memory" / "journal").exists)
+            until(lambda: "new" in {each["name"] for each in httpx.get(f"{server.url}/api/memory").json()["stores"]})
+            server.process.kill()
+            server.process.wait(SERVER_TIMEOUT_SECONDS)
+    with serving(data) as server:
+        found = {each["name"] for each in httpx.get(f"{server.url}/api/memory").json()["stores"]}
+        assert found == {"kept", "empty"}
+        assert '"event": "empty_store_removed"' in (tmp_path / "data.log").read_text()
+        imported = httpx.post(f"{server.url}/api/memory/new/import", content=lines(*NODES), headers=NDJSON)
+        assert imported.json()["nodes_created"] == len(NODES)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -255,6 +256,15 @@ def test_nodes_by_their_attributes(project: Store) -> None:
     assert dry.ids == project.delete_nodes(attributes={"n": 1}).ids == ["n1"]
     with pytest.raises(InvalidInput, match="a filter is required"):
         project.delete_nodes(types=[])
+
+
+def test_memories_by_metadata_as_a_mapping_or_json(project: Store) -> None:
+    for number in range(2):
+        project.store_memory(f"fact {number}", memory_id=f"m{number}", metadata={"n": number})
+    given: list[Mapping[str, Any] | str | None] = [{"n": 1}, '{"n": 1}', None]
+    found = [sorted(each.id for each in project.memories(metadata=metadata).memories) for metadata in given]
+    assert found == [["m1"], ["m1"], ["m0", "m1"]]
+    assert project.count(types="requirement").count == 1, "a text is one item"
 
 
 def test_invalid_fields_are_named_by_path(project: Store) -> None:

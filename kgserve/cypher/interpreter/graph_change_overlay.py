@@ -380,7 +380,7 @@ class GraphChangeOverlay(WritableGraphView):
         if self.has_relationship(key):
             raise InvalidInput(
                 f"a relationship {type_} from {source!r} to {target!r} exists already, and there can be only one; "
-                "match it and SET its properties"
+                "use MERGE, or match it and SET its properties"
             )
         kept = {name: value for name, value in properties.items() if value is not None}
         for name, value in kept.items():

@@ -180,7 +180,7 @@ class StreamingImport:
         self._graph = graph
         self._as_they_are = as_they_are
         self._pool = graph.pool
-        self._creation = StoreCreateIfMissingRequest()
+        self._creation = StoreCreateIfMissingRequest(provisional=True)
         self._store = graph.pool.acquire(graph.name, create=self._creation)
         self._parts: list[bytes] = []
         self._size = self._remainder_bytes = self._newlines = self._unfinished_bytes = 0
@@ -259,8 +259,12 @@ class StreamingImport:
             return
         self._released = True
         if self._creation.made and not self._succeeded:
-            self._pool.release_or_discard(self._store)
-        else:
+            if not self._pool.release_or_discard(self._store):
+                self._store.confirm_creation()
+            return
+        try:
+            self._store.confirm_creation()
+        finally:
             self._pool.release(self._store)
 
     def _keep_remainder(self, rest: bytes) -> None:

@@ -141,11 +141,12 @@ _NAME_TAKEN = re.compile(r"\bexists\b")
 _SPECIFIC_MESSAGES: tuple[tuple[re.Pattern[str], Neo4jFailureStatus], ...] = (
     (re.compile(r"^there is no procedure "), _PROCEDURE),
     (re.compile(r"^no value is given for \$|^parameters? .*\b(missing|not given)\b"), _PARAMETER),
+    (re.compile(r"\bexists? already\b|\balready exists?\b|\bstill has\b|\bonly one edge per\b"), _CONSTRAINT),
+    (re.compile(r"\bwas deleted\b"), _DELETED),
 )
+"""Messages that are specific enough to count even with a position; without one, all of them do."""
 _MESSAGES: tuple[tuple[re.Pattern[str], Neo4jFailureStatus], ...] = (
     (re.compile(r"\bzero\b|\boverflow|\b64[- ]bit|\bout of range"), _ARITHMETIC),
-    (re.compile(r"\bexists? already\b|\balready exists?\b|\bstill has\b"), _CONSTRAINT),
-    (re.compile(r"\bwas deleted\b"), _DELETED),
     (re.compile(r"\btypes?\b|\b(expects?|needs?|must be|takes?|is not|has no) an? \w+|\bcannot (be|combine)\b"), _TYPE),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kgserve.cypher.interpreter.calendar_dates import check_epoch_days_range
+from kgserve.cypher.interpreter.calendar_dates import check_epoch_days_range, date_to_epoch_days
 from kgserve.cypher.interpreter.temporal_values import (
     DAY_NANOSECONDS,
     DAY_SECONDS,
@@ -31,6 +31,7 @@ from kgserve.server.bolt.packstream import PackStreamStructure, ProtocolViolatio
 
 DATE, TIME, LOCAL_TIME, LOCAL_DATETIME, DURATION = b"DTtdE"
 UTC_DATETIME, UTC_DATETIME_IN_REGION, DATETIME, DATETIME_IN_REGION = b"IiFf"
+_FIRST_SENT_DAY, _LAST_SENT_DAY = date_to_epoch_days(1), date_to_epoch_days(9999, 12, 31)
 
 
 class BoltTemporalCodec:
@@ -53,7 +54,7 @@ class BoltTemporalCodec:
     def writers(self) -> dict[type, Callable[[Any], PackStreamStructure]]:
         """Return the functions that turn values into structures, by class."""
         return {
-            CalendarDate: lambda value: PackStreamStructure(DATE, (value.days,)),
+            CalendarDate: lambda value: PackStreamStructure(DATE, (_check_sent_days(value.days),)),
             OffsetTime: lambda value: PackStreamStructure(TIME, (value.nanoseconds, value.offset)),
             LocalTime: lambda value: PackStreamStructure(LOCAL_TIME, (value.nanoseconds,)),
             LocalDateTime: _write_local_datetime,
@@ -79,6 +80,7 @@ class BoltTemporalCodec:
         seconds += value.days * DAY_SECONDS
         if self._is_utc:
             seconds -= value.offset
+        _check_sent_days(value.days, seconds // DAY_SECONDS)
         return PackStreamStructure(self._tags[value.region is not None], (seconds, nanoseconds, value.zone))
 
     def _read_datetime(self, seconds: int, nanoseconds: int, zone: ZoneReference) -> ZonedDateTime:
@@ -91,7 +93,14 @@ class BoltTemporalCodec:
 
 def _write_local_datetime(value: LocalDateTime) -> PackStreamStructure:
     seconds, nanoseconds = divmod(value.nanoseconds, SECOND_NANOSECONDS)
-    return PackStreamStructure(LOCAL_DATETIME, (value.days * DAY_SECONDS + seconds, nanoseconds))
+    return PackStreamStructure(LOCAL_DATETIME, (_check_sent_days(value.days) * DAY_SECONDS + seconds, nanoseconds))
+
+
+def _check_sent_days(*days: int) -> int:
+    """Return the first day. Raises InvalidInput for one that drivers cannot read: they fail without a reason."""
+    if min(days) < _FIRST_SENT_DAY or max(days) > _LAST_SENT_DAY:
+        raise InvalidInput("drivers read only dates of the years 1 to 9999; return toString(…) of this one")
+    return days[0]
 
 
 def _read_date(days: int) -> CalendarDate:

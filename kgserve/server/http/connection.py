@@ -241,6 +241,7 @@ class HttpServerConnection(HttpToolsProtocol):
         self._body_timeout = self._limits.body_timeout
         self._ignores_input = False
         self._newest: RequestResponseCycle | None = None
+        self._running: RequestResponseCycle | None = None
         self._parse_error: KgserveError | None = None
         self._pending_refusal: KgserveError | None = None
         self._parsing = False
@@ -262,7 +263,11 @@ class HttpServerConnection(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        # uvicorn reports the disconnection only to the newest request, which waits if requests are pipelined.
         self._open_connections.remove(self)
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
         self.wire.release()
 
@@ -310,6 +315,7 @@ class HttpServerConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         # A request that is being parsed starts after parsing, without a task (`start_coroutine_eagerly`).
         # Pipelined requests start as tasks, because each would otherwise run within the previous one.
+        self._running = cycle
         if self._parsing:
             self._parsed = cycle, app
         else:

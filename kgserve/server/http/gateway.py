@@ -163,7 +163,7 @@ class HttpGatewayMiddleware:
         self._proxies = TrustedProxies.parse(settings.trusted_proxies)
         self._origins = AllowedOrigins.parse(settings.cors_origins)
         self.rates = RateLimiter(settings.rate_limit)
-        self._idempotent = IdempotentRequests(service.admission.repeats, settings)
+        self._idempotent = IdempotentRequests(service.admission.repeats, settings, self._count_store_drops)
         self._hides_explorer = not settings.explorer
         self._in_cluster = bool(settings.cluster)
         self._followed = service.graphs.whole_pool.placement if settings.follow else None
@@ -213,6 +213,9 @@ class HttpGatewayMiddleware:
                 self.use.end()
             if not self.running:
                 self._idle.set()
+
+    def _count_store_drops(self, store: str) -> int:
+        return self._service.graphs.whole_pool.feeds.drop_count(store)
 
     async def wait_until_idle(self, patience: float) -> None:
         """Wait until no request is in progress, for at most ``patience`` seconds."""

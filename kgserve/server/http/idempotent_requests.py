@@ -1,26 +1,34 @@
 """Requests with the header Idempotency-Key: a repeated one gets the answer of the first, byte for byte.
 
-The key belongs to one caller and one store. Only answers that report success are kept, because nothing else changed
-anything. The whole body is read before the request runs, so that it can be compared.
+The key belongs to one caller and one store, and ends with the store. Only answers that report success are kept, because
+nothing else changed anything. The whole body is read before the request runs, so that it can be compared.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import unquote
 
 import msgspec
 
-from kgserve.errors import InvalidInput, TooLarge
+from kgserve.errors import IdempotencyKeyReused, InvalidInput, TooLarge
 from kgserve.platform.idempotency import IdempotencyKey
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.http.connection import ensure_running_in_task
 from kgserve.server.http.error_responses import Header, ServerHttpResponse, request_target
+from kgserve.server.http.idempotent_answer_files import (
+    IdempotentAnswerFiles,
+    IdempotentAnswerRecord,
+    is_possible_store_name,
+)
 from kgserve.server.http.request_decoding import iterate_request_body_chunks, select_request_store
+from kgserve.server.idempotent_calls import KEY_REUSED_MESSAGE
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope, Message
@@ -124,8 +132,15 @@ def has_idempotency_key(scope: HTTPScope, headers: dict[bytes, bytes]) -> bool:
 class IdempotentRequests:
     """Carries out requests with an idempotency key once, and answers their repetitions."""
 
-    def __init__(self, repeats: IdempotentCallCache, settings: Settings) -> None:
+    def __init__(
+        self, repeats: IdempotentCallCache, settings: Settings, count_store_drops: Callable[[str], int]
+    ) -> None:
         self._repeats = repeats
+        self._count_store_drops = count_store_drops
+        self._drops = dict[str, int]()
+        self._files = IdempotentAnswerFiles(settings.data_dir.resolve())
+        repeats.on_forget_all = self._files.forget_all
+        self._loading = asyncio.Lock()
         self._default_store = settings.default_store
         self._max_body = settings.max_body_mb * MEBIBYTE
 
@@ -145,23 +160,64 @@ class IdempotentRequests:
         name = f"rest {store} {rights} {given.decode('ascii')}"
         made = IdempotencyKey(f"{context.accounting_name} {name} {fingerprint.hex()}")
         is_first = False
+        drops = self._forget_dropped(store)
+        digest = blake2b(f"{context.accounting_name} {name}".encode(), digest_size=16).digest()
 
         async def carry_out() -> SavedIdempotentResponse:
             nonlocal is_first
+            if saved := await self._find_saved(store, digest, fingerprint):
+                return saved
             is_first = True
             recorded = RecordedHttpExchange(cycle.headers, body)
             await route(scope, recorded)
-            return SavedIdempotentResponse(recorded.response, scope.get("path_template", ""))
+            done = SavedIdempotentResponse(recorded.response, scope.get("path_template", ""))
+            if self._count_store_drops(store) == drops:
+                self._save(store, digest, fingerprint, done)
+            return done
 
         answered = partial(self._repeats.run_once, context.accounting_name, made, carry_out, fingerprint, _weigh)
-        response, template = await answered(name=name)
+        # A drop is not repeated for a store that was created since.
+        is_drop = scope["method"] == "DELETE" and _STORE_IN_PATH.fullmatch(scope["path"])
+        response, template = await answered(name=name if is_drop else f"{name} {drops}")
         scope["path_template"] = template
         headers = response.headers if is_first else [*response.headers, REPLAYED_HEADER]
         await cycle.send_complete(response._replace(headers=headers))
 
+    def _forget_dropped(self, store: str) -> int:
+        """Forget the saved answers of a store that was dropped. Return how often it was."""
+        drops = self._count_store_drops(store)
+        if drops != self._drops.get(store, 0):
+            self._drops[store] = drops
+            self._files.forget(store)
+        return drops
+
+    async def _find_saved(self, store: str, digest: bytes, fingerprint: bytes) -> SavedIdempotentResponse | None:
+        """Return the answer that an earlier process gave, or None. Raises IdempotencyKeyReused."""
+        if not is_possible_store_name(store):
+            return None
+        if not self._files.is_loaded(store):
+            async with self._loading:
+                if not self._files.is_loaded(store):
+                    self._files.remember(store, await asyncio.to_thread(self._files.load, store))
+        if (found := self._files.find(store, digest)) is None:
+            return None
+        if found.fingerprint != fingerprint:
+            raise IdempotencyKeyReused(KEY_REUSED_MESSAGE)
+        return SavedIdempotentResponse(
+            ServerHttpResponse(found.status, [*found.headers], found.body), found.path_template
+        )
+
+    def _save(self, store: str, digest: bytes, fingerprint: bytes, done: SavedIdempotentResponse) -> None:
+        response = done.response
+        if response.status < _MIN_REDIRECT and is_possible_store_name(store):
+            record = IdempotentAnswerRecord(
+                digest, fingerprint, time.time(), response.status, response.headers, response.body, done.path_template
+            )
+            self._files.append(store, record)
+
     def _store(self, scope: HTTPScope) -> str:
         named = _STORE_IN_PATH.match(scope["path"])
-        return named[1] if named else select_request_store(scope, self._default_store).name
+        return unquote(named[1]) if named else select_request_store(scope, self._default_store).name
 
     async def _read(self, cycle: HttpRequestExchange) -> bytes:
         body = bytearray()

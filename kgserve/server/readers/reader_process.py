@@ -30,6 +30,7 @@ from kgserve.platform.nonblocking_reads import WouldBlock
 from kgserve.server.admission import AdmissionControl
 from kgserve.server.cluster_http_client import ClusterNodeHttpClient
 from kgserve.server.http.connection import ConnectionRegistry, HttpConnectionLimits, HttpServerConnection
+from kgserve.server.http.error_responses import CLIENT_DISCONNECTED_STATUS, ClientDisconnected
 from kgserve.server.http.fair_callbacks import FairCallbackQueue
 from kgserve.server.http.gateway import HttpGatewayMiddleware
 from kgserve.server.http.request_decoding import RequestHandlerDependencies
@@ -103,10 +104,14 @@ class ReaderHttpGateway(HttpGatewayMiddleware):
             except RateLeaseMissing as missing:
                 await self._leased_rates.renew(missing.bucket)
                 await self._check_and_route(scope, cycle, context)
+        except ClientDisconnected:  # or its body came too late, which was answered
+            cycle.status = cycle.status or CLIENT_DISCONNECTED_STATUS
+            cycle.log()
         except Exception as error:
             # The server meets the same error, answers it and records it.
             if cycle.begun:
-                log.exception("answer_broken_off")
+                if not cycle.refused:
+                    log.exception("answer_broken_off")
                 return
             log.debug("request_returned", reason=repr(error))
             cast("Callable[[], None]", (scope.get("extensions") or {})[_RETURN_EXTENSION])()

@@ -28,6 +28,10 @@ AttributeConditionsInput = Annotated[
     dict[str, AttributeScalar], Meta(max_length=MAX_ATTRIBUTE_CONDITIONS, description=ATTRIBUTES_DESCRIPTION)
 ]
 """Requested attribute values by key."""
+AttributeConditionsText = Annotated[
+    str, Meta(max_length=MAX_ATTRIBUTES_TEXT_BYTES, description=f"{ATTRIBUTES_DESCRIPTION}. A JSON object")
+]
+"""Requested attribute values as JSON, in a query string."""
 
 _DIGEST_BYTES = 16
 _INTEGER_KEY_RANGE = range(-(1 << 63), 1 << 64)

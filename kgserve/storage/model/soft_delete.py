@@ -26,6 +26,8 @@ from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert
 REASON_MERGED = "merged"
 REASON_PRUNED = "pruned"
 REASON_FORGOTTEN = "forgotten"
+RESTORABLE_END_REASONS = frozenset({REASON_FORGOTTEN, REASON_PRUNED})
+"""Reasons of withdrawals that `forget` undoes; runs of consolidation undo merges."""
 REASON_SUPERSEDED = "superseded"
 VERSION_OF_RELATION = "version_of"
 """Relation from a former version of a memory to the memory. Written by the store itself."""

@@ -187,7 +187,7 @@ def build_node_restore_upsert(row: NodeRow) -> NodeUpsert:
     values = [*_put_values(row.extras or NO_EXTRAS)]
     values[_AUTHOR_AT] = ""
     extras = NodeExtrasUpsert(*values)
-    return NodeUpsert(0, row.id, row.type, row.content, row.attributes, extras=extras)
+    return NodeUpsert(0, row.id, row.type, row.content, row.attributes, created_at=row.created_at, extras=extras)
 
 
 _put_values = attrgetter(*NodeExtrasUpsert.__struct_fields__)

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from kgserve.storage.model.node_edge_rows import EdgeRow, edge_created_at
+from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, edge_created_at
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
 from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import MAX_INT64, NumberArray
@@ -90,6 +90,14 @@ def encode_page_of_edges(
 
     Order: ordinal, edges without one last; then creation time and key. Every edge is examined, as columns.
     """
+    if not start and len(found) <= limit:
+        if not found.changed:
+            base, own = rows.base, found.base
+            order = np.lexsort((own, base.created[own], base.ordinals(own))) if len(own) > 1 else slice(None)
+            return rows.edge_texts(BaseAndDeltaEdges(own[order], [])), False
+        if not len(found.base):
+            in_order = sorted(found.changed, key=lambda each: _edge_sort_key(cast("EdgeRow", each[1].row)))
+            return [encode_edge_version(version) for _, version in in_order], False
     own, changed = found.base, [cast("EdgeRow", version.row) for _, version in found.changed]
     count = len(own)
 
@@ -160,6 +168,10 @@ def partially_sort_rank_range(keys: Sequence[EdgeSortKey], places: NumberArray, 
             partially_sort_rank_range(keys[1:], last, 0, end - below - len(first) - len(between)),
         )
     )
+
+
+def _edge_sort_key(row: EdgeRow) -> tuple[int, int, EdgeKey]:
+    return _ordinal(row), edge_created_at(row), row.key
 
 
 def _ordinal(row: EdgeRow) -> int:

@@ -98,6 +98,8 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.search("OAuth", mode="keyword", types=["code"], at_least=store.stats().sequence),
     lambda store: store.search(""),
     lambda store: store.search("x", at_least=99),
+    lambda store: store.memories(metadata={"a": None, "b": 1}).memories,
+    lambda store: store.memories(metadata="not JSON"),
     lambda store: store.search_batch(
         ["OAuth", {"query": "token", "mode": "semantic"}], at_least=store.stats().sequence
     ),

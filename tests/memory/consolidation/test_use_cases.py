@@ -17,6 +17,7 @@ from kgserve.memory.consolidation.consolidate_undo_prune import (
     prune_memories,
     undo_consolidation,
 )
+from kgserve.memory.forget import soft_delete_or_restore_memories
 from kgserve.memory.memory_models import (
     ConsolidateRequest,
     ConsolidationReport,
@@ -25,6 +26,7 @@ from kgserve.memory.memory_models import (
     PruneMemoriesRequest,
     UndoConsolidationRequest,
 )
+from kgserve.memory.retain_forget_recall_models import ForgetRequest
 from kgserve.platform.timestamps import DAY_MICROSECONDS
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
@@ -448,3 +450,9 @@ def test_prune_withdraws_unprotected_low_confidence_memories(place: Place, store
         extras = row_of(leased, "faded").extras or NO_EXTRAS
         assert (extras.ended, extras.valid_from == extras.valid_to) == ("pruned", True)
     assert prune_memories(of, PruneMemoriesRequest()).count == 0
+    undone = soft_delete_or_restore_memories(of, ForgetRequest(ids=["faded"], undo=True)).result(60)
+    assert (undone.memories_restored, undone.ids) == (1, ["faded"])
+    with place.pool.lease(store) as leased:
+        restored = row_of(leased, "faded").extras or NO_EXTRAS
+        assert (restored.ended, restored.valid_from, restored.valid_to) == ("", None, None)
+    assert prune_memories(of, PruneMemoriesRequest()).count == 0, "written within a day"

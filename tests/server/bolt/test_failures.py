@@ -22,6 +22,12 @@ from kgserve.server.bolt.packstream import ProtocolViolation
         ("the argument of size() must be a list or a string, not an integer (1)", True, "Statement.TypeError"),
         ("node 'a' cannot be deleted: it still has the relationship KNOWS", True, "Schema.ConstraintValidationFailed"),
         ("a node with the id 'a' already exists", True, "Schema.ConstraintValidationFailed"),
+        (
+            "a relationship R exists already, at line 1, column 8",
+            False,
+            "Schema.ConstraintValidationFailed",
+        ),
+        ("it creates a second edge; only one edge per source is allowed", False, "Schema.ConstraintValidationFailed"),
         ("node 'a' was deleted; its labels cannot be read", True, "Statement.EntityNotFound"),
         ("`n` must be positive", False, "Statement.ArgumentError"),
     ],

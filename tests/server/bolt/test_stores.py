@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from neo4j import Bookmarks, GraphDatabase, Query, Session
-from neo4j.exceptions import AuthError, ClientError, DatabaseError, TransientError
+from neo4j.exceptions import AuthError, ClientError, ConstraintError, DatabaseError, TransientError
 from neo4j.time import Date, Duration
 
 from kgserve.graph.store_handle import CallerStoreHandles
@@ -79,6 +79,29 @@ def test_statements_change_the_store_and_count_their_effects(session: Session, p
     assert [node.element_id for node in path.nodes] == ["a", "b"]
     assert (path.relationships[0].type, path.relationships[0]["since"]) == ("KNOWS", 1840)
     assert values(session, "UNWIND range(1, 1000) AS x RETURN x") == list(range(1, 1001))
+
+
+def test_a_second_relationship_of_a_type_violates_a_constraint(session: Session) -> None:
+    session.run("CREATE (:n {id: 'a'})-[:R]->(:n {id: 'b'})").consume()
+    for statement in (
+        "MATCH (a {id: 'a'}), (b {id: 'b'}) CREATE (a)-[:R {again: 1}]->(b)",
+        "MATCH (a {id: 'a'}) CREATE (a)-[:S]->(c:n {id: 'c'}) CREATE (a)-[:S]->(c)",
+    ):
+        with pytest.raises(ConstraintError, match="use MERGE"):
+            session.run(statement).consume()
+    assert values(session, "MATCH ()-[r]->() RETURN type(r)") == ["R"]
+
+
+def test_times_are_written_with_timestamp_as_over_rest(session: Session) -> None:
+    session.run("CREATE (:n {id: 'a', valid_from: timestamp('2020-01-02 03:04:05')})").consume()
+    session.run("MATCH (a {id: 'a'}) SET a.valid_to = timestamp('2021-01-02T03:04:05+01:00')").consume()
+    [[start, end]] = values(session, "MATCH (a {id: 'a'}) RETURN [a.valid_from, a.valid_to]")
+    assert (str(start)[:19], str(end)[:19]) == ("2020-01-02T03:04:05", "2021-01-02T02:04:05")
+    assert values(session, "MATCH (a) WHERE a.valid_from < timestamp($at) RETURN a.id", at="2020-01-03") == ["a"]
+    [now] = values(session, "RETURN timestamp()")
+    assert abs(now / 1000 - time.time()) < 3600
+    with pytest.raises(ClientError, match="such as"):
+        session.run("RETURN timestamp('soon')").consume()
 
 
 def test_a_transaction_is_one_commit_or_none(session: Session, pool: StorePool, database: str) -> None:
@@ -238,6 +261,9 @@ def test_temporal_properties_keep_their_types(session: Session) -> None:
     [node] = values(session, "MATCH (t:task {due: $due}) RETURN t", due=due)
     assert (node["due"], node["gap"], node["at"].iso_format()) == (due, gap, "2026-01-02T03:04:05.000000006+00:00")
     assert values(session, "MATCH (t:task) WHERE t.due + t.gap > date('2026-02-03') RETURN t.due") == [due]
+    with pytest.raises(ClientError, match="years 1 to 9999"):
+        values(session, "RETURN [date('-0001-01-01')] AS day")
+    assert values(session, "RETURN 1 AS one") == [1]
 
 
 def test_requests_without_a_database_do_not_list_the_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

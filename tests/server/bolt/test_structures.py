@@ -96,6 +96,8 @@ def test_paths_list_each_element_once(
 
 DAY = 86_400
 TEMPORAL: list[tuple[Any, PackStreamStructure]] = [
+    (CalendarDate(-719_162), PackStreamStructure(ord("D"), (-719_162,))),
+    (CalendarDate(2_932_896), PackStreamStructure(ord("D"), (2_932_896,))),
     (CalendarDate(-1), PackStreamStructure(ord("D"), (-1,))),
     (LocalTime(5), PackStreamStructure(ord("t"), (5,))),
     (OffsetTime(5, -3600), PackStreamStructure(ord("T"), (5, -3600))),
@@ -116,6 +118,22 @@ def test_temporal_values_survive(value: Any, structure: PackStreamStructure) -> 
     data = codec.encoder.encode(value)
     assert PackStreamDecoder(data).read_value() == structure
     assert PackStreamDecoder(data, codec.build_structure).read_value() == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        CalendarDate(-719_163),
+        CalendarDate(2_932_897),
+        LocalDateTime(-719_163, 0),
+        ZonedDateTime(2_932_897, 0, 0),
+        ZonedDateTime(-719_162, 0, 3600),
+    ],
+    ids=str,
+)
+def test_dates_that_drivers_cannot_read_are_refused(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="years 1 to 9999"):
+        BoltValueCodec((5, 0)).encoder.encode([{"at": value}])
 
 
 @pytest.mark.parametrize(("region", "tag"), [(None, "F"), ("Europe/Stockholm", "f")])

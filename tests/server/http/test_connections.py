@@ -9,7 +9,7 @@ import pytest
 
 from kgserve.server.http.connection import MAX_PIPELINED_REQUESTS
 from tests.server.http.serving import RunningServer, problem
-from tests.server.http.sockets import HEALTH, connected, get, only_reply, post, replies, send
+from tests.server.http.sockets import HEALTH, connected, eventually, get, only_reply, post, replies, send
 
 
 def test_pipelined_requests_are_answered_in_order(served: RunningServer) -> None:
@@ -113,3 +113,20 @@ def test_input_after_a_protocol_upgrade_is_ignored(served: RunningServer, protoc
     """The following bytes could be a request that a proxy in front has never seen."""
     request = get(b"/health", b"Connection: Upgrade", b"Upgrade: " + protocol)
     assert [reply.status for reply in replies(send(served.port, request + HEALTH))] == [200]
+
+
+@pytest.mark.parametrize("path", [b"inject", b"traverse"])
+def test_clients_that_leave_with_pipelined_requests_cause_no_errors(
+    served: RunningServer, http: httpx.Client, path: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [{"id": f"n{number}", "type": "t"} for number in range(300)]
+    edges = [{"from": "n0", "to": each["id"], "relation_type": "r"} for each in nodes]
+    http.post("/api/memory/limits/inject", json={"nodes": nodes, "edges": edges}).raise_for_status()
+    for number in range(30):
+        body = b'{"nodes":[{"id":"n0","type":"t%d"}]}' % number if path == b"inject" else b'{"start_id":"n0","depth":5}'
+        request = post(b"Content-Length: %d" % len(body)).replace(b"/inject", b"/" + path) + body
+        with connected(served.port) as connection:
+            connection.sendall(request * 4)
+    eventually(lambda: "kgserve_requests_in_progress 1.0" in http.get("/metrics").text)
+    assert 'code="internal"' not in http.get("/metrics").text
+    assert not [record for record in caplog.records if record.threadName == f"server-{served.port}"]

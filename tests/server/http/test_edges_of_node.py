@@ -137,11 +137,19 @@ def test_edge_pagination(http: httpx.Client, shared: str) -> None:
 def test_all_edges_of_a_hub_are_in_order(http: httpx.Client, api: str) -> None:
     names = [f"n{number:04}" for number in range(1203)]
     edges = [edge(name, ordinal=-number) for number, name in enumerate(names)]
-    inject(http, api, "hub", *names, edges=edges)
+    sequence = inject(http, api, "hub", *names, edges=edges)
     first = page(http, api, limit=1000)
     rest = page(http, api, limit=1000, offset=first["next_offset"])
     assert [each["to"] for each in first["edges"] + rest["edges"]] == names[::-1]
     assert rest["next_offset"] is None
+    before = accepted(http.get(f"{api}/nodes/hub", params={"as_of": sequence}))
+    assert before["outgoing"] == first["edges"], before["edges_truncated"]
+    link = edge("elsewhere", ordinal=-1201, to_graph="edges-of-node")
+    inject(http, api, edges=[edge("n0001", ordinal=-1204), link])
+    node = accepted(http.get(f"{api}/nodes/hub"))
+    assert node["outgoing"] == page(http, api, limit=1000)["edges"]
+    assert [each["to"] for each in node["outgoing"][:4]] == ["n0001", "n1202", "n1201", "elsewhere"]
+    assert node["edges_truncated"]
 
 
 def test_edges_of_some_kinds(http: httpx.Client, ordered: str) -> None:

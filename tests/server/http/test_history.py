@@ -91,6 +91,17 @@ def test_history_versions_and_revert(http: httpx.Client, api: str, written: list
     assert (gone["deleted"], gone["to_sequence"], gone["recorded_to"]) == (True, 4, written[4])
 
 
+def test_revert_of_a_deleted_memory_keeps_its_age(http: httpx.Client, api: str) -> None:
+    of, old = {"kgserve-store": api.rpartition("/")[2]}, {"id": "old", "content": "Zebra runs", "confidence": 0.8}
+    accepted(http.post("/api/memories", json=old | {"created_at": "2020-09-30T00:00:00Z"}, headers=of), 201)
+    before = accepted(http.get("/api/memories/old", headers=of))
+    accepted(http.delete(f"{api}/nodes/old"))
+    accepted(http.post(f"{api}/nodes/old/revert", json={"version": 1}))
+    after = accepted(http.get("/api/memories/old", headers=of))
+    assert after["created_at"] == before["created_at"] == "2020-09-30T00:00:00.000000Z"
+    assert after["effective_confidence"] == pytest.approx(before["effective_confidence"], rel=0.01)
+
+
 def test_restore_into_a_new_store(http: httpx.Client, api: str, store: str, written: list[str]) -> None:
     answer = accepted(http.post(f"{api}/restore", json={"as_of": written[3], "into": f"{store}-then"}))
     assert (answer["name"], answer["nodes"], answer["edges"], answer["from_sequence"]) == (f"{store}-then", 3, 2, 3)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from itertools import count
+from pathlib import Path
 
 import httpx
 import pytest
 
+from kgserve.server.http import idempotent_answer_files
+from kgserve.server.http.idempotent_answer_files import IdempotentAnswerFiles, IdempotentAnswerRecord
+from kgserve.server.idempotent_calls import CALL_RETENTION_SECONDS
+from kgserve.storage.store_folder_layout import StoreLayout
+from tests.cli.running import SERVER_TIMEOUT_SECONDS
+from tests.cli.running import serving as serving_process
 from tests.server.http.serving import RunningServer, accepted, refusal
 
 _keys = count()
@@ -86,3 +94,65 @@ def test_erasure_forgets_answers(http: httpx.Client, api: str, key: dict[str, st
     accepted(http.post("/api/v1/forget", json=asked, headers=of_store))
     again = http.post("/api/memories", json=RETAIN, headers=key | of_store)
     assert "idempotent-replayed" not in again.headers
+
+
+def test_idempotency_keys_end_with_their_store(http: httpx.Client, api: str, key: dict[str, str]) -> None:
+    body, name = {"nodes": [{"id": "a", "type": "t"}]}, api.rpartition("/")[2]
+    encoded = f"/api/memory/%{ord(name[0]):X}{name[1:]}/inject"
+    drop = {"idempotency-key": key["idempotency-key"] + "drop"}
+    for path in (f"{api}/inject", encoded, f"{api}/inject"):
+        for is_repeated in (False, True):
+            made = http.post(path, json=body, headers=key)
+            assert accepted(made)["nodes_created"] == 1
+            assert ("idempotent-replayed" in made.headers) is is_repeated
+        accepted(http.delete(api, params={"confirm": name}, headers=drop if path == encoded else {}))
+        refusal(http.get(f"{api}/stats"), 404)
+    accepted(http.put(api), 201)
+    again = http.delete(api, params={"confirm": name}, headers=drop)
+    assert again.headers["idempotent-replayed"] == "true"
+    accepted(http.get(f"{api}/stats"))
+
+
+def test_a_killed_server_repeats_the_answers_that_it_gave(tmp_path: Path) -> None:
+    data, keyed = tmp_path / "data", {"idempotency-key": "k", "kgserve-store": "s"}
+    file = StoreLayout(data, "s").idempotent_answers
+    with serving_process(data) as server:
+        first = httpx.post(f"{server.url}/api/memories", json=RETAIN, headers=keyed)
+        httpx.post(f"{server.url}/api/memories", json=RETAIN, headers=keyed | {"idempotency-key": "l"})
+        server.process.kill()
+        server.process.wait(SERVER_TIMEOUT_SECONDS)
+    file.write_bytes(file.read_bytes()[:-1])
+    with serving_process(data) as server:
+        for expected in (first, first):
+            again = httpx.post(f"{server.url}/api/memories", json=RETAIN, headers=keyed)
+            assert (again.status_code, again.content) == (expected.status_code, expected.content)
+            assert again.headers["idempotent-replayed"] == "true"
+        refusal(httpx.post(f"{server.url}/api/memories", json={"content": "else"}, headers=keyed), 422)
+        torn = httpx.post(f"{server.url}/api/memories", json=RETAIN, headers=keyed | {"idempotency-key": "l"})
+        assert "idempotent-replayed" not in torn.headers
+        erased = {"ids": [first.json()["id"]], "erase": True}
+        httpx.post(f"{server.url}/api/v1/forget", json=erased, headers={"kgserve-store": "s"}).raise_for_status()
+        assert not file.exists()
+
+
+def test_saved_answers_end_after_a_day_and_at_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotent_answer_files, "MAX_ANSWER_FILE_BYTES", 1_000)
+    layout = StoreLayout(tmp_path, "s")
+    layout.root.mkdir()
+
+    def record(number: int, age: float = 0.0) -> IdempotentAnswerRecord:
+        return IdempotentAnswerRecord(b"%d" % number, b"f", time.time() - age, 200, [(b"a", b"b")], b"x" * 100, "/")
+
+    files = IdempotentAnswerFiles(tmp_path)
+    files.append("s", record(0))
+    assert not layout.idempotent_answers.exists(), "nothing is written before the file was read"
+    files.remember("s", files.load("s"))
+    files.append("s", record(1, age=CALL_RETENTION_SECONDS + 1))
+    for number in range(2, 40):
+        files.append("s", record(number))
+        assert layout.idempotent_answers.stat().st_size <= 1_200
+    known = files.load("s")
+    assert [files.find("s", b"%d" % number) is not None for number in (1, 2, 39)] == [False, False, True]
+    assert known.keys() == IdempotentAnswerFiles(tmp_path).load("s").keys()
+    files.forget_all()
+    assert not layout.idempotent_answers.exists()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -124,7 +125,8 @@ def connected(server: ServerProcessHandle, path: str, key: str = "") -> tuple[Cl
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ServerProcessHandle]:
-    with serving(tmp_path_factory.mktemp("readers") / "data", *OPTIONS, "--readers", "2") as started:
+    options = (*OPTIONS, "--readers", "2", "--body-timeout", "2")
+    with serving(tmp_path_factory.mktemp("readers") / "data", *options) as started:
         until(lambda: len(reader_processes(started)) == 2)
         yield started
         started.process.terminate()
@@ -171,6 +173,20 @@ def test_answers_and_refusals_equal_those_of_the_server(server: ServerProcessHan
         metrics = direct.get("/metrics").body
         assert b"kgserve_reader_processes 2.0" in metrics
         assert b'/api/memory/{store}/traverse",status="400"} 2.0' in metrics
+
+
+def test_bodies_that_stop_arriving_are_no_errors(server: ServerProcessHandle) -> None:
+    with closing(Client(server.url)) as direct:
+        direct.write("late", "n")
+    client, _ = connected(server, "/api/memory/late/nodes/n")
+    connection = client.connection.sock
+    head = b"POST /api/memory/late/get HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    connection.sendall(head + b"Content-Length: 9\r\n\r\n{")
+    assert connection.recv(12) == b"HTTP/1.1 408"
+    client.close()
+    log = server.data.parent / f"{server.data.name}.log"
+    until(lambda: '"status": 408' in log.read_text())
+    assert "answer_broken_off" not in log.read_text()
 
 
 def test_writes_are_visible_in_all_processes_at_once(server: ServerProcessHandle) -> None:
@@ -311,6 +327,38 @@ def test_revoked_keys_are_refused_and_readers_end_with_their_server(tmp_path: Pa
         assert {("GET /api/memory/s/nodes/n", "401"), ("inject", "403")} <= {*acts}, acts
         os.kill(server.process.pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{reader}").exists())
+
+
+def test_a_killed_server_with_readers_is_replaced_at_once(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    acknowledged: list[str] = []
+    with serving(data, *OPTIONS, "--readers", "2") as server:
+        until(lambda: len(reader_processes(server)) == 2)
+        with closing(Client(server.url)) as first:
+            first.write("s", "first")
+        client, _ = connected(server, "/api/memory/s/nodes/first")
+        readers = reader_processes(server)
+
+        def write() -> None:
+            with closing(Client(server.url)) as writer, suppress(OSError, http.client.HTTPException):
+                for number in count():
+                    writer.write("s", f"n{number}")
+                    acknowledged.append(f"n{number}")
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        until(lambda: len(acknowledged) > 20)
+        os.kill(server.process.pid, signal.SIGKILL)
+        thread.join()
+        client.close()
+    with serving(data, *OPTIONS, "--readers", "2") as server:
+        until(lambda: not any(Path(f"/proc/{reader}").exists() for reader in readers))
+        with closing(Client(server.url)) as client:
+            for node in acknowledged:
+                assert client.get(f"/api/memory/s/nodes/{node}").status == 200
+            client.write("s", "later")
+        client, _ = connected(server, "/api/memory/s/nodes/later")
+        client.close()
 
 
 def test_automatic_readers_start_under_load_keep_rate_limits_and_return_connections(

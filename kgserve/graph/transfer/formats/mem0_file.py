@@ -6,6 +6,7 @@ What mem0 has no place for is in the metadata under ``kgserve``, so that an impo
 from __future__ import annotations
 
 import uuid
+from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
@@ -35,6 +36,7 @@ _PROMOTED_METADATA = ("actor_id", "role", "attributed_to")
 """Metadata that mem0 shows in addition to ``metadata``."""
 _EXPIRATION = "expiration_date"
 _OWN_METADATA = "kgserve"
+_RELATIONS = "relations"
 _ABOUT = "about"
 # What retaining a text sets.
 _DEFAULT_FIELDS = {"type": "fact", "confidence": 1.0, "importance": 0.5, "source": MEM0_SOURCE, "layer": 2}
@@ -57,7 +59,7 @@ def read_mem0_memories(file: BinaryIO, name: str) -> Iterator[ImportRecord]:
     Reads the whole file into memory. Raises InvalidInput if it is no JSON of memories.
     """
     try:
-        found = _decode(file.read())
+        found = _decode(file.read().removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{name or 'the input'} is not JSON: {error}") from error
     items = found.get("results") if isinstance(found, dict) else found
@@ -71,6 +73,48 @@ def read_mem0_memories(file: BinaryIO, name: str) -> Iterator[ImportRecord]:
             yield RejectedImportRow(number, fault)
         else:
             yield from _memory_records(number, item, entities)
+    relations = found.get(_RELATIONS) if isinstance(found, dict) else None
+    if isinstance(relations, list):
+        for number, item in enumerate(relations, len(items) + 1):
+            yield from _relation_records(number, item, entities)
+    elif relations is not None:
+        yield RejectedImportRow(len(items) + 1, f"{_RELATIONS}: must be a list")
+
+
+class _Mem0Relation(msgspec.Struct):
+    """A relation between two entities, which mem0's graph memory finds in texts.
+
+    Searches name its end ``destination``, older versions ``target``.
+    """
+
+    source: str
+    relationship: str
+    target: str | None = None
+    destination: str | None = None
+
+    @property
+    def end(self) -> str:
+        """Name of the entity that it leads to."""
+        return self.target or self.destination or ""
+
+
+def _relation_records(number: int, item: Any, known: _EntitiesOfFile) -> Iterator[ImportRecord]:
+    """Yield a relation, and its entities where no memory has made them."""
+    at = f"{_RELATIONS}: "
+    try:
+        found = convert_plain_value_to_type(item, _Mem0Relation)
+    except msgspec.ValidationError as error:
+        fault = locate_validation_error(error, _Mem0Relation)
+        yield RejectedImportRow(number, f"{at}{fault.path}: {fault.message}" if fault.path else at + fault.message)
+        return
+    if not (found.source.strip() and found.relationship.strip() and found.end.strip()):
+        yield RejectedImportRow(number, f"{at}source, relationship and target must not be blank")
+        return
+    for name in dict.fromkeys((found.source, found.end)):
+        if known.is_unnamed(name):
+            yield encode_node_ndjson_line(number, {"id": name, "type": UNKNOWN_TYPE, "name": name})
+    ends = {"from": found.source, "to": found.end, "relation_type": found.relationship}
+    yield encode_edge_ndjson_line(number, ends)
 
 
 class _Mem0Memory(msgspec.Struct):
@@ -145,13 +189,21 @@ class _EntitiesOfFile:
     def __init__(self) -> None:
         self._types_by_id: dict[str, str] = {}
         self._seen: set[bytes] = set()
+        self._ids: set[str] = set()
 
     def is_new(self, entity: _Fields) -> bool:
         """Return True the first time that an entity is passed."""
         key = _encode({name: entity.get(name) for name in ("id", "type", "name")})
         is_new = key not in self._seen
         self._seen.add(key)
+        self._ids.add(entity["id"])
         return is_new
+
+    def is_unnamed(self, entity_id: str) -> bool:
+        """Return True the first time that an id is passed that no memory names."""
+        is_unnamed = entity_id not in self._ids
+        self._ids.add(entity_id)
+        return is_unnamed
 
     def scopes(self, item: _Fields, about: list[_Fields]) -> Iterator[_Fields]:
         """Yield the user, agent and run of a memory that are not among the entities that it names itself."""

@@ -317,14 +317,20 @@ def open_mapped_csv_tables(
             f"these files are not in the mapping: {', '.join(unknown)}; it names {', '.join(sorted(named))}"
         )
     parts: list[ImportSourceTable] = []
+    read = set[str]()
     for kind, tables in (("nodes", mapping.nodes), ("edges", mapping.edges)):
         for index, table in enumerate(tables):
             name = Path(table.file).name
             if not given or name in given:
                 path = given.get(name, folder / table.file)
                 rows = _MappedFile(mapping, table, path, stack, f"{kind}[{index}]")
-                parts.append(ImportSourceTable(name, "row", rows.records(table)))
+                parts.append(ImportSourceTable(name, "row", rows.records(table, is_optional=table.file in read)))
+                read.add(table.file)
     return parts
+
+
+class _EmptyRequiredCell(InvalidCell):
+    """An empty cell of a column that an id, an end or a type needs."""
 
 
 class _MappedFile:
@@ -348,8 +354,10 @@ class _MappedFile:
         )
         self._check(table, place)
 
-    def records(self, table: CsvNodeTableMapping | CsvEdgeTableMapping) -> Iterator[ImportRecord]:
-        """Yield a record for each row."""
+    def records(
+        self, table: CsvNodeTableMapping | CsvEdgeTableMapping, *, is_optional: bool = False
+    ) -> Iterator[ImportRecord]:
+        """Yield a record for each row; with ``is_optional``, rows that lack a required cell are left out."""
         for number, cells in self._table.rows():
             if isinstance(cells, str):
                 yield RejectedImportRow(number, cells)
@@ -361,7 +369,8 @@ class _MappedFile:
                     else _edge(number, table, cells)
                 )
             except InvalidCell as error:
-                yield RejectedImportRow(number, str(error))
+                if not (is_optional and isinstance(error, _EmptyRequiredCell)):
+                    yield RejectedImportRow(number, str(error))
 
     def _check(self, table: CsvNodeTableMapping | CsvEdgeTableMapping, place: str) -> None:
         for field, column in _columns(table):
@@ -448,7 +457,7 @@ def _fill_required(field: str, template: str, cells: dict[str, str]) -> str:
     """Fill in a template whose columns must all have values: ``person:`` alone would be the same id for many rows."""
     for column in _placeholder_columns(template, field):
         if not cells[column]:
-            raise InvalidCell(f"{field}: column {column} is empty")
+            raise _EmptyRequiredCell(f"{field}: column {column} is empty")
     return _fill(template, cells)
 
 

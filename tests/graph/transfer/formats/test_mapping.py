@@ -86,6 +86,20 @@ def test_mapping_converts_columns_to_nodes_and_edges(tmp_path: Path) -> None:
     ]
 
 
+def test_an_empty_optional_end_leaves_out_its_node_and_edge_only(tmp_path: Path) -> None:
+    (tmp_path / "staff.csv").write_text("name,company\nAda,Acme\nAlan,\n,Acme\n")
+    mapping = tmp_path / "staff.toml"
+    mapping.write_text(
+        '[[nodes]]\nfile = "staff.csv"\nid = "{name}"\ntype = "person"\n'
+        '[[nodes]]\nfile = "staff.csv"\nid = "{company}"\ntype = "company"\n'
+        '[[edges]]\nfile = "staff.csv"\nfrom = "{name}"\nto = "{company}"\nrelation_type = "WORKS_AT"\n'
+    )
+    rows, faults = read(kind="csv", mapping=mapping)
+    assert [each["id"] for each in rows if each["kind"] == "node"] == ["Ada", "Alan", "Acme", "Acme"]
+    assert [(each["from"], each["to"]) for each in rows if each["kind"] == "edge"] == [("Ada", "Acme")]
+    assert faults == ["staff.csv row 4: id: column name is empty"]
+
+
 def test_given_files_replace_files_of_mapping(tmp_path: Path) -> None:
     mapping = written(tmp_path)
     (tmp_path / "else").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -138,11 +139,35 @@ def test_a_wrong_memory_is_reported_with_its_number(
     assert "nodes: 1 sent, 1 created" in said
 
 
+def test_relations_become_edges_between_entities(served: RunningServer, store: str, tmp_path: Path) -> None:
+    source = tmp_path / "mem0.json"
+    relations: list[Any] = [
+        {"source": "alice", "relationship": "likes", "target": "tea"},
+        {"source": "tea", "relationship": "grows_in", "destination": "assam"},
+        {"source": "tea", "relationship": "grows_in"},
+        {"source": "tea"},
+        "text",
+    ]
+    source.write_bytes(BOM_UTF8 + msgspec.json.encode({"results": [NUTS], "relations": relations}))
+    said = run(served, "import", store, source, "--format", "mem0", code=1)
+    assert "mem0.json row 4: relations: source, relationship and target must not be blank" in said
+    assert "mem0.json row 5: relations: " in said
+    assert "mem0.json row 6: relations: " in said
+    edges = [line for line in lines_of(served, store) if line["kind"] == "edge"]
+    assert {(edge["from"], edge["relation_type"], edge["to"]) for edge in edges} >= {
+        ("alice", "likes", "tea"),
+        ("tea", "grows_in", "assam"),
+    }
+    types = {line["id"]: line["type"] for line in lines_of(served, store) if line["kind"] == "node"}
+    assert (types["alice"], types["tea"], types["assam"]) == ("user", "unknown", "unknown")
+
+
 def test_other_files_are_refused_and_empty_ones_are_fine() -> None:
     for text, words in (
         (b"{", "mem0.json is not JSON"),
         (b'{"memories": []}', "is not a file of mem0"),
         (b"3", "mem0"),
+        (BOM_UTF8 + b"3", "is not a file of mem0"),
     ):
         with pytest.raises(InvalidInput, match=words):
             list(read_mem0_memories(BytesIO(text), "mem0.json"))
