@@ -128,13 +128,10 @@ def _segment(text: str) -> str:
 
 
 def _fields(asked: Any) -> dict[str, Any]:
-    """Return the fields of a request by their wire names; those of a Struct that are None are omitted.
-
-    The server refuses null in changes, where it could mean both "keep" and "clear".
-    """
+    """Return the fields of a request by their wire names."""
     if isinstance(asked, msgspec.Struct):
         names = zip(asked.__struct_encode_fields__, asked.__struct_fields__, strict=True)
-        return {wire: value for wire, field in names if (value := getattr(asked, field)) is not None}
+        return {wire: getattr(asked, field) for wire, field in names}
     return dict(asked or {})
 
 

@@ -1,4 +1,4 @@
-"""Request bodies as Structs. Unknown fields are an error that names them; ``null`` means "left out" in a read.
+"""Request bodies as Structs. Unknown fields are an error that names them; ``null`` means "left out".
 
 Lengths of text are limited in UTF-8 bytes; `kgserve.graph.request_validation` checks what a schema cannot express.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import Meta, field
 
 from kgserve.storage.model.attribute_filters import AttributeConditionsInput
 from kgserve.storage.model.breadth_first_traversal import TraversalDirection
@@ -33,12 +33,12 @@ NODES_VALID_AT_HELP = "Only rows valid at this RFC 3339 time, or `now`; left out
 
 _Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="Stable key, 1 to 512 bytes of UTF-8")]
 _Label = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, description="1 to 512 bytes of UTF-8")]
-_Content = Annotated[str, Meta(description="Text, at most 1 MiB; left out: kept; empty: cleared")]
+_Content = Annotated[str | None, Meta(description="Text, at most 1 MiB; left out: kept; empty: cleared")]
 _Attributes = Annotated[
-    dict[str, Any],
+    dict[str, Any] | None,
     Meta(description="Any JSON object, at most 256 KiB and 64 levels; left out: kept; given: replaces"),
 ]
-_Weight = Annotated[float, Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
+_Weight = Annotated[float | None, Meta(description="Strength; left out: kept, or 1.0 on a new edge")]
 TargetStore = Annotated[
     str,
     Meta(max_length=64, description="The store that `to` is in, which need not exist; left out: this store"),
@@ -46,32 +46,23 @@ TargetStore = Annotated[
 
 
 class NodeInput(NodeExtrasInput, forbid_unknown_fields=True):
-    """A node to create or update. ``type`` may be left out for a node that exists.
-
-    ``null`` clears an optional field; type, content and attributes refuse it. On a line of an import, every ``null``
-    means "left out".
-    """
+    """A node to create or update. ``type`` may be left out for a node that exists."""
 
     id: _Id
-    type: _Label | UnsetType | None = UNSET
-    content: _Content | UnsetType | None = UNSET
-    attributes: _Attributes | UnsetType | None = UNSET
+    type: _Label | None = None
+    content: _Content = None
+    attributes: _Attributes = None
 
 
 class EdgeInput(EdgeExtrasInput, forbid_unknown_fields=True):
-    """An edge to create or update; one edge per source, target and relation type. See `NodeInput` for ``null``."""
+    """An edge to create or update; one edge per source, target and relation type."""
 
     source: _Id = field(name="from")
     target: _Id = field(name="to")
     relation_type: _Label
     to_graph: TargetStore | None = None
-    weight: _Weight | UnsetType | None = UNSET
-    attributes: _Attributes | UnsetType | None = UNSET
-
-
-def omit_nulls(**fields: Any) -> dict[str, Any]:
-    """Return the fields that are not None, for a caller to whom None means that a field is kept."""
-    return {name: value for name, value in fields.items() if value is not None}
+    weight: _Weight = None
+    attributes: _Attributes = None
 
 
 class InjectRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from kgserve.errors import FieldError, InvalidInput, TooLarge
 from kgserve.graph.request_bodies import (
@@ -39,10 +38,7 @@ from kgserve.storage.model.node_edge_fields import (
     MAX_CONTENT_BYTES,
     MAX_ID_BYTES,
     NODE,
-    STRING_LIST_TYPE,
-    STRING_TYPE,
     EdgeExtrasUpsert,
-    EngineAndArrowFieldType,
     NodeExtrasUpsert,
     RowField,
     TimestampPut,
@@ -119,43 +115,26 @@ def rename_fields_in_error_paths(fault: FaultCallback, names: Mapping[str, str])
 def validate_node_input(index: int, node: NodeInput, fault: FaultCallback) -> NodeUpsert:
     """Validate a node to create or update, and return the put that writes it."""
     validate_identifier_length(node.id, "id", fault)
-    node_type, content, given = _none_if_omitted(node.type), _none_if_omitted(node.content), node.attributes
-    if node_type is not None:
-        validate_identifier_length(node_type, "type", fault)
-    if content is not None and _is_longer(content, MAX_CONTENT_BYTES):
+    if node.type is not None:
+        validate_identifier_length(node.type, "type", fault)
+    if node.content is not None and _is_longer(node.content, MAX_CONTENT_BYTES):
         fault("content", _CONTENT_TOO_LONG)
-    attributes = encode_canonical_attributes_json(given, fault) if isinstance(given, dict) else None
+    attributes = None if node.attributes is None else encode_canonical_attributes_json(node.attributes, fault)
     if not isinstance(node, NodeNdjsonLine):
-        if node.type is None or node.content is None or given is None:
-            _refuse_nulls(node, ("type", "content", "attributes"), fault)
         sent = _checked_extras(_node_values(node), _WRITABLE_NODE_FIELDS, fault)
         extras = NodeExtrasUpsert(**sent) if sent else None
-        return NodeUpsert(index, node.id, node_type, content, attributes, extras=extras)
-    sent = _checked_extras(_line_values(node), _LINE_FIELDS, fault, null_clears=False)
+        return NodeUpsert(index, node.id, node.type, node.content, attributes, extras=extras)
+    sent = _checked_extras(_line_values(node), _LINE_FIELDS, fault)
     extras = NodeExtrasUpsert(**sent) if sent else None
     created, updated = (
         _time(text, field, fault) for text, field in ((node.created_at, "created_at"), (node.updated_at, "updated_at"))
     )
-    put = NodeUpsert(index, node.id, node_type, content, attributes, node.version, created, updated, extras)
+    put = NodeUpsert(index, node.id, node.type, node.content, attributes, node.version, created, updated, extras)
     return (
         put
         if node.conflicts is None and not isinstance(node, ConflictingVersionNdjsonLine)
         else _with_conflicts(put, node, fault)
     )
-
-
-def _none_if_omitted(value: _T | UnsetType | None) -> _T | None:
-    return None if isinstance(value, UnsetType) else value
-
-
-_HOW_TO_CLEAR = {"content": 'send "" to clear it', "attributes": "send {} to clear them"}
-
-
-def _refuse_nulls(row: NodeInput | EdgeInput, fields: tuple[str, ...], fault: FaultCallback) -> None:
-    """Add a fault for each of some fields that is null, although it always has a value."""
-    for field in fields:
-        if getattr(row, field) is None:
-            fault(field, "; ".join(filter(None, ("is null: omit it to keep its value", _HOW_TO_CLEAR.get(field)))))
 
 
 def _with_conflicts(put: NodeUpsert, node: NodeNdjsonLine, fault: FaultCallback) -> NodeUpsert:
@@ -184,16 +163,13 @@ def validate_edge_input(index: int, edge: EdgeInput, fault: FaultCallback) -> Ed
     validate_identifier_length(edge.target, "to", fault)
     validate_identifier_length(edge.relation_type, "relation_type", fault)
     own = created = updated = None
-    is_line = isinstance(edge, EdgeNdjsonLine)
-    if not is_line and (edge.weight is None or edge.attributes is None):
-        _refuse_nulls(edge, ("weight", "attributes"), fault)
-    if isinstance(edge.attributes, dict):
+    if edge.attributes is not None:
         created, updated = (_pop_timestamp(edge.attributes, field, fault) for field in ("created_at", "updated_at"))
         own = encode_canonical_attributes_json(edge.attributes, fault)
     version = edge.version if isinstance(edge, EdgeNdjsonLine) else None
-    weight = edge.weight + 0.0 if isinstance(edge.weight, int | float) else None
+    weight = None if edge.weight is None else edge.weight + 0.0
     key = (edge.source, edge.target, edge.relation_type)
-    sent = _checked_extras(_edge_values(edge), _WRITABLE_EDGE_FIELDS, fault, null_clears=not is_line)
+    sent = _checked_extras(_edge_values(edge), _WRITABLE_EDGE_FIELDS, fault)
     extras = EdgeExtrasUpsert(**sent) if sent else None
     return EdgeUpsert(index, key, weight, own, created, updated, version, extras)
 
@@ -205,25 +181,15 @@ _node_values, _edge_values = (
 )
 
 
-def _checked_extras(
-    sent: tuple[Any, ...], known: tuple[RowField, ...], fault: FaultCallback, *, null_clears: bool = True
-) -> dict[str, Any]:
+def _checked_extras(sent: tuple[Any, ...], known: tuple[RowField, ...], fault: FaultCallback) -> dict[str, Any]:
     """Return the validated optional fields that were sent, by name."""
-    if sent.count(UNSET) + (0 if null_clears else sent.count(None)) == len(sent):
+    if sent.count(None) == len(sent):
         return {}
-    return {
-        field.name: _checked_extra(field, value, fault)
-        for field, value in zip(known, sent, strict=True)
-        if value is not UNSET and (null_clears or value is not None)
-    }
-
-
-_CLEARED_VALUES: dict[EngineAndArrowFieldType, Any] = {STRING_TYPE: "", STRING_LIST_TYPE: ()}
+    values = zip(known, sent, strict=True)
+    return {field.name: _checked_extra(field, value, fault) for field, value in values if value is not None}
 
 
 def _checked_extra(field: RowField, value: Any, fault: FaultCallback) -> Any:
-    if value is None:
-        return _CLEARED_VALUES.get(field.type)
     match field.type:
         case node_edge_fields.STRING_TYPE:
             return _check_text(value, field, fault)
@@ -251,7 +217,7 @@ def _check_tags(tags: list[str], path: str, fault: FaultCallback) -> tuple[str, 
 def parse_timestamp_update(text: str | None, path: str, fault: FaultCallback) -> TimestampPut:
     """Parse a time to write: UNSET when it was left out, None when it is to be cleared."""
     if text is None:
-        return UNSET
+        return msgspec.UNSET
     return _time(text, path, fault) if text else None
 
 

@@ -44,6 +44,7 @@ from kgserve.storage.model.node_edge_fields import (
     MAX_ID_BYTES,
     NODE,
     STRING_LIST_TYPE,
+    EdgeExtrasUpsert,
     get_row_field_names,
 )
 from kgserve.storage.model.node_edge_rows import (
@@ -425,11 +426,18 @@ def _edge_put(index: int, spec: SubgraphEdgeInput, refs: Mapping[str, str]) -> E
         relation_type=spec.kind,
         weight=spec.weight,
         attributes=spec.metadata,
-        **{name: getattr(spec, name) for name in get_row_field_names(EDGE.extras)},
+        **{
+            name: value
+            for name in get_row_field_names(EDGE.extras)
+            if (value := getattr(spec, name)) is not msgspec.UNSET
+        },
     )
     put = validate_edge_input(index, edge, rename_fields_in_error_paths(faults, _EDGE_NAMES))
     faults.raise_any()
-    return put
+    if spec.ordinal is not None:
+        return put
+    extras = msgspec.structs.replace(put.extras or EdgeExtrasUpsert(), ordinal=None)
+    return msgspec.structs.replace(put, extras=extras)
 
 
 def _resolve_end(side: str, ref: str | None, lineage: str | None, refs: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ A named entity is a node with a name; its description is the node's content, its
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
@@ -59,12 +59,8 @@ class EntityIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EntityUpdateFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Changes to an entity. Absent fields do not change. A rename keeps the id.
+    """Changes to an entity. Absent or null fields do not change. A rename keeps the id."""
 
-    A request over HTTP in which a field is null is refused.
-    """
-
-    refuses_null: ClassVar[bool] = True
     name: Annotated[LabelText, Meta(description="New name")] | None = None
     entity_type: Annotated[LabelText, Meta(description="New type")] | None = None
     description: Annotated[str, Meta(description="At most 1 MiB; empty clears it")] | None = None

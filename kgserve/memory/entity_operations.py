@@ -15,7 +15,7 @@ from kgserve.graph import node_merge
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.mutations import list_ids_of_memories_about_node
 from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest, NodeMergeAnswer
-from kgserve.graph.request_bodies import EdgeInput, NodeInput, omit_nulls
+from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import (
     ValidationErrorCollector,
     rename_fields_in_error_paths,
@@ -162,10 +162,9 @@ def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Futur
 def _validate_entity(entity: EntityInput, place: str, faults: ValidationErrorCollector) -> NodeUpsert:
     """Return the validated put of an entity whose id is not known yet."""
     own = ValidationErrorCollector(place)
-    fields = omit_nulls(
-        type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
+    node = NodeInput(
+        id="-", type=entity.entity_type, content=entity.description, attributes=entity.metadata, name=entity.name
     )
-    node = NodeInput(id="-", **fields)
     put = validate_node_input(0, node, rename_fields_in_error_paths(own, _ENTITY_FIELD_RENAMES))
     faults.errors += own.errors
     return put
@@ -243,10 +242,13 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
     Raises InvalidInput, NotFound, and Conflict if another entity has the name and the type.
     """
     faults = ValidationErrorCollector()
-    fields = omit_nulls(
-        type=request.entity_type, content=request.description, attributes=request.metadata, name=request.name
+    node = NodeInput(
+        id="-",
+        type=request.entity_type,
+        content=request.description,
+        attributes=request.metadata,
+        name=request.name,
     )
-    node = NodeInput(id="-", **fields)
     put = validate_node_input(0, node, rename_fields_in_error_paths(faults, _ENTITY_FIELD_RENAMES))
     faults.raise_any()
     found_ids: list[str] = []
@@ -492,12 +494,10 @@ def validate_relation(relation: RelationInput, place: str, faults: ValidationErr
         source=relation.source,
         target=relation.target,
         relation_type=relation.relation_type,
-        **omit_nulls(
-            weight=relation.strength,
-            attributes=relation.metadata,
-            confidence=relation.confidence,
-            context=relation.context,
-        ),
+        weight=relation.strength,
+        attributes=relation.metadata,
+        confidence=relation.confidence,
+        context=relation.context,
     )
     put = validate_edge_input(0, edge, rename_fields_in_error_paths(own, _RELATION_FIELD_RENAMES))
     if relation.relation_type in NON_ENTITY_RELATIONS:

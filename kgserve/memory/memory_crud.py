@@ -16,7 +16,7 @@ import msgspec
 from kgserve.errors import Conflict, FieldError, InvalidInput, KgserveError, NotFound
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.former_versions import is_former_version_id
-from kgserve.graph.request_bodies import NodeInput, omit_nulls
+from kgserve.graph.request_bodies import NodeInput
 from kgserve.graph.request_validation import (
     FaultCallback,
     ValidationErrorCollector,
@@ -224,9 +224,7 @@ def _put(request: StoreMemoryRequest | UpdateMemoryRequest, fault: FaultCallback
     """Return the memory's node, validated; `others` override fields of the request."""
     fields = {name: getattr(request, name) for name in _STORED_REQUEST_FIELDS} | others
     return validate_node_input(
-        0,
-        NodeInput(**omit_nulls(attributes=request.metadata, **fields)),
-        rename_fields_in_error_paths(fault, _MEMORY_FIELD_RENAMES),
+        0, NodeInput(attributes=request.metadata, **fields), rename_fields_in_error_paths(fault, _MEMORY_FIELD_RENAMES)
     )
 
 

@@ -154,12 +154,8 @@ class MemoryIdRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MemoryChanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Changes to a memory. Absent fields do not change; an empty text, list or object clears the field.
+    """Changes to a memory. Absent or null fields do not change; an empty text, list or object clears the field."""
 
-    A request over HTTP in which a field is null is refused.
-    """
-
-    refuses_null: ClassVar[bool] = True
     content: Annotated[str, Meta(min_length=1, description=_CONTENT_HELP)] | None = None
     memory_type: Annotated[LabelText, Meta(description="Another kind of memory")] | None = None
     tags: Annotated[_Tags, Meta(description="Replaces all of them")] | None = None

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from msgspec import UNSET
 
 from kgserve.client import Store
 from kgserve.errors import InvalidInput
@@ -167,4 +166,4 @@ def test_rows_of_several_stores_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"nodes are of several stores \(one, two\)"):
         from_pandas(frame)
     [line] = from_pandas(frame.query("store == 'two'"))
-    assert (line.attributes, line.version) == (UNSET, 1)
+    assert (line.attributes, line.version) == (None, 1)

@@ -62,10 +62,7 @@ class SubgraphNodeInput(NodeVersionFields, kw_only=True):
 
 
 class SubgraphEdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An edge of a subgraph. Each end is a ``ref`` of this call or the id of an existing node.
-
-    A field that is left out keeps its value; null clears it. ``metadata`` and ``weight`` refuse null.
-    """
+    """An edge of a subgraph. Each end is a ``ref`` of this call or the id of an existing node."""
 
     from_ref: _Name | None = None
     from_lineage: _Name | None = None
@@ -73,12 +70,12 @@ class SubgraphEdgeInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     to_lineage: _Name | None = None
     to_graph: TargetStore | None = None
     kind: _Name | None = None
-    metadata: dict[str, Any] | UnsetType | None = UNSET
+    metadata: dict[str, Any] | None = None
     ordinal: Annotated[_Ordinal | None, Meta(description="Left out: kept; null: none")] | UnsetType = UNSET
-    weight: float | UnsetType | None = UNSET
-    created_by: _Name | UnsetType | None = UNSET
-    valid_from: _Moment | UnsetType | None = UNSET
-    valid_to: _Moment | UnsetType | None = UNSET
+    weight: float | None = None
+    created_by: _Name | None = None
+    valid_from: _Moment | None = None
+    valid_to: _Moment | None = None
 
 
 class UndecodableSubgraphItem(msgspec.Struct, frozen=True):

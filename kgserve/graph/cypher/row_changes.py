@@ -9,7 +9,7 @@ import msgspec
 
 from kgserve.errors import InvalidInput, TooLarge
 from kgserve.graph.mutations import estimate_batch_bytes
-from kgserve.graph.request_bodies import EdgeInput, NodeInput, omit_nulls
+from kgserve.graph.request_bodies import EdgeInput, NodeInput
 from kgserve.graph.request_validation import FaultCallback, validate_edge_input, validate_node_input
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import is_representable_time
@@ -68,9 +68,12 @@ def _node(index: int, row: ChangedRow) -> NodeUpsert:
     node_type = _changed_value(row, "type", "")
     if node_type == "" or (row.before is None and node_type is None):
         raise forbidden_change_error(f"{name} has no type; every node needs one")
-    content = _changed_value(row, "content", "")
-    attributes = _parse_attributes(_changed_value(row, "attributes", "{}"), name)
-    node = NodeInput(id=row.now["id"], **omit_nulls(type=node_type, content=content, attributes=attributes))
+    node = NodeInput(
+        id=row.now["id"],
+        type=node_type,
+        content=_changed_value(row, "content", ""),
+        attributes=_parse_attributes(_changed_value(row, "attributes", "{}"), name),
+    )
     put = validate_node_input(index, node, _fault_raiser(name))
     return msgspec.structs.replace(put, extras=_node_extras(row, name))
 
@@ -90,8 +93,7 @@ def _edge(index: int, row: ChangedRow) -> EdgeUpsert:
     if weight is not None and not math.isfinite(weight):
         raise forbidden_change_error(f"{name}: weight must be a finite number")
     attributes = _parse_attributes(_changed_value(row, "attributes", "{}"), name)
-    fields = omit_nulls(weight=weight, attributes=attributes)
-    edge = EdgeInput(source=source, target=target, relation_type=relation_type, **fields)
+    edge = EdgeInput(source=source, target=target, relation_type=relation_type, weight=weight, attributes=attributes)
     put = validate_edge_input(index, edge, _fault_raiser(name))
     return msgspec.structs.replace(put, extras=_edge_extras(row, name))
 
@@ -100,7 +102,7 @@ def _node_extras(row: ChangedRow, name: str) -> NodeExtrasUpsert | None:
     if all(_is_unchanged(row, field) for field in NODE_EXTRA_NAMES):
         return None
     _check_author(row, name)
-    checked = NodeInput(id="-", **omit_nulls(**_texts(row, NODE, name)))
+    checked = NodeInput(id="-", **_texts(row, NODE, name))
     put = validate_node_input(0, checked, _fault_raiser(name)).extras or NodeExtrasUpsert()
     return msgspec.structs.replace(put, **_moments(row, NODE, name), **_numbers(row, NODE, name))
 
@@ -110,9 +112,11 @@ def _edge_extras(row: ChangedRow, name: str) -> EdgeExtrasUpsert | None:
         return None
     _check_author(row, name)
     ordinal = row.now["ordinal"]
+    if ordinal is None and row.before is not None and row.before["ordinal"] is not None:
+        raise forbidden_change_error(f"{name}: ordinal cannot be removed; delete the edge and create it again")
     if ordinal is not None and abs(ordinal) > MAX_ORDINAL:
         raise forbidden_change_error(f"{name}: ordinal is outside -{MAX_ORDINAL} to {MAX_ORDINAL}")
-    checked = EdgeInput(source="-", target="-", relation_type="-", **omit_nulls(**_texts(row, EDGE, name)))
+    checked = EdgeInput(source="-", target="-", relation_type="-", **_texts(row, EDGE, name))
     put = validate_edge_input(0, checked, _fault_raiser(name)).extras or EdgeExtrasUpsert()
     return msgspec.structs.replace(put, ordinal=ordinal, **_moments(row, EDGE, name), **_numbers(row, EDGE, name))
 

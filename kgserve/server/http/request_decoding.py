@@ -308,16 +308,7 @@ def decode_json_text(body: bytes, into: type[Into]) -> Into:
         raise InvalidInput("the body is nested too deeply") from None
     if (twice := find_duplicate_json_key(body)) is not None:
         raise InvalidInput.at(twice, "occurs twice in the same object; send each key once")
-    if b"null" in body and getattr(into, "refuses_null", False):
-        _refuse_null_changes(decode_json(body, dict[str, Any]))
     return decoded
-
-
-def _refuse_null_changes(changes: dict[str, Any]) -> None:
-    """Raise InvalidInput with the fields that are null, which could mean both "keep" and "clear"."""
-    message = "is null: omit the field to keep its value; an empty text, list or object clears it"
-    if faults := tuple(FieldError(name, message) for name, value in changes.items() if value is None):
-        raise InvalidInput(f"{faults[0].path}: {message}", faults)
 
 
 def _decode_either(body: bytes, into: type[Into]) -> Into:

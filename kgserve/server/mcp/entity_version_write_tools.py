@@ -30,7 +30,6 @@ from kgserve.server.mcp.shared_tool_arguments import (
     TimeField,
     add_request_fields_to_arguments,
     convert_arguments_to_request,
-    omit_null_fields,
 )
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_replies import (
@@ -90,17 +89,13 @@ class SubgraphEdgeArguments(versioned_nodes_api.SubgraphEdgeInput, kw_only=True)
     )
     target: Annotated[NameField, Meta(description="Likewise")] | None = field(name="to", default=None)
     relation_type: NameField | None = None
-    attributes: dict[str, Any] | UnsetType | None = UNSET
+    attributes: dict[str, Any] | None = None
     from_ref: Annotated[NameField | None, UNLISTED_FIELD] = None
     from_lineage: Annotated[NameField | None, UNLISTED_FIELD] = None
     to_ref: Annotated[NameField | None, UNLISTED_FIELD] = None
     to_lineage: Annotated[NameField | None, UNLISTED_FIELD] = None
     kind: Annotated[NameField | None, UNLISTED_FIELD] = None
-    metadata: Annotated[dict[str, Any] | UnsetType | None, UNLISTED_FIELD] = UNSET
-
-    def __post_init__(self) -> None:
-        """Take null as omitted, except for an ordinal, which has no empty text that clears it."""
-        omit_null_fields(self, except_for="ordinal")
+    metadata: Annotated[dict[str, Any] | None, UNLISTED_FIELD] = None
 
 
 class PutSubgraphArguments(StoreToolArguments, kw_only=True):
@@ -155,7 +150,7 @@ def _ends(edge: SubgraphEdgeArguments, refs: AbstractSet[str | None]) -> dict[st
 def _spec(kind: type[ArgumentsType], given: msgspec.Struct, ours: dict[str, Any]) -> ArgumentsType:
     """Build a spec from its own field names and ours; where both are used, its own name wins."""
     values = {name: getattr(given, name) for name in kind.__struct_fields__}
-    return kind(**{name: ours.get(name, value) if value in (None, UNSET) else value for name, value in values.items()})
+    return kind(**{name: ours.get(name) if value is None else value for name, value in values.items()})
 
 
 @build_tool_reply.register

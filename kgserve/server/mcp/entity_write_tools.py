@@ -41,7 +41,6 @@ from kgserve.server.mcp.shared_tool_arguments import (
     ValidToField,
     add_request_fields_to_arguments,
     convert_arguments_to_request,
-    omit_null_fields,
 )
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_replies import (
@@ -58,7 +57,7 @@ from kgserve.server.mcp.tool_replies import (
 )
 from kgserve.server.mcp.tool_structured_content import take_items_within_json_size
 
-_When = Annotated[str, Meta(max_length=64)]
+_When = Annotated[str, Meta(max_length=64)] | None
 _MAX_SHOWN_SKIPPED = 20
 _FORGET_HINT = "forget with entity set to its id or name forgets these memories, too, and all that names it"
 
@@ -67,19 +66,15 @@ class InjectNodeArguments(request_bodies.NodeInput):
     """Node to create or update in an injected batch."""
 
     id: IdField
-    type: LabelField | UnsetType | None = UNSET
-    content: str | UnsetType | None = UNSET
-    attributes: dict[str, Any] | UnsetType | None = UNSET
-    summary: str | UnsetType | None = UNSET
-    tags: list[str] | UnsetType | None = UNSET
-    freshness_at: Annotated[str | UnsetType | None, UNLISTED_FIELD] = UNSET
-    created_by: Annotated[str | UnsetType | None, UNLISTED_FIELD] = UNSET
-    valid_from: _When | UnsetType | None = UNSET
-    valid_to: _When | UnsetType | None = UNSET
-
-    def __post_init__(self) -> None:
-        """Take null as omitted."""
-        omit_null_fields(self)
+    type: LabelField | None = None
+    content: str | None = None
+    attributes: dict[str, Any] | None = None
+    summary: str | None = None
+    tags: list[str] | None = None
+    freshness_at: Annotated[str | None, UNLISTED_FIELD] = None
+    created_by: Annotated[str | None, UNLISTED_FIELD] = None
+    valid_from: _When = None
+    valid_to: _When = None
 
 
 class InjectEdgeArguments(request_bodies.EdgeInput):
@@ -88,16 +83,12 @@ class InjectEdgeArguments(request_bodies.EdgeInput):
     source: IdField = field(name="from")
     target: IdField = field(name="to")
     relation_type: Annotated[LabelField, Meta(description="Such as DEPENDS_ON")]
-    weight: Annotated[float, Meta(description="Default: 1")] | UnsetType | None = UNSET
-    attributes: dict[str, Any] | UnsetType | None = UNSET
-    ordinal: Annotated[int | UnsetType | None, UNLISTED_FIELD] = UNSET
-    created_by: Annotated[str | UnsetType | None, UNLISTED_FIELD] = UNSET
-    valid_from: _When | UnsetType | None = UNSET
-    valid_to: _When | UnsetType | None = UNSET
-
-    def __post_init__(self) -> None:
-        """Take null as omitted."""
-        omit_null_fields(self)
+    weight: Annotated[float | None, Meta(description="Default: 1")] = None
+    attributes: dict[str, Any] | None = None
+    ordinal: Annotated[int | None, UNLISTED_FIELD] = None
+    created_by: Annotated[str | None, UNLISTED_FIELD] = None
+    valid_from: _When = None
+    valid_to: _When = None
 
 
 @add_request_fields_to_arguments(request_bodies.InjectRequest, "touch")

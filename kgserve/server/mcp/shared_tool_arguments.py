@@ -57,18 +57,6 @@ _COMMON_FIELDS: dict[str, Any] = {
 """Fields of requests whose descriptions the tools replace."""
 
 
-def omit_null_fields(arguments: msgspec.Struct, except_for: str = "") -> None:
-    """Set fields that are null to UNSET where that means "omitted"; some clients fill in every argument."""
-    for name in _find_unset_by_default(type(arguments)):
-        if getattr(arguments, name) is None and name != except_for:
-            setattr(arguments, name, UNSET)
-
-
-@cache
-def _find_unset_by_default(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(field.name for field in msgspec.structs.fields(kind) if field.default is UNSET)
-
-
 class StoreToolArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Arguments of a tool that works on one store."""
 

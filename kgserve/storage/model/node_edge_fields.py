@@ -401,80 +401,55 @@ def _overlay(put: msgspec.Struct, old: msgspec.Struct, kept: tuple[Any, ...]) ->
 
 
 _Moment = Annotated[str, Meta(max_length=64)]
-_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Author of this state; not interpreted")]
-_Start = Annotated[_Moment, Meta(description="Start of validity (RFC 3339); empty: none")]
-_End = Annotated[_Moment, Meta(description="End of validity (RFC 3339), exclusive; empty: none")]
+_Author = Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Author of this state; not interpreted")] | None
+_Start = Annotated[_Moment, Meta(description="Start of validity (RFC 3339); empty: none")] | None
+_End = Annotated[_Moment, Meta(description="End of validity (RFC 3339), exclusive; empty: none")] | None
 _Tag = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
 class NodeExtrasInput(msgspec.Struct, kw_only=True):
-    """Extras (optional fields) of a node in requests. An omitted field is kept; null clears it."""
+    """Extras (optional fields) of a node in requests."""
 
-    summary: (
-        Annotated[str, Meta(description="Short form of the content, at most 4 KiB; omitted: kept; empty: cleared")]
-        | UnsetType
-        | None
-    ) = UNSET
+    summary: Annotated[
+        str | None, Meta(description="Short form of the content, at most 4 KiB; omitted: kept; empty: cleared")
+    ] = None
     tags: (
         Annotated[
             list[_Tag],
             Meta(max_length=MAX_TAGS, description="At most 100 of 1 to 512 bytes; omitted: kept; given: replaced"),
         ]
-        | UnsetType
         | None
-    ) = UNSET
-    freshness_at: (
-        Annotated[_Moment, Meta(description="Stale from this time on (RFC 3339); empty: none")] | UnsetType | None
-    ) = UNSET
-    created_by: _Author | UnsetType | None = UNSET
-    valid_from: _Start | UnsetType | None = UNSET
-    valid_to: _End | UnsetType | None = UNSET
-    name: (
-        Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Display name, in addition to the id")]
-        | UnsetType
-        | None
-    ) = UNSET
+    ) = None
+    freshness_at: Annotated[_Moment, Meta(description="Stale from this time on (RFC 3339); empty: none")] | None = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
+    name: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Display name, in addition to the id")] | None = None
     confidence: (
-        Annotated[float, Meta(ge=0, le=1, description="Makes the node a memory; decays from confidence_at on")]
-        | UnsetType
-        | None
-    ) = UNSET
+        Annotated[float, Meta(ge=0, le=1, description="Makes the node a memory; decays from confidence_at on")] | None
+    ) = None
     confidence_at: (
-        Annotated[_Moment, Meta(description="Start of the decay of confidence (RFC 3339); empty: creation")]
-        | UnsetType
-        | None
-    ) = UNSET
-    importance: (
-        Annotated[float, Meta(ge=0, le=1, description="Importance of a memory; 1 pins it")] | UnsetType | None
-    ) = UNSET
-    source: (
-        Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Origin of a memory; empty: cleared")]
-        | UnsetType
-        | None
-    ) = UNSET
-    context: (
-        Annotated[str, Meta(description="Context in which a memory was recorded, at most 64 KiB")] | UnsetType | None
-    ) = UNSET
-    layer: Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | UnsetType | None = (
-        UNSET
+        Annotated[_Moment, Meta(description="Start of the decay of confidence (RFC 3339); empty: creation")] | None
+    ) = None
+    importance: Annotated[float, Meta(ge=0, le=1, description="Importance of a memory; 1 pins it")] | None = None
+    source: Annotated[str, Meta(max_length=MAX_ID_BYTES, description="Origin of a memory; empty: cleared")] | None = (
+        None
     )
+    context: Annotated[str, Meta(description="Context in which a memory was recorded, at most 64 KiB")] | None = None
+    layer: Annotated[int, Meta(ge=0, le=3, description="0 domain, 1 concept, 2 fact, 3 episode")] | None = None
 
 
 class EdgeExtrasInput(msgspec.Struct, kw_only=True):
-    """Extras (optional fields) of an edge in requests. An omitted field is kept; null clears it."""
+    """Extras (optional fields) of an edge in requests."""
 
     ordinal: (
-        Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Rank among the edges of its source")]
-        | UnsetType
-        | None
-    ) = UNSET
-    created_by: _Author | UnsetType | None = UNSET
-    valid_from: _Start | UnsetType | None = UNSET
-    valid_to: _End | UnsetType | None = UNSET
-    confidence: Annotated[float, Meta(ge=0, le=1, description="Confidence, 0 to 1")] | UnsetType | None = UNSET
-    context: Annotated[str, Meta(description="Context in which it was recorded, at most 64 KiB")] | UnsetType | None = (
-        UNSET
-    )
+        Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL, description="Rank among the edges of its source")] | None
+    ) = None
+    created_by: _Author = None
+    valid_from: _Start = None
+    valid_to: _End = None
+    confidence: Annotated[float, Meta(ge=0, le=1, description="Confidence, 0 to 1")] | None = None
+    context: Annotated[str, Meta(description="Context in which it was recorded, at most 64 KiB")] | None = None
 
 
 class NodeExtrasExportLine(msgspec.Struct, kw_only=True):

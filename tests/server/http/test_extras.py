@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -92,6 +91,8 @@ def test_export_and_import_give_an_equal_store(http: httpx.Client, full: str) ->
 
 
 def test_omitted_fields_are_kept_and_empty_ones_cleared(http: httpx.Client, full: str) -> None:
+    nothing = dict.fromkeys([*NODE], None)
+    assert inject(http, full, {"id": "a", **nothing}, edges=[LINK | dict.fromkeys(EDGE)])["nodes_unchanged"] == 1
     assert inject(http, full, {"id": "a", "content": "c"})["nodes_updated"] == 1
     assert "created_by" not in node(http, full), "nobody said who wrote this state"
     assert node(http, full).items() >= {key: NODE[key] for key in NODE if key != "created_by"}.items()
@@ -107,37 +108,6 @@ def test_omitted_fields_are_kept_and_empty_ones_cleared(http: httpx.Client, full
         assert inject(http, full, edges=[LINK | {field: ""}])["edges_updated"] == 1
         assert field not in link(http, full)
     assert link(http, full)["ordinal"] == EDGE["ordinal"]
-
-
-def test_null_clears_every_optional_field(http: httpx.Client, full: str) -> None:
-    inject(http, full, {"id": "a", **dict.fromkeys(NODE)}, edges=[LINK | dict.fromkeys(EDGE)])
-    assert node(http, full).keys().isdisjoint({*NODE, "stale"})
-    assert link(http, full).keys().isdisjoint(EDGE)
-
-
-def test_null_is_refused_for_fields_that_always_have_a_value(http: httpx.Client, full: str) -> None:
-    edge = LINK | dict.fromkeys(("weight", "attributes"))
-    for field in ("type", "content", "attributes"):
-        document = refusal(http.post(f"{full}/inject", json={"nodes": [{"id": "a", field: None}]}), 400)
-        assert document["errors"][0]["path"] == f"nodes[0].{field}"
-        assert "omit it" in document["detail"]
-    document = refusal(http.post(f"{full}/inject", json={"edges": [edge]}), 400)
-    assert [each["path"] for each in document["errors"]] == ["edges[0].weight", "edges[0].attributes"]
-
-
-@pytest.mark.parametrize(("path", "field"), [("memories/m", "valid_to"), ("entities/e", "description")])
-def test_null_in_a_change_is_refused(http: httpx.Client, path: str, field: str) -> None:
-    document = refusal(http.patch(f"/api/{path}", params={"store": "extras"}, json={field: None}), 400)
-    assert [each["path"] for each in document["errors"]] == [field]
-    assert "omit the field" in document["detail"]
-
-
-def test_null_on_a_line_of_an_import_keeps_the_value(http: httpx.Client, full: str) -> None:
-    nothing = dict.fromkeys((*NODE, "type", "content", "attributes"))
-    lines = [{"kind": "node", "id": "a", **nothing}, {"kind": "edge", **LINK, "weight": None, **dict.fromkeys(EDGE)}]
-    content = "\n".join(map(json.dumps, lines))
-    imported = accepted(http.post(f"{full}/import", content=content, headers=NDJSON))
-    assert (imported["nodes_unchanged"], imported["edges_unchanged"], imported["errors"]) == (1, 1, [])
 
 
 def test_author_change_alone_creates_no_version(http: httpx.Client, shared: str) -> None:
@@ -191,8 +161,6 @@ def test_cypher_writes_optional_fields(http: httpx.Client, api: str) -> None:
     assert values(http, api, "MATCH (m) WHERE m.confidence IS NOT NULL RETURN m.id, m.layer") == ["b", 2]
     assert set_(http, api, "MATCH (n {id: 'b'}) SET n.confidence = NULL, n.layer = NULL, n.name = NULL")
     assert node(http, api, "b").keys().isdisjoint({"confidence", "layer", "name"})
-    assert set_(http, api, "MATCH ()-[r]->() SET r.ordinal = NULL, r.context = NULL, r.valid_from = NULL")
-    assert link(http, api).keys().isdisjoint({"ordinal", "context", "valid_from"})
     assert set_(http, api, "MATCH (n {id: 'a'}) SET n.summary = NULL, n.tags = NULL, n.valid_to = NULL")
     assert node(http, api).keys().isdisjoint({"summary", "tags", "valid_to", "created_by"})
     assert (
@@ -207,6 +175,7 @@ def test_cypher_writes_optional_fields(http: httpx.Client, api: str) -> None:
         ("MATCH (n {id: 'a'}) SET n.created_by = 'eve'", "cannot be set alone"),
         ("MATCH ()-[r]->() SET r.created_by = 'eve'", "cannot be set alone"),
         ("MATCH (n {id: 'a'}) SET n.conflicts = [1]", "conflicts is managed by kgserve"),
+        ("MATCH ()-[r]->() SET r.ordinal = NULL", "cannot be removed"),
         ("MATCH ()-[r]->() SET r.ordinal = 9007199254740993", "ordinal is outside"),
         ("MATCH (n {id: 'b'}) SET n.tags = ['']", "tags"),
         ("MATCH (n {id: 'b'}) SET n.confidence = 1.5", "confidence is outside"),
