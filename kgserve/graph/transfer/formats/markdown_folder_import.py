@@ -35,6 +35,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     encode_node_ndjson_line,
 )
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.json_values import is_same_json_value
 
 _EdgeKey = tuple[str, str, str]
 _decode_object = json_decoder(dict[str, Any]).decode
@@ -152,7 +153,7 @@ class MarkdownFolderImport:
         for line, edge in self._edges.edges(stem, note):
             key = (edge["from"], edge["to"], edge["relation_type"])
             self._links.add(key)
-            if self._earlier.links.get(key) == edge.get("attributes", {}):
+            if is_same_json_value(self._earlier.links.get(key), edge.get("attributes", {})):
                 self.unchanged_links += 1
             else:
                 self.sent_links += 1
