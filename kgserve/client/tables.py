@@ -99,5 +99,15 @@ def _array(values: list[Any], kind: str) -> pa.Array:
         return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
 
+def convert_arrow_table_to_frame(table: pa.Table) -> Any:
+    """Return a table as a pandas DataFrame. Integer columns with nulls are nullable, so they stay exact."""
+    frame = table.to_pandas(integer_object_nulls=True)
+    for place, column in enumerate(table.columns):
+        if pa.types.is_integer(column.type) and column.null_count:
+            name = str(column.type).replace("int", "Int").replace("u", "U")
+            frame.isetitem(place, frame.iloc[:, place].astype(name))
+    return frame
+
+
 def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()

@@ -100,6 +100,8 @@ def test_answers_as_data_frames(graph: Store) -> None:
     assert edges[["from", "to", "weight"]].to_numpy().tolist() == [["3", "1", 1.0], ["1", "2", 0.5]]
     rows = graph.cypher("MATCH (n:Entity) RETURN n.id AS id, size(n.content) AS size ORDER BY id").to_df()
     assert rows.to_dict("list") == {"id": ["1", "2", "3"], "size": [3, 7, 0]}
+    big = graph.cypher("UNWIND [9007199254740993, null] AS v RETURN v, [v, null] AS l").to_df()
+    assert (str(big["v"].dtype), big["v"][0], big["l"][0][0]) == ("Int64", 2**53 + 1, 2**53 + 1)
     hits = graph.search("ada", mode="keyword", at_least=done.sequence).to_df()
     assert list(hits["id"]) == ["1"]
 
