@@ -75,7 +75,12 @@ def test_arrow_tables_become_nodes_and_edges(graph: Store) -> None:
 
 @pytest.mark.parametrize("form", ["to_df", "to_arrow", "to_networkx"])
 def test_a_walk_is_written_to_another_store(graph: Store, form: str) -> None:
-    graph.import_(from_pandas(PEOPLE.drop(columns="tags"), KNOWS))
+    periods = {"valid_from": "2020-01-01T00:00:00Z", "valid_to": pd.to_datetime("2030-01-01T00:00:00.5Z")}
+    layers, ordinals = pd.array([0, None, 1], "Int64"), pd.array([0, None], "Int64")
+    given = PEOPLE.assign(
+        **periods, summary=[None, "s", None], importance=[0.0, None, 0.5], layer=layers, confidence=[1.0, None, 0.0]
+    )
+    graph.import_(from_pandas(given, KNOWS.assign(**periods, ordinal=ordinals, context="c")))
     walk = graph.traverse("3", depth=2)
     match form:
         case "to_df":
@@ -88,6 +93,17 @@ def test_a_walk_is_written_to_another_store(graph: Store, form: str) -> None:
     assert other.import_(lines).ok
     assert read_store(other) == read_store(graph)
     assert other.import_(lines).nodes_unchanged == 3
+
+
+def test_hits_are_written_back_without_their_scores(graph: Store) -> None:
+    done = graph.import_(from_pandas(PEOPLE))
+    for hits in (
+        graph.search("ada", mode="keyword", at_least=done.sequence),
+        graph.search_batch([{"query": "ada", "mode": "keyword"}], at_least=done.sequence),
+    ):
+        for lines in (from_pandas(hits.to_df()), from_arrow(hits.to_arrow())):
+            answer = graph.import_(lines)
+            assert (answer.nodes_sent, answer.nodes_unchanged) == (1, 1)
 
 
 def test_answers_as_data_frames(graph: Store) -> None:
