@@ -29,19 +29,21 @@ _SCORE_COLUMNS = (
 _TRAVERSAL_EDGE_COLUMNS = {"version", "sequence", "store", "to_graph"}
 
 
-def from_arrow(nodes: pa.Table | None = None, edges: pa.Table | None = None) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
-    """Return the rows of Arrow tables as lines for `Store.import_`, nodes first.
+def from_arrow(
+    nodes: pa.Table | pa.RecordBatchReader | None = None, edges: pa.Table | pa.RecordBatchReader | None = None
+) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
+    """Return the rows of Arrow tables or readers of batches as lines for `Store.import_`, nodes first.
 
     Columns are fields of the exchange format: `id`, `type`, `content`, `attributes` (maps or JSON text) and so on for
     nodes; `from` and `to` (or `source` and `target`), `relation_type`, `weight` and so on for edges. All other columns
-    become attributes. Empty cells are left out. What `to_arrow` of a traversal or a
+    become attributes. Null and NaN are empty cells. What `to_arrow` of a traversal or a
     search returns can be written again.
 
     Raises InvalidInput, whose message and `errors` name rows, counted from 0, and columns.
     """
     return _convert_tables(
-        None if nodes is None else (nodes.column_names, _arrow_rows(nodes)),
-        None if edges is None else (edges.column_names, _arrow_rows(edges)),
+        None if nodes is None else (nodes.schema.names, _arrow_rows(nodes)),
+        None if edges is None else (edges.schema.names, _arrow_rows(edges)),
     )
 
 
@@ -121,11 +123,17 @@ def _pandas_rows(frame: pd.DataFrame) -> Iterable[Sequence[Any]]:
     return frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
 
 
-def _arrow_rows(table: pa.Table) -> Iterator[Sequence[Any]]:
+def _arrow_rows(source: pa.Table | pa.RecordBatchReader) -> Iterator[Sequence[Any]]:
+    table = source.read_all() if isinstance(source, pa.RecordBatchReader) else source
     # Python's times have no nanoseconds.
     columns = [
         column.cast(pa.timestamp("us", tz=column.type.tz), safe=False) if pa.types.is_timestamp(column.type) else column
         for column in table.columns
     ]
     for batch in pa.Table.from_arrays(columns, names=table.column_names).to_batches(_ARROW_BATCH_ROWS):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*map(_arrow_cells, batch.columns), strict=True)
+
+
+def _arrow_cells(column: pa.Array) -> list[Any]:
+    cells = column.to_pylist(maps_as_pydicts="strict")
+    return [None if cell != cell else cell for cell in cells] if pa.types.is_floating(column.type) else cells  # noqa: PLR0124 - NaN

@@ -63,14 +63,17 @@ def test_arrow_tables_become_nodes_and_edges(graph: Store) -> None:
     nodes = pa.table({
         "id": ["a", "b"], "type": ["t", "t"], "size": pa.array([1, None], pa.int8()),
         "at": pa.array([1_500_000_000, None], pa.timestamp("ns")), "parts": [[{"n": 1}], []],
+        "counts": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())), "real": [float("nan"), 0.5],
+        "attributes": pa.array([[("m", "x")], None], pa.map_(pa.string(), pa.string())),
     })  # fmt: skip
     edges = pa.table({"from": ["a"], "to": ["b"], "relation_type": pa.array(["R"]).dictionary_encode()})
     assert graph.import_(from_arrow(nodes, edges)).edges_created == 1
     assert {node.id: node.attributes for node in read_store(graph)[0].values()} == {
-        "a": {"size": 1, "at": "1970-01-01T00:00:01.500000Z", "parts": [{"n": 1}]},
-        "b": {"parts": []},
+        "a": {"size": 1, "at": "1970-01-01T00:00:01.500000Z", "parts": [{"n": 1}], "counts": {"k": 1}, "m": "x"},
+        "b": {"parts": [], "real": 0.5},
     }
     assert from_arrow() == from_arrow(nodes.slice(0, 0)) == []
+    assert from_arrow(nodes.to_reader(), edges.to_reader()) == from_arrow(nodes, edges)
 
 
 @pytest.mark.parametrize("form", ["to_df", "to_arrow", "to_networkx"])
