@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import networkx as nx
@@ -152,6 +153,8 @@ def test_graphs_of_networkx_of_each_class(graph: Store, made: Any, directed: boo
         ({"id": ["a"], "k": [1], "attributes": [{"k": 2}]}, None, "nodes[0].k", "is also in `attributes`"),
         ({"id": ["a"], "k": [np.inf]}, None, "nodes[0].k", "is inf, which is not a finite number"),
         ({"id": ["a"], "k": [[{"x": b"y"}]]}, None, "nodes[0].k", "is of type bytes, which JSON cannot represent"),
+        ({"id": ["a"], "k": np.array([2**63], np.uint64)}, None, "nodes[0].k", "does not fit into 64 bits"),
+        ({"id": ["a"], "k": [Decimal("12345678901234567890.12")]}, None, "nodes[0].k", "has too many digits"),
         ({"id": ["a"], "k": [{1: 2}]}, None, "nodes[0].k", "has the key 1, which is not text"),
         (None, {"from": ["a"], "to": [1.5], "relation_type": ["R"]}, "edges[0].to", "Expected `str`, got `float`"),
         (None, {"from": ["a"], "to": ["b"], "relation_type": [3]}, "edges[0].relation_type", "edges row 0, column"),
