@@ -99,7 +99,9 @@ class MarkdownImportRun:
         self._report_kept()
 
     def _report_kept(self) -> None:
-        if not self._delete:
+        if self._notes.rejected_notes:
+            click.echo("nothing was deleted, because a note could not be read", err=True)
+        elif not self._delete:
             missing = self._notes.missing_notes
             print_listed_texts(
                 "notes of the store have no file; --delete deletes them", len(missing), missing[:_MAX_LISTED_NOTES]

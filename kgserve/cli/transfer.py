@@ -136,7 +136,7 @@ def _import_markdown(store: str, folder: Path, *, dry_run: bool, delete: bool, w
             blocks = progress.count(run.conversion.blocks())
             if (first := next(blocks, None)) is not None:
                 answer = _send(opened, store, chain((first,), blocks))
-        answer = run.complete(opened.store(store), answer)
+        answer = run.complete(opened.store(store), run.conversion.translate_answer(answer))
         _summarise(store, answer, run.conversion)
         run.report()
         if wait_index and answer.sequence:

@@ -314,7 +314,9 @@ def _noticed(notice: str | None) -> str:
 
 def _frame(table: pa.Table) -> Any:
     try:
-        return table.to_pandas()
+        from kgserve.client.tables import convert_arrow_table_to_frame  # noqa: PLC0415 - importing pyarrow is slow
+
+        return convert_arrow_table_to_frame(table)
     except ModuleNotFoundError as error:
         if error.name != "pandas":
             raise

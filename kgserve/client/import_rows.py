@@ -29,6 +29,7 @@ TRAVERSAL_EDGE_FIELDS = frozenset({"id", "sequence", "store"})
 _NODE_FIELDS, _EDGE_FIELDS = (
     frozenset(field.encode_name for field in msgspec.structs.fields(kind)) for kind in (NodeNdjsonLine, EdgeNdjsonLine)
 )
+_INT64_LIMIT = 1 << 63
 _ID_FIELDS = ("id", "from", "to")
 
 
@@ -142,11 +143,15 @@ def to_plain_json_value(value: Any) -> Any:
 
 def _convert_scalar(value: Any) -> Any:
     match value:
+        case int() if not -_INT64_LIMIT <= value < _INT64_LIMIT:
+            raise ValueError(f"is {value}, which does not fit into 64 bits; make it text")
         case None | bool() | int() | str():
             return value
         case float() | Decimal():
             if not math.isfinite(value):
                 raise ValueError(f"is {value}, which is not a finite number")
+            if isinstance(value, Decimal) and Decimal(repr(float(value))) != value:
+                raise ValueError(f"is {value}, which has too many digits for a number; make it text")
             return float(value)
         case datetime():
             return _format_time(value)

@@ -39,6 +39,7 @@ from kgserve.graph.url_parameters import (
     RevertNodeRequest,
     StoreChangesParameters,
 )
+from kgserve.platform.json_values import is_same_json_value
 from kgserve.platform.timestamps import DAY_MICROSECONDS, format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, ContentCoAuthorEntry, RowStateInterval
 from kgserve.projections.history_follower import HistoryProjection
@@ -219,13 +220,8 @@ def _differences(before: NodeRow, after: NodeRow) -> list[FieldChange]:
     return [
         FieldChange(path=path, before=one.get(path), after=other.get(path))
         for path in paths
-        if _encoded_value(one, path) != _encoded_value(other, path)
+        if not (path in one and path in other and is_same_json_value(one[path], other[path]))
     ]
-
-
-def _encoded_value(fields: dict[str, Any], path: str) -> bytes | None:
-    # Compared as JSON, because Python treats true and 1 as equal. None means absent, which differs from null.
-    return msgspec.json.encode(fields[path]) if path in fields else None
 
 
 def _flat_fields(row: NodeRow) -> dict[str, Any]:

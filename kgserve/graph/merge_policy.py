@@ -11,6 +11,7 @@ from kgserve.errors import TooLarge
 from kgserve.graph.node_merge_models import MergeIntoRequest
 from kgserve.graph.request_validation import ValidationErrorCollector, encode_canonical_attributes_json
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.json_values import is_same_json_value
 from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES, MAX_TAGS, NO_EXTRAS, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.write_batch import NodeUpsert
@@ -104,13 +105,9 @@ def _put(node_id: str, old: _MergeableFields, new: _MergeableFields, author: str
 
 
 def _differing_attributes(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
-    """Return the names of the attributes that differ. Compares JSON: in Python, true equals 1."""
-    names = one.keys() | other.keys()
-    return {name for name in names if _encode_attribute(one, name) != _encode_attribute(other, name)}
-
-
-def _encode_attribute(attributes: dict[str, Any], name: str) -> bytes | None:
-    return msgspec.json.encode(attributes[name]) if name in attributes else None
+    """Return the names of the attributes that differ."""
+    shared = one.keys() & other.keys()
+    return (one.keys() ^ other.keys()) | {name for name in shared if not is_same_json_value(one[name], other[name])}
 
 
 def _differing_paths(one: _MergeableFields, other: _MergeableFields) -> set[str]:
@@ -165,8 +162,10 @@ def _has_same_value(other: _MergeableFields, path: str, now: _MergeableFields) -
     kind, _, name = path.partition(".")
     match kind:
         case "attributes":
-            return name in other.attributes and _encode_attribute(other.attributes, name) == _encode_attribute(
-                now.attributes, name
+            return (
+                name in other.attributes
+                and name in now.attributes
+                and is_same_json_value(other.attributes[name], now.attributes[name])
             )
         case "tags":
             return name in other.tags

@@ -39,6 +39,7 @@ from kgserve.graph.request_validation import (
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.platform.codecs import convert_plain_value_to_type, locate_validation_error
 from kgserve.platform.idempotency import generate_idempotent_node_id, is_repeated_idempotent_call
+from kgserve.platform.json_values import is_same_json_value
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
     MAX_ID_BYTES,
@@ -369,7 +370,7 @@ def _replacement(
     result: SubgraphEdgeResult, row: EdgeRow | CrossStoreLinkRow, old: EdgeRow | CrossStoreLinkRow
 ) -> SubgraphEdgeResult:
     had, has = _edge_values(old), _edge_values(row)
-    changed = {name: value for name, value in had.items() if has.get(name) != value}
+    changed = {name: value for name, value in had.items() if not is_same_json_value(has.get(name), value)}
     before, after = (each.edge if isinstance(each, CrossStoreLinkRow) else each for each in (old, row))
     is_new_version = before.version != after.version
     return msgspec.structs.replace(

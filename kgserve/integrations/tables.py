@@ -22,21 +22,28 @@ if TYPE_CHECKING:
 _ARROW_BATCH_ROWS = 10_000
 _EDGE_COLUMN_SYNONYMS = {"source": "from", "target": "to"}
 _TRAVERSAL_NODE_COLUMNS = {"depth", "version", "sequence", "store", "missing"}
+_SCORE_COLUMNS = (
+    frozenset({"score", "keyword_score", "semantic_score", "hops"}),
+    frozenset({"score", "queries_matched"}),
+)
 _TRAVERSAL_EDGE_COLUMNS = {"version", "sequence", "store", "to_graph"}
 
 
-def from_arrow(nodes: pa.Table | None = None, edges: pa.Table | None = None) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
-    """Return the rows of Arrow tables as lines for `Store.import_`, nodes first.
+def from_arrow(
+    nodes: pa.Table | pa.RecordBatchReader | None = None, edges: pa.Table | pa.RecordBatchReader | None = None
+) -> list[NodeNdjsonLine | EdgeNdjsonLine]:
+    """Return the rows of Arrow tables or readers of batches as lines for `Store.import_`, nodes first.
 
     Columns are fields of the exchange format: `id`, `type`, `content`, `attributes` (maps or JSON text) and so on for
     nodes; `from` and `to` (or `source` and `target`), `relation_type`, `weight` and so on for edges. All other columns
-    become attributes. Empty cells are left out. What `to_arrow` of a traversal returns can be written again.
+    become attributes. Null and NaN are empty cells. What `to_arrow` of a traversal or a
+    search returns can be written again.
 
     Raises InvalidInput, whose message and `errors` name rows, counted from 0, and columns.
     """
     return _convert_tables(
-        None if nodes is None else (nodes.column_names, _arrow_rows(nodes)),
-        None if edges is None else (edges.column_names, _arrow_rows(edges)),
+        None if nodes is None else (nodes.schema.names, _arrow_rows(nodes)),
+        None if edges is None else (edges.schema.names, _arrow_rows(edges)),
     )
 
 
@@ -46,7 +53,7 @@ def from_pandas(
     """Return the rows of DataFrames as lines for `Store.import_`, nodes first.
 
     Columns are as for `from_arrow`; the index is not written. NaN, NaT and NA are empty cells. What `to_df` of a
-    traversal returns can be written again.
+    traversal or a search returns can be written again.
 
     Raises InvalidInput, whose message and `errors` name rows, counted from 0 as by `iloc`, and columns.
     """
@@ -64,8 +71,7 @@ def _convert_tables(nodes: _Table | None, edges: _Table | None) -> list[NodeNdjs
     if nodes is not None:
         columns, rows = nodes
         _check_columns("nodes", columns, ("id",))
-        dropped = TRAVERSAL_NODE_FIELDS if set(columns) >= _TRAVERSAL_NODE_COLUMNS else frozenset[str]()
-        _add_rows("nodes", columns, rows, dropped, converter)
+        _add_rows("nodes", columns, rows, _answer_columns(set(columns)), converter)
     if edges is not None:
         names, rows = edges
         columns: Sequence[Any] = [_EDGE_COLUMN_SYNONYMS.get(name, name) for name in names]
@@ -73,6 +79,13 @@ def _convert_tables(nodes: _Table | None, edges: _Table | None) -> list[NodeNdjs
         dropped = TRAVERSAL_EDGE_FIELDS if set(columns) >= _TRAVERSAL_EDGE_COLUMNS else frozenset[str]()
         _add_rows("edges", columns, rows, dropped, converter)
     return converter.finish()
+
+
+def _answer_columns(columns: set[Any]) -> frozenset[str]:
+    """Return the columns of a walk's or a search's table that no import takes; none for other tables."""
+    if columns >= _TRAVERSAL_NODE_COLUMNS:
+        return TRAVERSAL_NODE_FIELDS
+    return next((scores for scores in _SCORE_COLUMNS if columns >= scores), frozenset())
 
 
 def _add_rows(
@@ -110,11 +123,17 @@ def _pandas_rows(frame: pd.DataFrame) -> Iterable[Sequence[Any]]:
     return frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
 
 
-def _arrow_rows(table: pa.Table) -> Iterator[Sequence[Any]]:
+def _arrow_rows(source: pa.Table | pa.RecordBatchReader) -> Iterator[Sequence[Any]]:
+    table = source.read_all() if isinstance(source, pa.RecordBatchReader) else source
     # Python's times have no nanoseconds.
     columns = [
         column.cast(pa.timestamp("us", tz=column.type.tz), safe=False) if pa.types.is_timestamp(column.type) else column
         for column in table.columns
     ]
     for batch in pa.Table.from_arrays(columns, names=table.column_names).to_batches(_ARROW_BATCH_ROWS):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*map(_arrow_cells, batch.columns), strict=True)
+
+
+def _arrow_cells(column: pa.Array) -> list[Any]:
+    cells = column.to_pylist(maps_as_pydicts="strict")
+    return [None if cell != cell else cell for cell in cells] if pa.types.is_floating(column.type) else cells  # noqa: PLR0124 - NaN

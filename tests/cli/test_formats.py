@@ -91,16 +91,22 @@ def test_a_vault_is_imported_by_differences_and_exported_as_it_is(command: Comma
     (vault / "b.md").write_text("b")
     checked = command("import", "vault", vault, "--dry-run")
     assert (checked.code, "nodes: 42 to create, 0 to update, 0 unchanged" in checked.out) == (1, True), checked
-    assert "bad.md line 3: the front matter is not YAML" in checked.err
+    fault = "1 line wrong:\n  bad.md line 3: the front matter is not YAML"
+    assert fault.removeprefix("1 line") in checked.err
     assert command("export", "vault").code == 1  # a dry run creates no store
-    (vault / "bad.md").unlink()
     done = command("import", "vault", vault)
-    assert (done.code, "nodes: 42 sent, 42 created" in done.out) == (0, True), done
+    assert (done.code, "nodes: 42 sent, 42 created" in done.out, fault in done.err) == (1, True, True), done
+    (vault / "bad.md").unlink()
+    assert command("import", "vault", vault).code == 0
     before = command.exported("vault")
     assert "nothing was written to vault" in command("import", "vault", vault, "--format", "markdown").out
     assert command.exported("vault") == before
     assert command("export", "vault", "--format", "markdown", "-o", out).code == 0
     assert read_vault(out) == read_vault(vault)
+    (vault / "b.md").write_bytes(b"\xe9")
+    broken = command("import", "vault", vault, "--delete")
+    assert (broken.code, "b.md line 1: is not UTF-8" in broken.err, "nothing was deleted" in broken.err) == (1, 1, 1)
+    assert command.exported("vault") == before
     (vault / "a.md").write_text("![[b]] [[Unwritten]]")
     (vault / "b.md").unlink()
     (vault / "c.md").write_text("[[a]]")

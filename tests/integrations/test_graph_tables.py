@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import networkx as nx
@@ -63,19 +64,27 @@ def test_arrow_tables_become_nodes_and_edges(graph: Store) -> None:
     nodes = pa.table({
         "id": ["a", "b"], "type": ["t", "t"], "size": pa.array([1, None], pa.int8()),
         "at": pa.array([1_500_000_000, None], pa.timestamp("ns")), "parts": [[{"n": 1}], []],
+        "counts": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())), "real": [float("nan"), 0.5],
+        "attributes": pa.array([[("m", "x")], None], pa.map_(pa.string(), pa.string())),
     })  # fmt: skip
     edges = pa.table({"from": ["a"], "to": ["b"], "relation_type": pa.array(["R"]).dictionary_encode()})
     assert graph.import_(from_arrow(nodes, edges)).edges_created == 1
     assert {node.id: node.attributes for node in read_store(graph)[0].values()} == {
-        "a": {"size": 1, "at": "1970-01-01T00:00:01.500000Z", "parts": [{"n": 1}]},
-        "b": {"parts": []},
+        "a": {"size": 1, "at": "1970-01-01T00:00:01.500000Z", "parts": [{"n": 1}], "counts": {"k": 1}, "m": "x"},
+        "b": {"parts": [], "real": 0.5},
     }
     assert from_arrow() == from_arrow(nodes.slice(0, 0)) == []
+    assert from_arrow(nodes.to_reader(), edges.to_reader()) == from_arrow(nodes, edges)
 
 
 @pytest.mark.parametrize("form", ["to_df", "to_arrow", "to_networkx"])
 def test_a_walk_is_written_to_another_store(graph: Store, form: str) -> None:
-    graph.import_(from_pandas(PEOPLE.drop(columns="tags"), KNOWS))
+    periods = {"valid_from": "2020-01-01T00:00:00Z", "valid_to": pd.to_datetime("2030-01-01T00:00:00.5Z")}
+    layers, ordinals = pd.array([0, None, 1], "Int64"), pd.array([0, None], "Int64")
+    given = PEOPLE.assign(
+        **periods, summary=[None, "s", None], importance=[0.0, None, 0.5], layer=layers, confidence=[1.0, None, 0.0]
+    )
+    graph.import_(from_pandas(given, KNOWS.assign(**periods, ordinal=ordinals, context="c")))
     walk = graph.traverse("3", depth=2)
     match form:
         case "to_df":
@@ -90,6 +99,17 @@ def test_a_walk_is_written_to_another_store(graph: Store, form: str) -> None:
     assert other.import_(lines).nodes_unchanged == 3
 
 
+def test_hits_are_written_back_without_their_scores(graph: Store) -> None:
+    done = graph.import_(from_pandas(PEOPLE))
+    for hits in (
+        graph.search("ada", mode="keyword", at_least=done.sequence),
+        graph.search_batch([{"query": "ada", "mode": "keyword"}], at_least=done.sequence),
+    ):
+        for lines in (from_pandas(hits.to_df()), from_arrow(hits.to_arrow())):
+            answer = graph.import_(lines)
+            assert (answer.nodes_sent, answer.nodes_unchanged) == (1, 1)
+
+
 def test_answers_as_data_frames(graph: Store) -> None:
     done = graph.import_(from_pandas(PEOPLE, KNOWS))
     walk = graph.traverse("3", depth=2)
@@ -100,6 +120,8 @@ def test_answers_as_data_frames(graph: Store) -> None:
     assert edges[["from", "to", "weight"]].to_numpy().tolist() == [["3", "1", 1.0], ["1", "2", 0.5]]
     rows = graph.cypher("MATCH (n:Entity) RETURN n.id AS id, size(n.content) AS size ORDER BY id").to_df()
     assert rows.to_dict("list") == {"id": ["1", "2", "3"], "size": [3, 7, 0]}
+    big = graph.cypher("UNWIND [9007199254740993, null] AS v RETURN v, [v, null] AS l").to_df()
+    assert (str(big["v"].dtype), big["v"][0], big["l"][0][0]) == ("Int64", 2**53 + 1, 2**53 + 1)
     hits = graph.search("ada", mode="keyword", at_least=done.sequence).to_df()
     assert list(hits["id"]) == ["1"]
 
@@ -131,6 +153,8 @@ def test_graphs_of_networkx_of_each_class(graph: Store, made: Any, directed: boo
         ({"id": ["a"], "k": [1], "attributes": [{"k": 2}]}, None, "nodes[0].k", "is also in `attributes`"),
         ({"id": ["a"], "k": [np.inf]}, None, "nodes[0].k", "is inf, which is not a finite number"),
         ({"id": ["a"], "k": [[{"x": b"y"}]]}, None, "nodes[0].k", "is of type bytes, which JSON cannot represent"),
+        ({"id": ["a"], "k": np.array([2**63], np.uint64)}, None, "nodes[0].k", "does not fit into 64 bits"),
+        ({"id": ["a"], "k": [Decimal("12345678901234567890.12")]}, None, "nodes[0].k", "has too many digits"),
         ({"id": ["a"], "k": [{1: 2}]}, None, "nodes[0].k", "has the key 1, which is not text"),
         (None, {"from": ["a"], "to": [1.5], "relation_type": ["R"]}, "edges[0].to", "Expected `str`, got `float`"),
         (None, {"from": ["a"], "to": ["b"], "relation_type": [3]}, "edges[0].relation_type", "edges row 0, column"),

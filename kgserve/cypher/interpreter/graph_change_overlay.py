@@ -26,6 +26,7 @@ from kgserve.cypher.interpreter.stored_temporal_values import encode_property_as
 from kgserve.cypher.interpreter.temporary_property_indexes import TemporaryPropertyIndexes
 from kgserve.cypher.interpreter.value_comparison import describe_value, value_equivalence_key
 from kgserve.errors import InvalidInput
+from kgserve.platform.json_values import is_same_json_value
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 GENERATED_ID_PREFIX = "_:"
@@ -499,7 +500,7 @@ class GraphChangeOverlay(WritableGraphView):
                 for each in relationships
                 if each.properties is not None
                 and each.properties_before is not None
-                and not _is_same(each.properties, each.properties_before)
+                and not is_same_json_value(each.properties, each.properties_before)
             ],
             deleted_relationships=[each for each in relationships if each.properties is None],
         )
@@ -516,7 +517,9 @@ class GraphChangeOverlay(WritableGraphView):
 
     def _describe_update(self, node_id: str, node: EditedNode) -> StatementNodeDifference | None:
         change = self._describe_base_node(node_id, node)
-        is_unchanged = change.label == change.label_before and _is_same(change.properties, change.properties_before)
+        is_unchanged = change.label == change.label_before and is_same_json_value(
+            change.properties, change.properties_before
+        )
         return None if is_unchanged else change
 
     def _describe_relationship(self, key: RelationshipKey) -> RelationshipDifference:
@@ -581,11 +584,6 @@ class GraphChangeOverlay(WritableGraphView):
 def _lookup_key(value: Any) -> Hashable:
     """Return a key that equal values share; all lists and all maps share one."""
     return type(value) if isinstance(value, list | dict) else value_equivalence_key(value)
-
-
-def _is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Return whether two maps are the same as JSON: 1, 1.0 and true differ."""
-    return a == b and repr(a) == repr({name: b[name] for name in a})
 
 
 def _encode_attributes(attributes: dict[str, Any]) -> str:

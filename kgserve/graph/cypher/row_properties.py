@@ -24,6 +24,7 @@ from kgserve.cypher.interpreter.stored_temporal_values import (
 from kgserve.cypher.interpreter.temporal_functions import FUNCTIONS, is_temporal_value
 from kgserve.errors import InvalidInput
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.json_values import is_same_json_value
 from kgserve.platform.timestamps import complete_time_to_rfc3339, format_rfc3339_timestamp, parse_rfc3339_timestamp
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow
 from kgserve.storage.model.node_edge_fields import (
@@ -207,7 +208,7 @@ def build_node_properties_change(
         else dict(zip(_NODE_FIELDS, node_column_values(msgspec.structs.astuple(before)), strict=True))
     )
     now = dict.fromkeys(_NODE_FIELDS) if old is None else dict(old)
-    unchanged = before is not None and own == attributes
+    unchanged = before is not None and is_same_json_value(own, attributes)
     now |= {"id": node_id, "type": label, "content": _require_text(columns.pop("content", ""), "content", name)}
     now["attributes"] = before.attributes if unchanged and before else _encode_attributes(attributes)
     columns.pop("id", None)
@@ -231,7 +232,7 @@ def build_relationship_properties_change(
         else dict(zip(_EDGE_FIELDS, edge_column_values(msgspec.structs.astuple(before)), strict=True))
     )
     now = dict.fromkeys(_EDGE_FIELDS) if old is None else dict(old)
-    unchanged = before is not None and own == attributes
+    unchanged = before is not None and is_same_json_value(own, attributes)
     now |= {"source": source, "target": target, "relation_type": relation_type}
     now["weight"] = _require_number(columns.get("weight", DEFAULT_WEIGHT), "weight", name)
     now["attributes"] = before.attributes if unchanged and before else _encode_attributes(attributes)
@@ -276,7 +277,7 @@ def _to_column(field: RowField, value: Any, before: Any, element: str) -> Any:
     """Return the value of a column; the previous one if it is equal."""
     if value is None:
         return None
-    if before is not None and _from_column(field.name, before) == value:
+    if before is not None and is_same_json_value(_from_column(field.name, before), value):
         return before
     return _COLUMN_CONVERSIONS[field.type](value, field.name, element)
 

@@ -42,6 +42,7 @@ from kgserve.graph.cypher.iso_temporal_answers import convert_temporals_to_texts
 from kgserve.graph.cypher.point_lookup import PathCountNeedsEngine
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.platform.json_values import is_same_json_value
 from kgserve.platform.nonblocking_reads import WouldBlock
 
 MAX_LOOKUP_CHARS = 500
@@ -85,9 +86,13 @@ class StatementRouter:
         with suppress(InvalidInput):
             statement = self._interpreted()
             self.columns = statement.info.columns
-            if statement.needs_interpreter or statement.lookup is not None:
+            if statement.needs_interpreter or statement.lookup is not None or not self._has_exact_parameters(guarded):
                 return statement
         return guarded
+
+    def _has_exact_parameters(self, guarded: GuardedCypherStatement) -> bool:
+        """Return whether the engine gets the values as sent, although its lists hold one type of number and of map."""
+        return all(is_same_json_value(value, self._parameters[name]) for name, value in guarded.parameters.items())
 
     def interpret(self, refusal: InvalidInput) -> InterpretedStatement:
         """Return the statement for the interpreter.

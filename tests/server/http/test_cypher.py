@@ -140,6 +140,7 @@ def test_times_beyond_python_limits(http: httpx.Client, graph: str, expression: 
 
 PARAMETERS: list[Any] = [
     None, True, False, 0, -1, 2**63 - 1, -(2**63), 1.5, 1e300, "", "it's \"q\" \\ \n ü 😀", [], [1, 2], ["a", None],
+    [1, 2.5], [[1], [0.5]], [{"a": 1}, {"a": 0.5, "b": 2}],
     [[1], [2, 3]], {"a": 1, "b": [True, None]}, {"a": {"b": "c"}}, [{"a": 1}, {"a": 2}],
 ]  # fmt: skip
 
@@ -147,7 +148,7 @@ PARAMETERS: list[Any] = [
 @pytest.mark.parametrize("value", PARAMETERS, ids=str)
 def test_parameters_of_every_json_type(http: httpx.Client, graph: str, value: Any) -> None:
     text = "RETURN $p" if value is not None else "RETURN $p IS NULL"
-    assert values(http, graph, text, params={"p": value}) == [True if value is None else value]
+    assert repr(values(http, graph, text, params={"p": value})) == repr([True if value is None else value])
 
 
 def test_parameters_in_use(http: httpx.Client, graph: str) -> None:

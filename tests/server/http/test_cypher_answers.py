@@ -274,3 +274,26 @@ def test_more_than_ten_relationships_are_made_at_once(http: httpx.Client, api: s
     chain = "".join(f"-[:RELATES_TO {{relation_type: 'R'}}]->(:Entity {{id: 'n{i}', type: 't'}})" for i in range(1, 16))
     accepted(post(http, api, f"CREATE (:Entity {{id: 'n0', type: 't'}}){chain}", mode="write"))
     assert values(http, api, "MATCH ()-[]->() RETURN count(*)") == [15]
+
+
+SAME_IN_PYTHON: list[tuple[Any, Any]] = [
+    (False, 0), (True, 1), (1, True), (6, 6.0), (6.0, 6), (0.0, -0.0), ([True], [1]), ({"a": [0]}, {"a": [False]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ["SET e.p = $p", "SET e += {p: $p}", "MERGE"])
+@pytest.mark.parametrize(("before", "after"), SAME_IN_PYTHON, ids=str)
+def test_set_distinguishes_json_values_that_are_equal_in_python(
+    http: httpx.Client, api: str, before: Any, after: Any, change: str
+) -> None:
+    node = {"id": "k", "type": "V", "attributes": {"p": before}}
+    accepted(http.post(f"{api}/inject", json={"nodes": [node]}))
+    text = (
+        'MERGE (e:V {id: "k"}) ON MATCH SET e.p = $p RETURN e.p'
+        if change == "MERGE"
+        else f'MATCH (e:V {{id: "k"}}) {change} RETURN e.p'
+    )
+    answer = ask(http, api, text, mode="write", params={"p": after})
+    stored = accepted(http.get(f"{api}/nodes/k"))["node"]["attributes"]["p"]
+    assert (repr(stored), repr(answer["rows"]), answer["changes"]["nodes_updated"]) == (repr(after), repr([[after]]), 1)
+    assert ask(http, api, text, mode="write", params={"p": after})["changes"]["nodes_updated"] == 0

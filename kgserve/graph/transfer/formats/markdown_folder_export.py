@@ -31,6 +31,7 @@ from kgserve.graph.transfer.formats.markdown_notes import (
 )
 from kgserve.graph.transfer.formats.ndjson_exchange_lines import ExportNodeEdgeSplitter
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.json_values import is_same_json_value
 
 _UNSAFE_NAME_CHARS = re.compile(r"[\x00-\x1f\x7f\\/:*?\"<>|#^\[\]%\u2028\u2029\ufeff]+")
 _SIMPLE_TAG = re.compile(r"[\w/-]+")
@@ -149,7 +150,7 @@ def _is_same_node(imported: _Fields, node: _Fields) -> bool:
         {name: value for name, value in fields.get("attributes", {}).items() if name != SOURCE_ATTRIBUTE}
         for fields in (imported, node)
     )
-    return mine == theirs and mine_attributes == their_attributes
+    return mine == theirs and is_same_json_value(mine_attributes, their_attributes)
 
 
 def _is_same_edge(imported: _Fields | None, edge: _Fields) -> bool:
@@ -163,7 +164,7 @@ def _is_same_edge(imported: _Fields | None, edge: _Fields) -> bool:
         not own
         and imported.get("created_by") == edge.get("created_by")
         and edge.get("weight", 1.0) == 1.0
-        and imported.get("attributes", {}) == attributes
+        and is_same_json_value(imported.get("attributes", {}), attributes)
     )
 
 

@@ -35,6 +35,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     encode_node_ndjson_line,
 )
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.json_values import is_same_json_value
 
 _EdgeKey = tuple[str, str, str]
 _decode_object = json_decoder(dict[str, Any]).decode
@@ -88,7 +89,7 @@ class MarkdownFolderImport:
         self._edges = NoteEdgeBuilder(NoteLinkResolver(self._stems, attachments), self._ids)
         self._parsed: dict[str, ParsedNote] = {}
         self._links: set[_EdgeKey] = set()
-        self.unchanged_notes = self.unchanged_links = 0
+        self.rejected_notes = self.unchanged_notes = self.unchanged_links = 0
         self.changed_notes = self.new_notes = self.sent_links = 0
 
     def tables(self) -> list[ImportSourceTable]:
@@ -106,32 +107,27 @@ class MarkdownFolderImport:
 
     @property
     def removed_links(self) -> list[_EdgeKey]:
-        """Links of the earlier import that their notes no longer have."""
+        """Links of the earlier import that their notes no longer have; none if a note, maybe an end, was rejected."""
+        if self.rejected_notes:
+            return []
         sources = set(self._ids.values())
         return [key for key in self._earlier.links if key[0] in sources and key not in self._links]
 
     @property
     def missing_notes(self) -> list[str]:
-        """Ids of notes of the earlier import whose files are gone."""
+        """Ids of notes of the earlier import whose files are gone; none if a note, maybe one of these, was rejected."""
+        if self.rejected_notes:
+            return []
         present = {*self._stems, *self._ids.values()}
         return [note for note in self._earlier.hashes if note not in present]
 
     def _note_records(self, stem: str) -> Iterator[ImportRecord]:
-        try:
-            content = (self._root / f"{stem}{NOTE_SUFFIX}").read_bytes()
-        except OSError as error:
-            yield RejectedImportRow(1, f"cannot be read: {error.strerror}")
+        found = self._read_note(stem)
+        if isinstance(found, RejectedImportRow):
+            self.rejected_notes += 1
+            yield found
             return
-        try:
-            text = content.decode()
-            note = parse_markdown_note(stem, text)
-        except UnicodeDecodeError as error:
-            line = content[: error.start].count(b"\n") + 1
-            yield RejectedImportRow(line, "is not UTF-8; convert the file, or save it with this encoding")
-            return
-        except InvalidFrontMatter as error:
-            yield RejectedImportRow(error.line, f"{error}; the note was skipped")
-            return
+        text, note = found
         node_id = note.node["id"]
         self._ids[stem] = node_id
         self._parsed[stem] = note._replace(node={})
@@ -145,6 +141,20 @@ class MarkdownFolderImport:
             self.new_notes += earlier is None
         yield record
 
+    def _read_note(self, stem: str) -> tuple[str, ParsedNote] | RejectedImportRow:
+        try:
+            content = (self._root / f"{stem}{NOTE_SUFFIX}").read_bytes()
+        except OSError as error:
+            return RejectedImportRow(1, f"cannot be read: {error.strerror}")
+        try:
+            text = content.decode()
+            return text, parse_markdown_note(stem, text)
+        except UnicodeDecodeError as error:
+            line = content[: error.start].count(b"\n") + 1
+            return RejectedImportRow(line, "is not UTF-8; convert the file, or save it with this encoding")
+        except InvalidFrontMatter as error:
+            return RejectedImportRow(error.line, f"{error}; the note was skipped")
+
     def _link_records(self, stem: str) -> Iterator[ImportRecord]:
         note = self._parsed.pop(stem, None)
         if note is None:
@@ -152,7 +162,7 @@ class MarkdownFolderImport:
         for line, edge in self._edges.edges(stem, note):
             key = (edge["from"], edge["to"], edge["relation_type"])
             self._links.add(key)
-            if self._earlier.links.get(key) == edge.get("attributes", {}):
+            if is_same_json_value(self._earlier.links.get(key), edge.get("attributes", {})):
                 self.unchanged_links += 1
             else:
                 self.sent_links += 1
