@@ -24,8 +24,10 @@ STEP_DELAY_SECONDS = 0.1
 MAX_STEP_DELAY_FACTOR = 20
 """Upper limit of the factor by which waiting projections multiply the step delay."""
 MIN_WAITING_PROJECTIONS_TO_REST = 4
+MIN_ARRIVED_COMMITS_TO_REST = 8
+"""More than a caller makes that reads what it has just written."""
 STEP_REST_FACTOR = 3
-"""While many projections wait or commits keep arriving, a thread rests this many times as long as its last step took.
+"""While many projections wait or many commits arrive, a thread rests this many times as long as its last step took.
 
 Requests and writes have priority, and one step then covers more commits."""
 MAX_STEP_REST_SECONDS = 1.0
@@ -182,14 +184,13 @@ class ProjectionSchedule:
         """True once no projection is served any more."""
         return self._closed
 
-    def defer_unawaited(self, worked: float, caught_up: ScheduledProjection | None = None) -> None:
-        """Serve only awaited projections for a while, if many are due or commits arrived during the last step.
+    def defer_unawaited(self, worked: float, *, is_flooded: bool = False) -> None:
+        """Serve only awaited projections for a while, if many are due or many commits arrived during the last step.
 
-        worked: seconds of that step. caught_up: its projection, if it has applied all commits before the step; one that
-        is further behind goes on.
+        worked: seconds of that step.
         """
         with self._changed:
-            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST or caught_up in self._delayed:
+            if is_flooded or len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST:
                 self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
     def end_step(self) -> None:
@@ -287,8 +288,9 @@ class ProjectionThread:
             self._serve(projection)
         finally:
             self.schedule.end_step()
-            caught_up = projection if projection.sequence >= last else None
-            self.schedule.defer_unawaited(time.monotonic() - began, caught_up)
+            # One that is further behind than this step goes on.
+            is_flooded = last <= projection.sequence <= projection.store.journal.last - MIN_ARRIVED_COMMITS_TO_REST
+            self.schedule.defer_unawaited(time.monotonic() - began, is_flooded=is_flooded)
         return True
 
     def _serve(self, projection: ScheduledProjection) -> None:

@@ -106,7 +106,6 @@ def test_an_idle_store_returns_the_space_of_deleted_rows(
 ) -> None:
     monkeypatch.setattr(current_rows, "MIN_UNUSED_TEXT_BYTES", 5_000)
     monkeypatch.setattr(open_store, "IDLE_MERGE_DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(open_store, "RECLAIM_DELAY_SECONDS", 0.0)
     with opened(tmp_path) as store:
         write(store, batch(*"abcdef", edges=[("a", "b", "r"), ("b", "c", "r")], content="x" * 3_000))
         ask(store)
@@ -118,6 +117,8 @@ def test_an_idle_store_returns_the_space_of_deleted_rows(
             until(store.engine.give_way)
         old = store.rows.rows().base.texts_size
         until(lambda: not store.writing)
+        # Not before: the store's own threads would start with the engine that is still open.
+        monkeypatch.setattr(open_store, "RECLAIM_DELAY_SECONDS", 0.0)
         store.tend()
         store.compactor.wait()
         assert not store.rows.needs_rewrite
