@@ -155,12 +155,14 @@ def test_cypher_writes_optional_fields(http: httpx.Client, api: str) -> None:
     assert set_(http, api, f"MATCH (n {{id: 'b'}}) SET {memory}, n.confidence_at = {TIME}")["nodes_updated"] == 1
     assert set_(http, api, "MATCH ()-[r]->() SET r.confidence = 0.75, r.context = 'd'")["edges_updated"] == 1
     other = node(http, api, "b")
-    assert [other[key] for key in ("name", "confidence", "importance", "layer")] == ["Ada", 0.5, 1.0, 2]
+    assert [other[key] for key in ("confidence", "importance", "layer")] == [0.5, 1.0, 2]
+    assert (other["attributes"], "name" in other) == ({"name": "Ada"}, False)
     assert [other[key] for key in ("source", "context", "confidence_at")] == ["s", "c", moment]
     assert (link(http, api)["confidence"], link(http, api)["context"]) == (0.75, "d")
     assert values(http, api, "MATCH (m) WHERE m.confidence IS NOT NULL RETURN m.id, m.layer") == ["b", 2]
     assert set_(http, api, "MATCH (n {id: 'b'}) SET n.confidence = NULL, n.layer = NULL, n.name = NULL")
     assert node(http, api, "b").keys().isdisjoint({"confidence", "layer", "name"})
+    assert node(http, api, "b")["attributes"] == {}
     assert set_(http, api, "MATCH (n {id: 'a'}) SET n.summary = NULL, n.tags = NULL, n.valid_to = NULL")
     assert node(http, api).keys().isdisjoint({"summary", "tags", "valid_to", "created_by"})
     assert (
