@@ -24,12 +24,8 @@ STEP_DELAY_SECONDS = 0.1
 MAX_STEP_DELAY_FACTOR = 20
 """Upper limit of the factor by which waiting projections multiply the step delay."""
 MIN_WAITING_PROJECTIONS_TO_REST = 4
-MIN_ARRIVED_COMMITS_TO_REST = 8
-"""More than a caller makes that reads what it has just written."""
 STEP_REST_FACTOR = 3
-"""While many projections wait or many commits arrive, a thread rests this many times as long as its last step took.
-
-Requests and writes have priority, and one step then covers more commits."""
+"""While many projections wait, a thread rests this many times as long as its last step took; requests have priority."""
 MAX_STEP_REST_SECONDS = 1.0
 STEP_FIRST_RETRY_SECONDS = 1.0
 STEP_MAX_RETRY_SECONDS = 60.0
@@ -46,11 +42,6 @@ class ScheduledProjection(Protocol):
     name: str
     store: StoreFollowedByProjections
     schedule: ProjectionSchedule
-
-    @property
-    def sequence(self) -> int:
-        """Sequence of the last applied commit."""
-        ...
 
     @property
     def wake_hooks(self) -> list[Callable[[], None]]:
@@ -184,13 +175,10 @@ class ProjectionSchedule:
         """True once no projection is served any more."""
         return self._closed
 
-    def defer_unawaited(self, worked: float, *, is_flooded: bool = False) -> None:
-        """Serve only awaited projections for a while, if many are due or many commits arrived during the last step.
-
-        worked: seconds of that step.
-        """
+    def defer_unawaited(self, worked: float) -> None:
+        """If many projections are due, serve only awaited ones for a while. ``worked``: seconds of the last step."""
         with self._changed:
-            if is_flooded or len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST:
+            if len(self._due) >= MIN_WAITING_PROJECTIONS_TO_REST:
                 self._resting_until = time.monotonic() + min(STEP_REST_FACTOR * worked, MAX_STEP_REST_SECONDS)
 
     def end_step(self) -> None:
@@ -283,14 +271,12 @@ class ProjectionThread:
             self._take_timeout = math.inf
             return not self.schedule.closed
         self._take_timeout = IDLE_TRIM_SECONDS
-        began, last = time.monotonic(), projection.store.journal.last
+        began = time.monotonic()
         try:
             self._serve(projection)
         finally:
             self.schedule.end_step()
-            # One that is further behind than this step goes on.
-            is_flooded = last <= projection.sequence <= projection.store.journal.last - MIN_ARRIVED_COMMITS_TO_REST
-            self.schedule.defer_unawaited(time.monotonic() - began, is_flooded=is_flooded)
+            self.schedule.defer_unawaited(time.monotonic() - began)
         return True
 
     def _serve(self, projection: ScheduledProjection) -> None:

@@ -79,20 +79,6 @@ def test_priority_ends_after_one_step(three: Three) -> None:
     assert [taken(schedule), taken(schedule)] == [b, a]
 
 
-@pytest.mark.parametrize("is_flooded", [True, False])
-def test_a_thread_rests_while_many_commits_arrive_unless_awaited(three: Three, is_flooded: bool) -> None:
-    schedule = ProjectionSchedule(linger=0)
-    schedule.wake(three[0])
-    assert schedule.take() is three[0]
-    schedule.wake_later(three[0])
-    schedule.end_step()
-    schedule.defer_unawaited(3600, is_flooded=is_flooded)
-    if is_flooded:
-        assert schedule.take(0.01) is None
-        schedule.prioritize(three[0])
-    assert taken(schedule) is three[0]
-
-
 def test_no_projection_is_served_after_close(three: Three) -> None:
     schedule = ProjectionSchedule()
     schedule.wake(three[0])

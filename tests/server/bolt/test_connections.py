@@ -53,7 +53,8 @@ def test_a_thousand_connections_leave_nothing_behind(server: RunningServer, back
         client.socket.close()
     wait_for(lambda: server.server.connection_count == 0)
     wait_for(lambda: count_tasks(server) == tasks)
-    wait_for(lambda: count_sockets() == sockets)
+    # Fewer, if connections of earlier tests have ended meanwhile.
+    wait_for(lambda: count_sockets() <= sockets)
     assert threading.active_count() <= threads + BoltLimits().threads
     assert backend.open_count == 0
 
