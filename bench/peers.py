@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench import graphs, wordnet
-from bench.measure import BenchmarkReport, clock, parser, rounded, run_parts, times
+from bench import graphs
+from bench.measure import BenchmarkReport, clock, rounded, times
 from bench.postgres import CREATE_GRAPH, POSTGRES_URL_VARIABLE, PUT_BATCH, PostgresConnection, get_postgres_url
-from bench.rows import API, COUNT, HEALTH, POINT, STORE, BenchmarkGraph
-from bench.server import HASHING, ServerProcess, scratch_folder, serving
+from bench.rows import API, COUNT, HEALTH, POINT, STORE, BenchmarkGraph, run_parts_on_graph
+from bench.server import HASHING, ServerProcess, serving
 from bench.wire import RawConnection, request
 
 PAGE = 100
@@ -304,20 +304,12 @@ PARTS: dict[str, Callable[..., BenchmarkReport]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Print a table for each part. Return 1 if answers differ."""
-    options = parser("peers", (__doc__ or "").split("\n", 1)[0], PARTS)
-    options.add_argument("--graph", choices=["wordnet", "dense"], default="wordnet", help="default: %(default)s")
-    given = options.parse_args(arguments)
     url = get_postgres_url()
     if url is None:
         print(f"PostgreSQL is not measured: {POSTGRES_URL_VARIABLE} is not set")
-    with scratch_folder() as folder:
-        try:
-            ground = BenchmarkGraph(folder, given.graph, quick=given.quick)
-        except wordnet.Unavailable as reason:
-            print(f"skipped: {reason}")
-            return 0
-        peer = None if url is None else load_into_postgres(ground, url)
-        return run_parts(PARTS, given, ground, peer)
+    return run_parts_on_graph(
+        "peers", __doc__ or "", PARTS, arguments, lambda ground: [load_into_postgres(ground, url) if url else None]
+    )
 
 
 if __name__ == "__main__":

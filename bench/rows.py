@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -312,9 +312,18 @@ PARTS: dict[str, Callable[..., BenchmarkReport]] = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print a table for each part. Return 1 when an exact check failed."""
-    options = parser("rows", (__doc__ or "").split("\n", 1)[0], PARTS)
+def run_parts_on_graph(
+    name: str,
+    description: str,
+    parts: Mapping[str, Callable[..., BenchmarkReport]],
+    arguments: Sequence[str],
+    prepare: Callable[[BenchmarkGraph], Sequence[object]] = lambda _: (),
+) -> int:
+    """Print a table for each chosen part, called with the graph and what ``prepare`` returns for it.
+
+    Return 1 when an exact check failed.
+    """
+    options = parser(name, description.split("\n", 1)[0], parts)
     options.add_argument("--graph", choices=["wordnet", "dense"], default="wordnet", help="default: %(default)s")
     given = options.parse_args(arguments)
     with scratch_folder() as folder:
@@ -323,7 +332,12 @@ def main(arguments: Sequence[str]) -> int:
         except wordnet.Unavailable as reason:
             print(f"skipped: {reason}")
             return 0
-        return run_parts(PARTS, given, ground)
+        return run_parts(parts, given, ground, *prepare(ground))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a table for each part. Return 1 when an exact check failed."""
+    return run_parts_on_graph("rows", __doc__ or "", PARTS, arguments)
 
 
 if __name__ == "__main__":
