@@ -292,10 +292,10 @@ def test_words_of_the_graph_come_from_a_sample(session: Session) -> None:
     scans: list[int] = []
     scan = RowsSnapshot.node_rows
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowsSnapshot, "node_rows", lambda rows: scans.append(1) or scan(rows))
+        patch.setattr(RowsSnapshot, "node_rows", lambda rows: scans.append(rows.state.nodes) or scan(rows))
         assert values(session, "CALL db.labels()") == ["many", "rare"]
         assert values(session, "CALL db.relationshipTypes()") == ["R"]
         assert values(session, "CALL db.propertyKeys()") == ["x", "y", "z"]
         [[nodes, relationships]] = [record.values() for record in session.run("CALL db.schema.visualization()")]
     assert ([node["name"] for node in nodes], [each.type for each in relationships]) == (["many", "rare"], ["R"])
-    assert scans == []
+    assert 1_002 not in scans  # other numbers are stores of other tests in this process

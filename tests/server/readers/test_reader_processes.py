@@ -76,15 +76,25 @@ class Client:
 
 
 def children(process: int) -> list[int]:
-    found = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for path in found for child in path.read_text().split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread may have ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+def command_line(process: int) -> bytes:
+    """Return the arguments of a process; empty once it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
 
 
 def reader_processes(server: ServerProcessHandle) -> list[int]:
     return [
         reader
         for child in children(server.process.pid)
-        if b"kgserve.server.readers" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"kgserve.server.readers" in command_line(child)
         for reader in children(child)
     ]
 
