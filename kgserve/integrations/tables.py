@@ -42,8 +42,8 @@ def from_arrow(
     Raises InvalidInput, whose message and `errors` name rows, counted from 0, and columns.
     """
     return _convert_tables(
-        None if nodes is None else (nodes.schema.names, _arrow_rows(nodes)),
-        None if edges is None else (edges.schema.names, _arrow_rows(edges)),
+        None if nodes is None else (nodes.schema.names, _arrow_rows("nodes", nodes)),
+        None if edges is None else (edges.schema.names, _arrow_rows("edges", edges)),
     )
 
 
@@ -123,17 +123,34 @@ def _pandas_rows(frame: pd.DataFrame) -> Iterable[Sequence[Any]]:
     return frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
 
 
-def _arrow_rows(source: pa.Table | pa.RecordBatchReader) -> Iterator[Sequence[Any]]:
-    table = source.read_all() if isinstance(source, pa.RecordBatchReader) else source
+def _arrow_rows(table: str, source: pa.Table | pa.RecordBatchReader) -> Iterator[Sequence[Any]]:
+    content = source.read_all() if isinstance(source, pa.RecordBatchReader) else source
     # Python's times have no nanoseconds.
     columns = [
         column.cast(pa.timestamp("us", tz=column.type.tz), safe=False) if pa.types.is_timestamp(column.type) else column
-        for column in table.columns
+        for column in content.columns
     ]
-    for batch in pa.Table.from_arrays(columns, names=table.column_names).to_batches(_ARROW_BATCH_ROWS):
-        yield from zip(*map(_arrow_cells, batch.columns), strict=True)
+    names, begun = content.column_names, 0
+    for batch in pa.Table.from_arrays(columns, names=names).to_batches(_ARROW_BATCH_ROWS):
+        cells = (_arrow_cells(*given, table, begun) for given in zip(names, batch.columns, strict=True))
+        yield from zip(*cells, strict=True)
+        begun += batch.num_rows
 
 
-def _arrow_cells(column: pa.Array) -> list[Any]:
-    cells = column.to_pylist(maps_as_pydicts="strict")
+def _arrow_cells(name: str, column: pa.Array, table: str, begun: int) -> list[Any]:
+    """Return the values of a column. ``begun`` is the number of its first row."""
+    try:
+        cells = column.to_pylist(maps_as_pydicts="strict")
+    except KeyError:
+        row = begun + next(number for number, cell in enumerate(column) if _repeats_key(cell))
+        fault = ImportRowPlace(f"{table}[{row}]", f"{table} row {row}", "column").fault(name, "a map has a key twice")
+        raise InvalidInput(fault.message, (fault,)) from None
     return [None if cell != cell else cell for cell in cells] if pa.types.is_floating(column.type) else cells  # noqa: PLR0124 - NaN
+
+
+def _repeats_key(cell: pa.Scalar) -> bool:
+    try:
+        cell.as_py(maps_as_pydicts="strict")
+    except KeyError:
+        return True
+    return False

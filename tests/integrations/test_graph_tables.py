@@ -77,6 +77,18 @@ def test_arrow_tables_become_nodes_and_edges(graph: Store) -> None:
     assert from_arrow(nodes.to_reader(), edges.to_reader()) == from_arrow(nodes, edges)
 
 
+@pytest.mark.parametrize(
+    ("column", "maps"), [("attributes", lambda maps: maps), ("parts", lambda maps: [[each] for each in maps])]
+)
+def test_an_arrow_map_with_a_key_twice_is_refused(column: str, maps: Any) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    cells = maps([[("x", 1)], [("y", 1), ("y", 2)]])
+    nodes = pa.table({"id": ["a", "b"], column: pa.array(cells, kind if column == "attributes" else pa.list_(kind))})
+    with pytest.raises(InvalidInput, match=f"nodes row 1, column '{column}': a map has a key twice") as caught:
+        from_arrow(nodes)
+    assert [fault.path for fault in caught.value.errors] == [f"nodes[1].{column}"]
+
+
 @pytest.mark.parametrize("form", ["to_df", "to_arrow", "to_networkx"])
 def test_a_walk_is_written_to_another_store(graph: Store, form: str) -> None:
     periods = {"valid_from": "2020-01-01T00:00:00Z", "valid_to": pd.to_datetime("2030-01-01T00:00:00.5Z")}

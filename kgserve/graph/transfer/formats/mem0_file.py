@@ -154,6 +154,10 @@ def _find_fault(item: Any) -> str:
         fault = locate_validation_error(error, kind)
         path = parent + fault.path
         return f"{path}: {fault.message}" if path else fault.message
+    for name in _PROMOTED_METADATA:
+        shown, stored = item.get(name), (found.metadata or {}).get(name)
+        if shown is not None and stored is not None and shown != stored:
+            return f"{name}: is {shown!r}, but {stored!r} in `metadata`"
     return "" if found.memory.strip() else "memory: must not be blank"
 
 
@@ -273,7 +277,9 @@ def _to_mem0_item(memory: ExportedNodeLine, about: list[_Fields]) -> _Fields:
     item |= {name: metadata.pop(name) for name in _PROMOTED_METADATA if isinstance(metadata.get(name), str)}
     is_as_imported = {name: each for name, each in fields.items() if name != "valid_from"} == _DEFAULT_FIELDS
     if is_as_imported and not others and not isinstance(metadata.get(_OWN_METADATA), dict):
-        item["created_at"] = memory.valid_from or memory.created_at
+        # An import takes this time for the beginning of validity.
+        del item["created_at"]
+        item |= {"created_at": memory.valid_from} if memory.valid_from else {}
     else:
         own = fields | ({"attributes": dict(metadata)} if _OWN_METADATA in metadata else {})
         metadata[_OWN_METADATA] = own | ({_ABOUT: others} if others else {})

@@ -81,6 +81,9 @@ def test_memories_of_mem0_come_and_go_unchanged(served: RunningServer, store: st
             for name, each in written[given["id"]].items()
             if name in {*given, "metadata"} and name not in LOST_FIELDS
         }
+    before = lines_of(served, store)
+    assert "7 sent, 0 created, 0 updated, 7 unchanged" in run(served, "import", store, out, "--format", "mem0")
+    assert lines_of(served, store) == before
 
 
 def test_old_memories_of_mem0_have_not_faded(served: RunningServer, store: str, tmp_path: Path) -> None:
@@ -128,6 +131,10 @@ def test_an_export_is_imported_to_equal_memories(served: RunningServer, store: s
         ({"memory": "x", "metadata": []}, "metadata: Expected `object | null`, got `array`"),
         ({"memory": "x", "metadata": {"kgserve": {"about": [{}]}}}, "metadata.kgserve.about[0].id: "),
         ({"memory": "x", "expiration_date": "soon"}, "expiration_date: "),
+        (
+            {"memory": "x", "role": "user", "metadata": {"role": "assistant"}},
+            "role: is 'user', but 'assistant' in `metadata`",
+        ),
     ],
 )
 def test_a_wrong_memory_is_reported_with_its_number(
