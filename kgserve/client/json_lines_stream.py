@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 import anyio.to_thread
 import msgspec
@@ -107,9 +108,32 @@ class _BlockBuffer:
 def encode_json_body(value: Any) -> bytes:
     """Encode a value as JSON. Raises InvalidInput when that is impossible."""
     try:
-        return _encode(value)
+        body = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"the value cannot be encoded as JSON: {error}") from error
+    # The encoder writes numbers that are not finite as null.
+    if b"null" in body:
+        for path, number in _find_non_finite_numbers(value, ""):
+            raise InvalidInput(f"{path.lstrip('.') or 'the value'} is {number}, which is not a finite number")
+    return body
+
+
+def _find_non_finite_numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Yield the paths of infinite numbers and NaN."""
+    match value:
+        case float():
+            if not math.isfinite(value):
+                yield path, value
+        case msgspec.Struct():
+            yield from _find_non_finite_numbers(msgspec.structs.asdict(value), path)
+        case Mapping():
+            for name, each in cast("Mapping[Any, Any]", value).items():
+                yield from _find_non_finite_numbers(each, f"{path}.{name}")
+        case list() | tuple():
+            for number, each in enumerate(cast("Sequence[Any]", value)):
+                yield from _find_non_finite_numbers(each, f"{path}[{number}]")
+        case _:
+            pass
 
 
 def _line(item: ImportLine) -> bytes:

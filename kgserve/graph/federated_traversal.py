@@ -14,7 +14,7 @@ from kgserve.errors import InvalidInput, NotFound
 from kgserve.graph import row_to_api_conversion
 from kgserve.graph.answers import Edge, Node, ReachedNode, TraverseAnswer
 from kgserve.graph.as_of_graph import PastMoment
-from kgserve.graph.as_of_resolution import to_redirected_from_value
+from kgserve.graph.as_of_resolution import VALID_AT_NOW, to_redirected_from_value
 from kgserve.graph.graph_reader import GraphReader, open_graph_reader
 from kgserve.graph.request_bodies import TraverseRequest
 from kgserve.graph.store_handle import StoreHandle
@@ -116,9 +116,11 @@ class FederatedTraversal:
 
     def _open_reader(self, graph: StoreHandle) -> GraphReader | None:
         past = graph.resolve_as_of(self._request.as_of)
+        # The links into a store may have ended, even if none of its own rows have.
+        valid_at = self._request.valid_at or (VALID_AT_NOW if past is None else None)
         try:
             with graph.lease() as store:
-                reader = open_graph_reader(store, past, self._request.valid_at, links=True, lease=graph.lease)
+                reader = open_graph_reader(store, past, valid_at, links=True, lease=graph.lease)
                 return self._held.enter_context(reader)
         except (NotFound, InvalidInput):
             return None

@@ -907,16 +907,19 @@ def open_graph_reader(
         return
     if links and max_edges is None:
         with store.reading_links() as (rows, linked):
-            yield CurrentGraph(store, rows, _current_moment(valid_at, rows), linked)
+            has_bounds = rows.has_validity_bounds or linked is not None
+            yield CurrentGraph(store, rows, _current_moment(valid_at, has_bounds=has_bounds), linked)
         return
     with store.reading() as rows:
         if links and rows.linked:
             raise TraversalTooLarge
-        yield CurrentGraph(store, rows, _current_moment(valid_at, rows), max_edges=max_edges)
+        yield CurrentGraph(
+            store, rows, _current_moment(valid_at, has_bounds=rows.has_validity_bounds), max_edges=max_edges
+        )
 
 
-def _current_moment(valid_at: str | None, rows: RowsSnapshot) -> int | None:
-    return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and rows.has_validity_bounds else None)
+def _current_moment(valid_at: str | None, *, has_bounds: bool) -> int | None:
+    return resolve_valid_at(valid_at, time.time_ns() // 1000 if valid_at is None and has_bounds else None)
 
 
 def _list_new_ends(around: Mapping[_Key, list[tuple[_Key, float]]], found: Collection[_Key]) -> list[_Key]:

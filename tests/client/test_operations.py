@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import sys
 import traceback
@@ -276,6 +277,17 @@ def test_invalid_fields_are_named_by_path(project: Store) -> None:
         project.node("nowhere")
     with pytest.raises(InvalidInput, match="JSON"):
         project.inject([{"id": "a", "type": "t", "attributes": {"k": object()}}])
+    infinite = EdgeInput(source="a", target="b", relation_type="R", weight=math.inf)
+    for write, words in (
+        (
+            lambda: project.inject([{"id": "a", "type": "t", "attributes": {"k": [0.5, math.nan]}}]),
+            r"nodes\[0\].attributes.k\[1\] is nan",
+        ),
+        (lambda: project.inject([{"id": "a", "type": "t"}], [infinite]), r"edges\[0\].weight is inf"),
+        (lambda: project.import_([infinite]), "weight is inf, which is not a finite number"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            write()
 
 
 def test_no_server(tmp_path: Any) -> None:

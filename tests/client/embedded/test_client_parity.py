@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from operator import methodcaller
 from typing import Any
@@ -106,6 +107,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.search_batch([]),
     lambda store: store.context("OAuth", budget=100, at_least=store.stats().sequence),
     lambda store: store.cypher("MATCH (n:Entity {id: $id}) RETURN n, date('2020-01-02') AS day, [1.5]", {"id": "x"}),
+    lambda store: store.cypher("RETURN $x", {"x": [1.0, {"y": math.inf}]}),
     lambda store: store.cypher("MATCH (n"),
     lambda store: store.cypher("CREATE (:Entity {id: 'c', type: 't'})"),
     lambda store: store.cypher("CREATE (:Entity {id: 'c', type: 't'})", mode="write"),
@@ -276,6 +278,7 @@ STEPS: list[Callable[[Any], Any]] = [
     lambda store: store.entities(type=["person"]),
     lambda store: store.entity("ann"),
     lambda store: store.update_entity("bob", description="a friend"),
+    lambda store: store.relate("Ann", "Bob", "knows", strength=math.nan),
     lambda store: store.relate("Ann", "Bob", "knows"),
     lambda store: store.create_relations([{"source": "Bob", "target": "Eve", "relation_type": "knows"}]),
     lambda store: store.relations(),
