@@ -394,7 +394,7 @@ def traverse_graph(graph: StoreHandle, request: TraverseRequest) -> JsonEncodedA
         faults, "max_depth", request.max_depth, "depth", None if request.depth == 1 else request.depth
     )
     kinds = get_value_of_aliased_field(
-        faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types
+        faults, "edge_kinds", request.edge_kinds or None, "relation_types", request.relation_types or None
     )
     faults.raise_any()
     types = None if kinds is None else frozenset(kinds)

@@ -121,7 +121,7 @@ def _requested_ids(request: GraphDrawingRequest) -> list[str]:
 
 
 def _walk(request: GraphDrawingRequest, moment: int | None) -> TraversalRequest:
-    kinds = None if request.relation_types is None else frozenset(request.relation_types)
+    kinds = frozenset(request.relation_types or ()) or None
     return TraversalRequest(
         "", clamp_traversal_depth(request.depth), request.direction, kinds, None, MAX_DRAWN_NODES, moment
     )
@@ -147,7 +147,7 @@ class _DrawPlan(NamedTuple):
     @property
     def types(self) -> frozenset[str] | None:
         """Types of the nodes that may be added; None: all."""
-        return None if self.request.types is None else frozenset(self.request.types)
+        return frozenset(self.request.types or ()) or None
 
     @property
     def limits(self) -> SubgraphSampleLimits:

@@ -255,7 +255,7 @@ class MemoryRecall:
         conditions = convert_attribute_filter_to_conditions(request.metadata, "metadata") if request.metadata else ()
         self._index = searched.among(conditions) if conditions else searched.index
         self._only = EntitySearchFilter(
-            None if request.types is None else frozenset(request.types),
+            frozenset(request.types or ()) or None,
             tags=frozenset(request.tags or ()),
             valid_at=searched.reader.valid_at if request.past == "hide" else None,
             memories=True,

@@ -488,7 +488,7 @@ class NodeSearchExecutor:
         )
         self._queries = searched.queries
         self._request = request
-        types = None if request.types is None else frozenset(request.types)
+        types = frozenset(request.types or ()) or None
         fresh_at = time.time_ns() // 1000 if request.fresh_only else None
         tags = frozenset(request.tags or ())
         self._filter = EntitySearchFilter(types, request.id_prefix, tags, self._reader.valid_at, fresh_at)

@@ -193,7 +193,7 @@ def _plans_of(store: OpenStore) -> _PlanCache:
 
 
 def _plan_key(store: OpenStore, request: ConsolidateRequest, sequence: int) -> _PlanKey:
-    types = None if request.types is None else tuple(sorted(request.types))
+    types = tuple(sorted(request.types or ()))
     return sequence, _threshold(store, request), _guard(store, request), types
 
 
@@ -214,7 +214,7 @@ def _guard(store: OpenStore, request: ConsolidateRequest) -> bool:
 def _plan(graph: StoreHandle, store: OpenStore, request: ConsolidateRequest, now: int) -> ConsolidationPlan:
     """Return a new plan, or the one to apply. Raises Conflict if it is outdated or unknown."""
     if request.apply is None:
-        types = None if request.types is None else frozenset(request.types)
+        types = frozenset(request.types or ()) or None
         wanted = ConsolidationCandidateQuery(_threshold(store, request), _guard(store, request), types)
         indexes = _indexes(graph, store)
         found = plan_memory_consolidation_run(store, indexes, wanted, now, WorkThrottle(store))

@@ -62,7 +62,30 @@ def test_search_score_components(http: httpx.Client, farm: str) -> None:
 def test_filters(http: httpx.Client, farm: str, mode: str) -> None:
     assert set(ids(ask(http, farm, "hen barn fox", mode=mode, types=["place"]))) <= {"place/barn", "place/mill"}
     assert set(ids(ask(http, farm, "hen barn fox", mode=mode, id_prefix="animal/"))) == {"animal/fox", "animal/hen"}
-    assert ids(ask(http, farm, "hen barn fox", mode=mode, types=[])) == []
+    none: dict[str, Any] = {"types": [], "kinds": [], "tags": [], "attributes": {}}
+    assert ids(ask(http, farm, "hen barn fox", mode=mode, **none)) == ids(ask(http, farm, "hen barn fox", mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "none"),
+    [
+        ("{}/traverse", {"start_id": "animal/hen"}, {"relation_types": [], "edge_kinds": []}),
+        ("{}/graph", {"ids": ["animal/hen"], "depth": 1}, {"relation_types": [], "types": []}),
+        ("{}/context", {"query": "fox"}, {"types": []}),
+        ("/api/memories/search", {"query": "fox", "mode": "keyword"}, {"types": [], "tags": []}),
+    ],
+)
+def test_empty_lists_filter_nothing(http: httpx.Client, farm: str, path: str, body: Any, none: Any) -> None:
+    store = {"store": farm.rpartition("/")[2]}
+    made = accepted(http.post("/api/memories", params=store, json={"content": "A fox likes hens."}), 201)
+    ask(http, farm, "fox", at_least=made["sequence"])
+    params = store if path.startswith("/api/memories") else {}
+    found = [accepted(http.post(path.format(farm), params=params, json=body | more)) for more in ({}, none)]
+    for each in found:
+        each.pop("took_ms", None)
+    # A search counts as an access to its hits.
+    shown = [[hit["id"] for hit in each["hits"]] if "hits" in each else each for each in found]
+    assert shown[0] == shown[1] != []
 
 
 def test_min_similarity(http: httpx.Client, farm: str) -> None:
