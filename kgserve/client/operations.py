@@ -658,6 +658,8 @@ def get_nodes(
 
     Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
+    Of a merged node the survivor is returned, once, and listed in `redirected`.
+
     Raises Gone for a moment that is no longer in the history.
     """
     return GET_NODES_ROUTE.ask(store, GetNodesByIdRequest(ids=_items(ids), as_of=as_of, valid_at=valid_at))

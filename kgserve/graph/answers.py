@@ -185,6 +185,9 @@ class NodesByIdAnswer(msgspec.Struct, kw_only=True):
 
     nodes: list[Node]
     missing: Annotated[list[str], Meta(description="Ids without a node, now or at the requested moment")]
+    redirected: (
+        Annotated[dict[str, str], Meta(description="Requested ids of merged nodes, each with its survivor")] | UnsetType
+    ) = UNSET
 
 
 class CountNodesAnswer(msgspec.Struct, kw_only=True):

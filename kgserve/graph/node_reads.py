@@ -503,6 +503,8 @@ def estimate_node_count_request_cost(request: CountNodesRequest) -> int:
 def get_nodes(graph: StoreHandle, request: GetNodesByIdRequest) -> JsonEncodedAnswer[NodesByIdAnswer]:
     """Return the nodes of up to 1,000 ids, without edges: now, or as of a moment. `missing` lists ids without a node.
 
+    Of a merged node the survivor is returned, once, and listed in `redirected`.
+
     Raises Gone for a moment that is no longer in the history.
     """
     ids = _unique_ids(request.ids)
@@ -511,9 +513,12 @@ def get_nodes(graph: StoreHandle, request: GetNodesByIdRequest) -> JsonEncodedAn
         graph.lease() as store,
         open_graph_reader(store, past, _valid_at_or_any(request.valid_at), max_edges=graph.most_edges) as reader,
     ):
-        nodes = reader.encode_nodes(ids)
-    missing = msgspec.json.encode(_missing_ids(ids, nodes))
-    return cast_json_bytes_to_answer(b'{"nodes":[%b],"missing":%b}' % (b",".join(nodes.values()), missing))
+        targets = {} if request.valid_at == VALID_AT_ANY else reader.resolve_redirects(ids)
+        nodes = reader.encode_nodes([*dict.fromkeys(targets.values())] if targets else ids)
+    redirected = {asked: found for asked, found in targets.items() if asked != found and found in nodes}
+    missing = msgspec.json.encode(_missing_ids((each for each in ids if each not in redirected), nodes))
+    more = b',"redirected":' + msgspec.json.encode(redirected) if redirected else b""
+    return cast_json_bytes_to_answer(b'{"nodes":[%b],"missing":%b%b}' % (b",".join(nodes.values()), missing, more))
 
 
 def count_requested_ids(request: GetNodesByIdRequest) -> int:

@@ -361,7 +361,11 @@ def _some_entities_reply(found: answers.NodesByIdAnswer, given: ListEntitiesArgu
     )
     more = f"{len(found.nodes) - len(nodes):,} did not fit: request fewer ids" if len(nodes) < len(found.nodes) else ""
     missing = take_items_within_json_size(found.missing, MAX_SUBJECT_CHARS // 4)
-    hint = f"there is no {', '.join(map(quote_text, missing))}" if missing else ""
+    merged = [
+        f"{quote_text(source)} was merged into {quote_text(to)}" for source, to in (found.redirected or {}).items()
+    ]
+    none = [f"there is no {', '.join(map(quote_text, missing))}"] if missing else []
+    hint = "; ".join(take_items_within_json_size([*none, *merged], MAX_SUBJECT_CHARS // 2))
     head = f"{format_count(len(nodes), 'entity', 'entities')} of {quote_text(store)}{describe_time_scope(given)}"
     values = {"nodes": nodes} | ({"missing": missing} if missing else {})
     return ToolReply("\n".join([head, *lines]), values, more, hint)

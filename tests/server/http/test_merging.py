@@ -125,6 +125,11 @@ def test_merged_id_redirects_to_the_survivor(http: httpx.Client, people: str) ->
         page = accepted(http.get(f"{people}/nodes/bob/outgoing", params={"kind": "KNOWS", **more}))
         assert {row["to"] for row in page["edges"]} == {"ann", "acme"}
         assert page["redirected_from"] == "bob"
+        some = accepted(http.post(f"{people}/get", json={"ids": ["nobody", "bob", "robert", "ann"], **more}))
+        assert ([row["id"] for row in some["nodes"]], some["missing"]) == (["robert", "ann"], ["nobody"])
+        assert some["redirected"] == {"bob": "robert"}
+    some = accepted(http.post(f"{people}/get", json={"ids": ["bob"], "valid_at": "any"}))
+    assert (some["nodes"][0]["content"], some["missing"], "redirected" in some) == ("Bob", [], False)
 
 
 def test_merged_node_is_visible_in_full_reads(http: httpx.Client, people: str) -> None:
