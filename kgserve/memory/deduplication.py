@@ -208,7 +208,9 @@ class MemoryWriteBatchDraft:
         known = [row for row in found if row.type != UNKNOWN_TYPE] or found
         if len(known) > 1:
             some = ", ".join(f"{row.id!r} ({row.type})" for row in known[:_MAX_QUOTED_CANDIDATES])
-            raise Conflict(f"{name!r} is the name of {len(known)} entities: {some}; use an id or give the type")
+            raise Conflict(
+                f"{name!r} is the name of {len(known)} entities: {some}; use an id, or a type where one is taken"
+            )
         return known[0]
 
     def _create_entity(self, name: str, entity_type: str) -> str:

@@ -26,8 +26,16 @@ def resolve_relation_ends_to_edge_key(draft: MemoryWriteBatchDraft, relation: Re
 
 
 def find_relation_end_by_name(draft: MemoryWriteBatchDraft, name: str) -> str | None:
-    """Return the id of the entity with a name, else of the memory with that id, or None."""
-    met = draft.find_entity_named(name)
+    """Return the id of the entity with a name, else of the memory with that id, or None.
+
+    A name of several entities means the one with that id. Raises Conflict if none of them has it.
+    """
+    try:
+        met = draft.find_entity_named(name)
+    except Conflict:
+        if not (exact := draft.find_current_nodes((name,))):
+            raise
+        met = exact[0].id
     if met is not None:
         return met
     row = draft.node(draft.ahead.resolve_redirect(name))

@@ -759,7 +759,7 @@ class IndexSyncEventPublisher:
 class CurrentAndPastTextIndexes:
     """Current and past indexes of a store."""
 
-    has_conflicts: bool = False
+    is_past: bool = False
     required_sequence: int | None = None
 
     def __init__(self, store: StoreFollowedByProjections, queries: QueryVectorCache, patient: Embedder) -> None:
@@ -915,7 +915,7 @@ class TextIndexesAsOf:
     occur twice.
     """
 
-    has_conflicts: bool = True
+    is_past: bool = True
 
     def __init__(self, indexes: CurrentAndPastTextIndexes, history: HistoryProjection, at: int) -> None:
         self.required_sequence: int | None = at

@@ -200,10 +200,10 @@ def search_query_variants(graph: StoreHandle, request: MultiQuerySearchRequest) 
 
 
 def _heads(graph: StoreHandle, searched: StoreSearchSnapshot, at_least: int | None) -> ConflictingVersionsIndex | None:
-    """Return the index of versions in conflict, if any exist; a search of the past includes them already."""
+    """Return the index of versions in conflict, if any exist; a search of the past finds only what was current."""
     store, historian = searched.store, graph.graphs.historian
     may_have = store.heads_mark or store.description.conflict_policy == "manual"
-    if historian is None or searched.index.has_conflicts or not may_have:
+    if historian is None or searched.index.is_past or not may_have:
         return None
     history, heads = historian.state_of_store(store), searched.indexes.heads
     if history is None or history.is_disabled:
@@ -570,8 +570,8 @@ class NodeSearchExecutor:
         return [RankedHitWithRawScores(hit, words.get(hit.id), meaning.get(hit.id)) for hit in ranked]
 
     def _token_scores(self, ids: Sequence[str]) -> TurnTokenMaxSimScores | None:
-        """Return the scores of late interaction; None if it is turned off, or versions in conflict are searched."""
-        if self._request.late is False or self._searched.index.has_conflicts:
+        """Return the scores of late interaction; None if it is turned off, or the past is searched."""
+        if self._request.late is False or self._searched.index.is_past:
             return None
         return self._searched.token_scores(self._request.query, ids)
 

@@ -44,8 +44,8 @@ class SearchIndex(Protocol):
 class SearchIndexAtCommit(SearchIndex, Protocol):
     """The index of a store after one commit."""
 
-    has_conflicts: bool
-    """True if versions in conflict are among the nodes."""
+    is_past: bool
+    """True for the indexes of a former moment, which have neither versions in conflict nor part tokens."""
     required_sequence: int | None
     """Commit that the indexes of the store must contain before this one is used; None: any."""
 

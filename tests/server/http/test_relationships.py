@@ -73,6 +73,15 @@ def test_entity_name_takes_precedence_over_memory_id(of: httpx.Client) -> None:
     assert counts(of) == (1, 1)
 
 
+def test_an_ambiguous_name_means_the_entity_with_that_id(of: httpx.Client) -> None:
+    kinds = [{"name": "Bob", "entity_type": kind} for kind in ("person", "company")]
+    made = accepted(of.post("/api/entities/batch", json={"entities": kinds}))["entities"]
+    assert [each["id"] for each in made] == ["Bob", "Bob (company)"]
+    assert relate(of, "Bob", "works_at", "Bob (company)")["source"] == "Bob"
+    body = {"source": "bob", "target": "talk", "relation_type": "gave"}
+    assert "use an id" in refusal(of.post("/api/relations", json=body), 409)["detail"]
+
+
 def test_retain_relates_memories(of: httpx.Client) -> None:
     relations = [{"source": "new", "target": "talk", "relation_type": "supports", "strength": 0.5}]
     sent = {"content": "The slides are online.", "entity_id": "new", "relations": relations}
