@@ -87,8 +87,8 @@ def import_files_command(
     Lines are {"kind": "node", …} or {"kind": "edge", …}, as `kgserve export` writes them, or lines of the official MCP
     memory server. Other formats are converted. With --as-memories, a repeated import creates no duplicates.
 
-    Invalid lines or rows are reported by their number and skipped; the exit code is then 1. If --data names a folder
-    without a running server, the command opens it directly.
+    Invalid lines or rows, and edges without their nodes, are reported and skipped; the exit code is then 1. If --data
+    names a folder without a running server, the command opens it directly.
     """
     with ExitStack() as stack:
         if as_memories and (kind not in {None, "memory-server"} or mapping is not None):
@@ -109,7 +109,11 @@ def import_files_command(
             _summarise(store, answer, conversion)
             if wait_index and answer.sequence:
                 wait_until_indexes_complete(opened.store(store).stats, answer.sequence)
-    return 0 if answer.ok else 1
+    return _exit_code(answer)
+
+
+def _exit_code(answer: ImportAnswer) -> int:
+    return 0 if answer.ok and not answer.edges_skipped_count else 1
 
 
 def _find_markdown_folder(files: tuple[str, ...], kind: str | None) -> Path | None:
@@ -141,7 +145,7 @@ def _import_markdown(store: str, folder: Path, *, dry_run: bool, delete: bool, w
         run.report()
         if wait_index and answer.sequence:
             wait_until_indexes_complete(opened.store(store).stats, answer.sequence)
-    return 0 if answer.ok else 1
+    return _exit_code(answer)
 
 
 @contextmanager

@@ -40,6 +40,14 @@ def find_duplicate_json_key(text: bytes) -> str | None:
     return _parse_duplicate_key(text)
 
 
+def decode_json_with_unique_keys(text: bytes) -> Any:
+    """Decode JSON. Raises msgspec's DecodeError, also for a key that occurs twice in an object."""
+    value = _decode(text)
+    if (path := find_duplicate_json_key(text)) is not None:
+        raise msgspec.DecodeError(f"it has the key `{path}` twice")
+    return value
+
+
 def may_have_duplicate_json_keys(lines: bytes) -> bool:
     """Return False if certainly no object in these lines of valid JSON has a key twice."""
     if not has_colons_adjacent_to_json_keys(lines):

@@ -141,6 +141,9 @@ def test_faults_are_reported_by_row_of_the_file(command: Command, tmp_path: Path
     assert "2 rows wrong:\n  people.csv row 3: has 2 cells where the header has 3\n  people.csv row 4: " in done.err
     assert "1 row skipped:\n  knows.csv row 3: " in done.err
     assert len(command.exported("faults")) == 3
+    nodes.write_text('id,type,attributes\na,t,"{""k"": [{""x"": 1, ""x"": 2}]}"\n')
+    done = command("import", "faults", nodes)
+    assert "people.csv row 2: attributes is not JSON: it has the key `k[0].x` twice" in done.err
 
 
 def test_a_mapping(command: Command, tmp_path: Path) -> None:

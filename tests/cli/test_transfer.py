@@ -91,9 +91,9 @@ def test_invalid_lines_are_named_and_the_rest_is_imported(server: ServerProcessH
     assert "line 3: " in loaded.err
 
 
-def test_an_edge_without_its_node_is_reported_but_not_a_failure(server: ServerProcessHandle) -> None:
+def test_an_edge_without_its_node_is_reported(server: ServerProcessHandle) -> None:
     loaded = load(server, "loose", lines(NODES[0], EDGE))
-    assert loaded.code == 0
+    assert loaded.code == 1
     assert "1 line skipped" in loaded.err
     assert "line 2: " in loaded.err
 

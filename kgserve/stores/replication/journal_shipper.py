@@ -20,7 +20,7 @@ from typing import BinaryIO
 import msgspec
 import structlog
 
-from kgserve.errors import Conflict, Fenced, JournalDamaged, KgserveError, StorageFull, Unavailable
+from kgserve.errors import Conflict, Fenced, JournalDamaged, KgserveError, NotFound, StorageFull, Unavailable
 from kgserve.platform.durable_files import shorten_journal_path, translate_storage_errors
 from kgserve.storage.journal.journal import (
     JournalFrame,
@@ -187,7 +187,8 @@ class JournalShipper:
     def claim(self) -> None:
         """Become the writer of the target, which fences earlier ones.
 
-        Raises Conflict if the target belongs to another data folder, BackupDamaged and Unavailable.
+        Raises Conflict if the target belongs to another data folder, NotFound for a chosen store that neither has,
+        BackupDamaged and Unavailable.
         """
         catalog = self._log.load()
         if catalog.leader not in ("", self._leader) and not self._options.take_over:
@@ -195,6 +196,8 @@ class JournalShipper:
                 f"{self._log.storage.url} holds the stores of another data folder, which may have been promoted since. "
                 "Replicate to another target; or pass --take-over if this data folder is to replace it"
             )
+        for name in sorted((self._options.stores or frozenset()) - catalog.stores.keys() - {*self._names()}):
+            raise NotFound(f"there is no store {name!r} in {self._data_dir}")
         epoch = catalog.epoch + 1
         self._next_run = epoch * _RUNS_PER_EPOCH
         self._run = self._new_run()

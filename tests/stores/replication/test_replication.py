@@ -320,6 +320,8 @@ def test_killed_leader_is_replaced_by_promoted_follower(tmp_path: Path) -> None:
         assert count_nodes(promoted.url) == shipped.sequence == shipped.nodes
         assert shipped.sequence <= len(acknowledged) + 2
         inject(promoted.url, -1)
+        wrong = kgserve("replicate", "teem", target, "--once", "--data", copy)
+        assert (wrong.code, "there is no store 'teem'" in wrong.err) == (1, True)
         late = kgserve("replicate", "--all", target, "--once", "--data", data)
         assert (late.code, "another data folder" in late.err) == (1, True)
         assert kgserve("replicate", "--all", target, "--once", "--data", copy).code == 0

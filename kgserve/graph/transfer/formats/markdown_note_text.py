@@ -52,6 +52,18 @@ class _PropertyLoader(yaml.CSafeLoader):
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
 
+    @override
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Raises ConstructorError for a key that occurs twice."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} occurs twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
     def construct_number(self, node: yaml.ScalarNode) -> float:
         """Return a float; also one without a point, such as ``1e5``."""
         return float(self.construct_scalar(node))

@@ -25,6 +25,7 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     encode_node_ndjson_line,
 )
 from kgserve.platform.codecs import convert_plain_value_to_type, json_decoder, locate_validation_error
+from kgserve.platform.duplicate_json_keys import decode_json_with_unique_keys
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, UNKNOWN_TYPE
 
 MEM0_SOURCE = "mem0"
@@ -48,7 +49,6 @@ _MEMORY_ID_NAMESPACE = uuid.UUID("2f0c5c58-94cd-5b0b-8a0a-0f0e3f4f7c11")
 _MIDNIGHT = "T00:00:00.000000Z"
 
 _Fields = dict[str, Any]
-_decode = json_decoder(Any).decode
 _decode_object = json_decoder(_Fields).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -59,7 +59,7 @@ def read_mem0_memories(file: BinaryIO, name: str) -> Iterator[ImportRecord]:
     Reads the whole file into memory. Raises InvalidInput if it is no JSON of memories.
     """
     try:
-        found = _decode(file.read().removeprefix(BOM_UTF8))
+        found = decode_json_with_unique_keys(file.read().removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{name or 'the input'} is not JSON: {error}") from error
     items = found.get("results") if isinstance(found, dict) else found

@@ -18,6 +18,7 @@ import msgspec
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import DuplicateImportLine, ImportAnswer, ImportLineError
 from kgserve.platform.codecs import json_decoder
+from kgserve.platform.duplicate_json_keys import decode_json_with_unique_keys
 from kgserve.storage.model.node_edge_fields import (
     EDGE,
     LINK_STORE_FIELD,
@@ -220,8 +221,6 @@ EDGE_FILE_FIELDS = (*EDGE.exchanged, RowField(LINK_STORE_FIELD, STRING_TYPE, LIN
 """Fields of an edge or a link in files."""
 EDGE_FILE_COLUMNS = tuple(field.wire for field in EDGE_FILE_FIELDS)
 
-_decode = json_decoder(Any).decode
-
 
 class InvalidCell(ValueError):
     """A cell whose value does not fit its column."""
@@ -256,7 +255,7 @@ def table_row_to_ndjson_line(kind: str, number: int, values: dict[str, Any]) -> 
 def parse_json_cell(name: str, text: str, wanted: type[dict[str, Any] | list[Any]]) -> Any:
     """Return the JSON value of a cell. Raises InvalidCell."""
     try:
-        value = _decode(text)
+        value = decode_json_with_unique_keys(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidCell(f"{name} is not JSON: {error}") from None
     if not isinstance(value, wanted):

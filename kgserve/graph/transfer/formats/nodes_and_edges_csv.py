@@ -39,7 +39,8 @@ from kgserve.graph.transfer.formats.ndjson_exchange_lines import (
     record_values,
     table_row_to_ndjson_line,
 )
-from kgserve.platform.codecs import convert_plain_value_to_type, decode_json, locate_validation_error
+from kgserve.platform.codecs import convert_plain_value_to_type, locate_validation_error
+from kgserve.platform.duplicate_json_keys import decode_json_with_unique_keys
 from kgserve.storage.model import node_edge_fields
 from kgserve.storage.model.node_edge_fields import EDGE, NODE, STRING_TYPE, TIMESTAMP_TYPE, RowField, RowFieldGroups
 
@@ -286,7 +287,7 @@ def read_csv_import_mapping(path: Path) -> CsvImportMapping:
     """Return the mapping in a TOML or JSON file. Raises InvalidInput naming the faulty field."""
     try:
         text = path.read_bytes()
-        data = decode_json(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
+        data = decode_json_with_unique_keys(text) if path.suffix.lower() == ".json" else tomllib.loads(text.decode())
         mapping = convert_plain_value_to_type(data, CsvImportMapping)
         # Also refuses Python codecs that are not text encodings, such as base64.
         TextIOWrapper(BytesIO(), encoding=mapping.encoding, errors="surrogateescape").read()
@@ -495,7 +496,7 @@ def _flag(column: str, text: str) -> bool:
 
 def _json(column: str, text: str) -> Any:
     try:
-        return decode_json(text)
+        return decode_json_with_unique_keys(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidCell(f"{column} is not JSON: {error}") from None
 

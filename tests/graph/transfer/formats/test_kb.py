@@ -158,5 +158,5 @@ BAD = {
 def test_a_failed_first_import_leaves_no_store(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(BAD[name])
     done = kgserve("import", "new", tmp_path / name, "--data", tmp_path)
-    assert (done.code != 0) == (name != "bad.jsonl"), done
+    assert done.code != 0, done
     assert [each.name for each in tmp_path.glob("*_memory")] == [], done

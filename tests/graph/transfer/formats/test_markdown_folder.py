@@ -85,6 +85,7 @@ def test_links_tags_and_properties_of_a_vault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        ("---\na: 1\na: 2\n---\n", "bad.md line 3: the front matter is not YAML: 'a' occurs twice"),
         ("---\na: 1\nb: [\n---\n", "bad.md line 4: the front matter is not YAML"),
         ("---\na: &x 1\nb: *x\n---\n", "bad.md line 3: YAML aliases are not supported"),
         ("---\n- a\n---\n", "bad.md line 1: the front matter must be properties"),

@@ -175,6 +175,7 @@ def test_other_files_are_refused_and_empty_ones_are_fine() -> None:
         (b'{"memories": []}', "is not a file of mem0"),
         (b"3", "mem0"),
         (BOM_UTF8 + b"3", "is not a file of mem0"),
+        (b'[{"memory": "a", "memory": "b"}]', r"it has the key `\[0\].memory` twice"),
     ):
         with pytest.raises(InvalidInput, match=words):
             list(read_mem0_memories(BytesIO(text), "mem0.json"))
