@@ -230,7 +230,8 @@ def get_connected_server_url(client: Client) -> str:
 
 def format_invalid_input(error: InvalidInput) -> str:
     """Return the message, followed by a line for each invalid field."""
-    return "\n".join([error.message, *(f"  {fault.path}: {fault.message}" for fault in error.errors)])
+    faults = [f"{fault.path}: {fault.message}" for fault in error.errors]
+    return "\n".join([error.message, *(f"  {fault}" for fault in faults if faults != [error.message])])
 
 
 def _require_server(server: str | None, data_dir: str | None) -> None:

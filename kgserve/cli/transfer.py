@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import select
@@ -38,6 +39,7 @@ MEMORIES_FORMAT = "memories"
 """Lines of the MCP memory server, converted to memories."""
 STREAM_FORMATS = LINE_FORMATS | {"graphml", "mem0", MEMORIES_FORMAT}
 """Formats that can be read from standard input."""
+_GZIP_START = b"\x1f\x8b"
 
 INPUT_BLOCK_BYTES = 256 << 10
 """Maximum size of a block in bytes."""
@@ -334,6 +336,19 @@ def _check_files(paths: list[Path], kind: str) -> None:
             raise click.BadParameter(f"{str(path)!r}: No such file or directory", param_hint="FILE")
         if path.is_dir() and kind not in PAIR_FORMATS and not (kind == "kb" and is_kb_notes_folder(path)):
             raise click.BadParameter(f"{str(path)!r} is a folder; {kind} needs a file", param_hint="FILE")
+        if path.is_file() and kind != "graphml" and (advice := _find_encoding_advice(path)):
+            raise click.BadParameter(f"{str(path)!r} {advice}", param_hint="FILE")
+
+
+def _find_encoding_advice(path: Path) -> str | None:
+    """Return what to do about a compressed or UTF-16 file, by its first bytes; None for others."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start == _GZIP_START:
+        return "is compressed; run `gunzip` on it first"
+    if start in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}:
+        return "is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8"
+    return None
 
 
 @click.command("export")
@@ -364,6 +379,7 @@ def export_store_command(
     """
     from kgserve.graph.transfer.formats.import_export_files import PAIR_FORMATS, detect_export_format
 
+    output = None if output == "-" else output
     target = None if output is None else Path(output)
     chosen = kind or detect_export_format(target)
     hidden = target is None and sys.stdout.isatty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def test_as_of_and_valid_at(command: Command, tmp_path: Path) -> None:
     (tmp_path / "more.ndjson").write_text('{"kind":"node","id":"c","type":"t"}\n')
     for file in (command.data.parent / "lines.ndjson", tmp_path / "more.ndjson"):
         assert command("import", "moments", file).code == 0
-    assert len(command("export", "moments", "--as-of", "1").out.splitlines()) == 3
+    assert len(command("export", "moments", "--as-of", "1", "-o", "-").out.splitlines()) == 3
     valid = command("export", "moments", "--as-of", "1", "--valid-at", "2024-01-01T00:00:00Z")
     assert [msgspec.json.decode(line)["id"] for line in valid.out.splitlines()] == ["a"]
     assert command("export", "moments", "--as-of", "soon").code == 2
@@ -141,6 +142,10 @@ def test_faults_are_reported_by_row_of_the_file(command: Command, tmp_path: Path
     assert "2 rows wrong:\n  people.csv row 3: has 2 cells where the header has 3\n  people.csv row 4: " in done.err
     assert "1 row skipped:\n  knows.csv row 3: " in done.err
     assert len(command.exported("faults")) == 3
+    for text, words in ((gzip.compress(b"{}"), "run `gunzip`"), ("{}".encode("utf-16"), "iconv -f UTF-16 -t UTF-8")):
+        (tmp_path / "other.ndjson").write_bytes(text)
+        done = command("import", "faults", tmp_path / "other.ndjson")
+        assert (done.code, words in done.err) == (2, True)
     nodes.write_text('id,type,attributes\na,t,"{""k"": [{""x"": 1, ""x"": 2}]}"\n')
     done = command("import", "faults", nodes)
     assert "people.csv row 2: attributes is not JSON: it has the key `k[0].x` twice" in done.err
