@@ -137,8 +137,8 @@ def test_dedup_policy_decides_merge(store: World, policy: Any, outcome: str) -> 
 
 def test_similar_but_different_texts_are_not_merged(store: World) -> None:
     texts = ["The port is 5432", "The port is 5433", "The port is not 5432", "React over Vue", "Vue over React"]
-    texts += ["Api_Key", "API_KEY", "userID", "userId"]
-    assert [put(store, text).outcome for text in texts] == ["created"] * 9
+    texts += ["Api_Key", "API_KEY", "userID", "userId", "Always run grep -A here", "Always run grep -a here"]
+    assert [put(store, text).outcome for text in texts] == ["created"] * 11
 
 
 def test_layers_episodes_and_namesakes_are_not_merged(store: World) -> None:

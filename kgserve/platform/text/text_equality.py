@@ -91,6 +91,8 @@ def normalize_text_for_comparison(text: str) -> str:
 
 _WORD_TOKEN_PATTERN = re.compile(r"\w+")
 _CAPITALISED = re.compile(r"\b[^A-Z\W]*+[A-Z]\w*+")
+_OPTION = re.compile(r"(?<!\S)-[A-Z](?!\w)")
+"""Options of commands of one capital, such as ``-A``."""
 _MEANINGLESS_CAPITALS = frozenset({"AM", "PM", "OK"})
 """Capitalized words in which case has no meaning: 3 PM is 3 pm."""
 _MEASURED = re.compile(r"\d+([^\W\d_]+)")
@@ -100,13 +102,13 @@ _PLURAL = re.compile(r"([A-Z]{2,})s")
 def find_case_sensitive_tokens(text: str) -> list[str]:
     """Return the case-sensitive tokens of a text, in order: those that contain a capital and name something.
 
-    These are tokens with an underscore, a digit or an inner capital, and tokens in capitals, except for stressed
-    English words. 5MB counts as MB, and APIs as API.
+    These are tokens with an underscore, a digit or an inner capital, tokens in capitals, except for stressed English
+    words, and then options such as -A. 5MB counts as MB, and APIs as API.
     """
     found = _CAPITALISED.findall(text)
     if found and text.lstrip().startswith(found[0]) and not any(letter.isupper() for letter in found[0][1:]):
         del found[0]  # a capital at the start of a sentence has no meaning
-    return [named for named in map(_cased, found) if named]
+    return [*filter(None, map(_cased, found)), *_OPTION.findall(text)]
 
 
 def _cased(token: str) -> str:
@@ -437,7 +439,7 @@ def _has_recased_identifier(first: str, second: str) -> bool:
 
 
 def _recased(cased: set[str], text: str) -> bool:
-    return bool(cased) and not {each.casefold() for each in cased}.isdisjoint(
+    return bool(cased) and not {each.casefold().lstrip("-") for each in cased}.isdisjoint(
         _WORD_TOKEN_PATTERN.findall(text.casefold())
     )
 
@@ -603,7 +605,7 @@ MAX_CACHED_TEXT_CHARS = 1_000
 def hash_normalized_text(text: str) -> bytes:
     """Return a 16-byte hash, equal for texts that differ only in case, whitespace and final punctuation.
 
-    The case of `find_identifiers` counts.
+    The case of `find_case_sensitive_tokens` counts.
     """
     return _short_hash(text) if len(text) <= MAX_CACHED_TEXT_CHARS else _hash(text)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from kgserve.projections.memory_index import hierarchy
 from kgserve.projections.memory_index.hierarchy import IS_IN_FORCE_NOW
 
-MEMORY_INDEX_FORMAT = 5
+MEMORY_INDEX_FORMAT = 6
 MAX_PINNED_MEMORIES = 1_000
 """Number of pinned memories that are considered, newest first."""
 # A power loss may lose the last changes, but leaves no hole in the middle.
