@@ -78,7 +78,9 @@ class TraverseArguments(ReadToolArguments, kw_only=True):
     """Start, depth and filters of a traversal."""
 
     start_id: IdField
-    depth: Annotated[int, Meta(ge=0, le=breadth_first_traversal.MAX_WALK_DEPTH, description="Hops; 0: the start alone")] = 1
+    depth: Annotated[
+        int, Meta(ge=0, le=breadth_first_traversal.MAX_WALK_DEPTH, description="Hops; 0: the start alone")
+    ] = 1
     relation_types: RelationTypesField = UNSET
     direction: Annotated[breadth_first_traversal.TraversalDirection, Meta(description="Direction of relations")] = (
         "outgoing"
