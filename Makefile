@@ -140,7 +140,7 @@ clean: ## Remove .venv and generated files; data stays
 $(bin)/python:
 	@sh scripts/preflight.sh $(PYTHON)
 	@echo "Creating $(venv) with $$($(PYTHON) -V) …" >&2
-	@$(PYTHON) -m venv $(venv) || { rm -rf $(venv); exit 1; }
+	@$(PYTHON) -m venv --without-pip $(venv) || { rm -rf $(venv); exit 1; }
 
 $(run): pyproject.toml constraints.txt scripts/install.sh scripts/portable.sh | $(bin)/python
 	@echo "Installing the packages of constraints.txt into $(venv): up to a minute, seconds if they are cached …" >&2
