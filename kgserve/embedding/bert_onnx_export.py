@@ -35,13 +35,19 @@ class BertArchitectureConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_bert_onnx(path: Path, shape: BertArchitectureConfig, weights: BertWeights) -> None:
-    """Write the graph of a BERT with an erf GELU. Raises KeyError naming a tensor missing in ``weights``."""
+    """Write the graph of a BERT with an erf GELU, and its weights to a file beside it, named ``path`` and ``_data``.
+
+    The runtime maps a file of weights into memory, and would copy weights in the graph. Raises KeyError naming a tensor
+    missing in ``weights``.
+    """
     graph = _GraphBuilder(shape, weights)
     hidden = graph.embeddings()
     mask = graph.mask()
     for layer in range(shape.num_hidden_layers):
         hidden = graph.layer(f"encoder.layer.{layer}", hidden, mask)
-    path.write_bytes(graph.finished(hidden).SerializeToString(deterministic=True))
+    onnx.save_model(
+        graph.finished(hidden), path, save_as_external_data=True, location=f"{path.name}_data", size_threshold=1024
+    )
 
 
 class _GraphBuilder:

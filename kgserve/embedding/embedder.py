@@ -191,6 +191,8 @@ class LocalEmbedder:
                 cache_dir=str(self.folder),
                 threads=self._threads,
                 providers=["CPUExecutionProvider"],
+                # An arena keeps the memory of the largest batch.
+                enable_cpu_mem_arena=False,
             )
         except Exception as error:
             # The runtime's errors have no common base class.

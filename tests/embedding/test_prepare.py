@@ -108,8 +108,10 @@ def test_graph_matches_the_numpy_reference(weights: BertWeights, tmp_path: Path)
 
 def test_export_is_deterministic(weights: BertWeights, tmp_path: Path) -> None:
     for name in ("one", "other"):
-        write_bert_onnx(tmp_path / name, SHAPE, weights)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+        (tmp_path / name).mkdir()
+        write_bert_onnx(tmp_path / name / "model.onnx", SHAPE, weights)
+    for file in ("model.onnx", "model.onnx_data"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
 
 
 def test_missing_tensors_are_rejected(weights: BertWeights, tmp_path: Path) -> None:
