@@ -28,6 +28,7 @@ from kgserve.memory.retain_forget_recall_models import (
     ForgetQueryMatch,
     ForgetRequest,
     UnerasedDataLocation,
+    UnrestoredItem,
 )
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.memory.short_memory_ids import expand_short_memory_ids
@@ -96,7 +97,7 @@ def soft_delete_or_restore_memories(graph: StoreHandle, request: ForgetRequest) 
         return completed_future(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
         return erase_memories(graph, request, ids)
-    if request.entity_id is not None and _is_absent(graph, request.entity_id):
+    if request.entity_id is not None and not request.undo and _is_absent(graph, request.entity_id):
         return completed_future(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
     if request.dry_run:
         return completed_future(_preview(graph, request, ids))
@@ -171,6 +172,7 @@ class _ForgetDraft(MemoryWriteBatchDraft):
         self._request = request
         self._memories: dict[str, None] = {}
         self._relations: dict[EdgeKey, None] = {}
+        self._absent: list[UnrestoredItem] = []
 
     @override
     def batch(self, ids: Sequence[str] = ()) -> WriteBatch:
@@ -193,12 +195,15 @@ class _ForgetDraft(MemoryWriteBatchDraft):
             matches=[],
             dry_run=self._request.dry_run,
             sequence=sequence,
+            not_restored=self._absent[:MAX_REPORTED_ITEMS] if undo else msgspec.UNSET,
         )
 
     def _with_predecessors(self, node_id: str) -> list[NodeRow]:
         """Return a memory, after following merges, with its former texts in other nodes. Raises Conflict."""
         row = self.node(node_id if self._request.hard else self.ahead.resolve_redirect(node_id))
         if row is None:
+            why = "does not exist; undo a forgotten entity by its name, and `revert` a deleted memory"
+            self._absent.append(UnrestoredItem(id=node_id, kind="memory", reason=why))
             return []
         if not row.is_memory:
             raise Conflict(

@@ -130,10 +130,11 @@ def _is_merge_in_force(history: HistoryFile, source: str, target: str) -> bool:
         if kind == MERGED_INTO_RELATION
     ]
     last = max(states)[1] if states else None
-    return last is None or any(_is_deleted_at(history, each, last) for each in (source, target))
+    return last is None or any(is_node_deleted_at_commit(history, each, last) for each in (source, target))
 
 
-def _is_deleted_at(history: HistoryFile, node_id: str, sequence: int) -> bool:
+def is_node_deleted_at_commit(history: HistoryFile, node_id: str, sequence: int) -> bool:
+    """Return whether a commit deleted a node, in contrast to an update."""
     states = history.node_lifetimes(node_id, _MAX_EXAMINED_STATES)
     return any(last == sequence for _, last in states) and all(first != sequence for first, _ in states)
 
