@@ -448,7 +448,7 @@ def describe_types_and_tags(graph: StoreHandle) -> StoreTypesAndTags:
     with graph.lease() as leased:
         found = leased.query_catalog(
             lambda catalog, rows: catalog.vocabulary(
-                lambda node_id: get_node_summary_or_short_content(rows.node(node_id))
+                lambda node_id: get_node_summary_or_short_content(rows.node(node_id)), time.time_ns() // 1000
             )
         )
     return StoreTypesAndTags(
