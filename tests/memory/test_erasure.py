@@ -299,6 +299,15 @@ def merge_memory_with_versions(store: Any) -> None:
     store.merge("h", "h2")
 
 
+def consolidate_memory_with_versions(store: Any) -> None:
+    """Merge a memory with a former version in a run, which leaves the version at the merged memory."""
+    store.retain("Kim has xylophonist hair", entity_id="h", valid_from="2010-01-01T00:00:00Z")
+    store.retain("Kim has quetzalcoatl hair", entity_id="h", valid_from="2015-01-01T00:00:00Z")
+    words, since = "kim has quetzalcoatl hair!", "2015-01-01T00:00:00Z"
+    store.store_memory(words, memory_id="h2", dedup="off", valid_from=since, tags=["kerfuffle"], importance=1.0)
+    assert store.consolidate().memories_deleted == 1
+
+
 def true_in_2012(store: Any) -> list[str]:
     found = store.memories(valid_at="2012-01-01T00:00:00Z").memories
     return sorted(each.content for each in found)
@@ -328,6 +337,24 @@ def test_forget_includes_versions_of_merged_memories(data: Path) -> None:
         merge_memory_with_versions(store)
         store.delete_node("h2")
         assert [*store.nodes(valid_at="any")] == []
+
+
+def test_forget_includes_versions_of_consolidated_memories(data: Path) -> None:
+    with open_library(data, indexes=False) as library:
+        store: Any = library.store(STORE)
+        consolidate_memory_with_versions(store)
+        [version] = true_in_2012(store)
+        assert version == "Kim has xylophonist hair"
+        assert store.forget(ids=["h2"]).memories_removed == 2
+        assert true_in_2012(store) == []
+        assert store.forget(ids=["h2"], undo=True).memories_restored == 2
+        assert true_in_2012(store) == [version]
+        assert [each.id for each in store.memories().memories] == ["h2"]
+        [run] = store.consolidations().runs
+        assert store.undo_consolidation(run.id, force=True).restored == ["h"]
+        assert {each.id for each in store.memories().memories} == {"h", "h2"}
+        store.delete_memory("h")
+        assert true_in_2012(store) == []
 
 
 def test_reads_and_writes_continue_during_erasure(data: Path) -> None:

@@ -63,8 +63,9 @@ def is_memory_predecessor(row: NodeRow | None, relation_type: str, memory: str, 
         return False
     if relation_type == MERGED_INTO_RELATION:
         return is_node_never_valid(row.extras)
-    is_version = relation_type == VERSION_OF_RELATION and (row.extras or NO_EXTRAS).belongs_to != ""
-    return is_version and owner in {memory, None}
+    belongs_to = (row.extras or NO_EXTRAS).belongs_to
+    is_version = relation_type == VERSION_OF_RELATION and belongs_to != ""
+    return is_version and (belongs_to == memory or owner in {memory, None})
 
 
 def build_memory_withdrawal_extras(
