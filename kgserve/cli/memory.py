@@ -361,6 +361,8 @@ def soft_delete_memories_command(
     would = "would be " if options["dry_run"] else ""
     click.echo(f"{number:,} {'memory' if number == 1 else 'memories'}{entities} {would}{verb}")
     _print_kept(done)
+    for lost in done.not_restored or ():
+        click.echo(f"not restored: {lost.kind} [{lost.id}]: {lost.reason}")
     for each in done.remains:
         click.echo(f"may still contain them: {each.kind} {each.name} ({each.reason})")
 

@@ -1367,7 +1367,7 @@ def update_memory(  # noqa: PLR0913 - the fields of the request
 def delete_memory(store: str, memory_id: str) -> ClientRequest[DeleteMemoryAnswer]:
     """Delete one memory.
 
-    Delete a memory with its former versions; its entities stay.
+    Delete a memory with its former versions and those merged into it; its entities stay.
 
     Deleting a memory that does not exist is not an error.
 

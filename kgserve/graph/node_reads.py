@@ -87,8 +87,8 @@ from kgserve.storage.model.node_edge_rows import (
 )
 from kgserve.storage.model.type_and_tag_frequency_models import MAX_LISTED_TAGS
 from kgserve.storage.model.write_batch import WriteBatch
-from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_all_nodes_merged_into, resolve_merge_redirect
+from kgserve.storage.rows.memory_predecessors import add_memory_predecessors
 from kgserve.storage.rows.row_json_encoder import encode_cross_store_link
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -448,7 +448,7 @@ def describe_types_and_tags(graph: StoreHandle) -> StoreTypesAndTags:
     with graph.lease() as leased:
         found = leased.query_catalog(
             lambda catalog, rows: catalog.vocabulary(
-                lambda node_id: get_node_summary_or_short_content(rows.node(node_id))
+                lambda node_id: get_node_summary_or_short_content(rows.node(node_id)), time.time_ns() // 1000
             )
         )
     return StoreTypesAndTags(
@@ -617,7 +617,7 @@ def _limit_edges(rows: RowsSnapshot, nodes: Iterable[str]) -> tuple[list[str], i
 
 def _deleted_edge_numbers(rows: RowsSnapshot, node_id: str) -> set[int]:
     """Return the numbers of the edges deleted with a node, including those of its former versions."""
-    node = np.array([rows.number(each) for each in add_former_memory_versions(rows, (node_id,))])
+    node = np.array([rows.number(each) for each in add_memory_predecessors(rows, (node_id,))])
     found = [rows.edges_around(node, outgoing=outgoing) for outgoing in (True, False)]
     return {number for each in found for number in (*each.base.tolist(), *(changed for changed, _ in each.changed))}
 

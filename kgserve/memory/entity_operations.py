@@ -78,11 +78,11 @@ from kgserve.storage.model.node_edge_rows import (
 )
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.edge_pages import (
-    add_former_memory_versions,
     exclude_edges_of_types,
     filter_edges_by_min_weight,
     filter_edges_by_type,
 )
+from kgserve.storage.rows.memory_predecessors import add_memory_predecessors
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
@@ -321,7 +321,7 @@ class _EntityDeletion(msgspec.Struct):
         edges = {edge.key for entity in entities for edge in _relations_of(rows, entity)}
         memories: dict[str, None] = {}
         for entity in entities if request.cascade_memories else ():
-            memories |= dict.fromkeys(add_former_memory_versions(rows, _memory_ids_about(rows, entity)))
+            memories |= dict.fromkeys(add_memory_predecessors(rows, _memory_ids_about(rows, entity)))
         shared = sum(1 for memory in memories if set(draft.ahead.about(memory)) - set(entities))
         missing = [name for name, row in found.items() if row is None]
         about = dict.fromkeys(memory for entity in entities for memory in list_ids_of_memories_about_node(rows, entity))

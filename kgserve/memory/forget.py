@@ -14,12 +14,13 @@ from contextlib import suppress
 import msgspec
 from typing_extensions import override
 
-from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound, Unavailable
+from kgserve.errors import Conflict, FieldError, Gone, InvalidInput, NotFound
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future, map_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
 from kgserve.memory.forget_entity import delete_entity_with_its_memories, erase_entity
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.memory_erasure_targets import MemoryErasureTargets
 from kgserve.memory.memory_models import RecalledMemory, RecallRequest
 from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.memory.retain_forget_recall_models import (
@@ -27,22 +28,18 @@ from kgserve.memory.retain_forget_recall_models import (
     ForgetQueryMatch,
     ForgetRequest,
     UnerasedDataLocation,
+    UnrestoredItem,
 )
 from kgserve.memory.serialization import now_in_microseconds
 from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.memory.undo_forget_entity import restore_entity
-from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
-from kgserve.storage.journal.journal_reader import JournalReader
-from kgserve.storage.journal.snapshot import list_journal_snapshots, parse_snapshot_sequence
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
-from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.soft_delete import (
     REASON_FORGOTTEN,
     REASON_SUPERSEDED,
     RESTORABLE_END_REASONS,
-    VERSION_OF_RELATION,
     build_edge_restore_upsert,
     build_edge_soft_delete_upsert,
     build_memory_forget_upsert,
@@ -51,12 +48,12 @@ from kgserve.storage.model.soft_delete import (
 )
 from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
-from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.rows.memory_predecessors import find_memory_predecessors
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.backup.folder_layout import find_backups_with_commits
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
-from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
+from kgserve.stores.purge_record import PurgedCommitRange
 
 MAX_FORGET_MATCHES = 10
 NOTHING_FORGOTTEN = ForgetAnswer(
@@ -100,7 +97,7 @@ def soft_delete_or_restore_memories(graph: StoreHandle, request: ForgetRequest) 
         return completed_future(_matches(graph, request.query, dry_run=request.dry_run))
     if request.erase:
         return erase_memories(graph, request, ids)
-    if request.entity_id is not None and _is_absent(graph, request.entity_id):
+    if request.entity_id is not None and not request.undo and _is_absent(graph, request.entity_id):
         return completed_future(_matches(graph, request.entity_id, dry_run=request.dry_run, is_entity=True))
     if request.dry_run:
         return completed_future(_preview(graph, request, ids))
@@ -175,10 +172,11 @@ class _ForgetDraft(MemoryWriteBatchDraft):
         self._request = request
         self._memories: dict[str, None] = {}
         self._relations: dict[EdgeKey, None] = {}
+        self._absent: list[UnrestoredItem] = []
 
     @override
     def batch(self, ids: Sequence[str] = ()) -> WriteBatch:
-        rows = {row.id: row for node_id in ids for row in self._with_versions(node_id)}
+        rows = {row.id: row for node_id in ids for row in self._with_predecessors(node_id)}
         if self._request.hard:
             return self._delete(rows.values())
         (self._remember if self._request.undo else self._forget)(list(rows.values()))
@@ -197,18 +195,21 @@ class _ForgetDraft(MemoryWriteBatchDraft):
             matches=[],
             dry_run=self._request.dry_run,
             sequence=sequence,
+            not_restored=self._absent[:MAX_REPORTED_ITEMS] if undo else msgspec.UNSET,
         )
 
-    def _with_versions(self, node_id: str) -> list[NodeRow]:
-        """Return an active memory, after following merges, with its former versions. Raises Conflict."""
+    def _with_predecessors(self, node_id: str) -> list[NodeRow]:
+        """Return a memory, after following merges, with its former texts in other nodes. Raises Conflict."""
         row = self.node(node_id if self._request.hard else self.ahead.resolve_redirect(node_id))
         if row is None:
+            why = "does not exist; undo a forgotten entity by its name, and `revert` a deleted memory"
+            self._absent.append(UnrestoredItem(id=node_id, kind="memory", reason=why))
             return []
         if not row.is_memory:
             raise Conflict(
                 _entity_message(row, [edge.source for edge in self.ahead.edges_to(row.id, IS_ABOUT_RELATION)])
             )
-        return [row, *list_former_memory_versions(self.ahead, row.id)]
+        return [row, *find_memory_predecessors(self.ahead, (row.id,)).values()]
 
     def _delete(self, rows: Iterable[NodeRow]) -> WriteBatch:
         self._memories.update((row.id, None) for row in rows)
@@ -217,7 +218,7 @@ class _ForgetDraft(MemoryWriteBatchDraft):
 
     def _forget(self, rows: Sequence[NodeRow]) -> None:
         for row in rows:
-            if (row.extras or NO_EXTRAS).ended in {"", REASON_SUPERSEDED}:
+            if (row.extras or NO_EXTRAS).ended in {"", REASON_SUPERSEDED} and not self._is_merged(row.id):
                 self._memories[row.id] = None
                 self.put_node(build_memory_forget_upsert(row, self._request.reason))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
@@ -227,7 +228,7 @@ class _ForgetDraft(MemoryWriteBatchDraft):
 
     def _remember(self, rows: Sequence[NodeRow]) -> None:
         for row in rows:
-            if (row.extras or NO_EXTRAS).ended in RESTORABLE_END_REASONS:
+            if (row.extras or NO_EXTRAS).ended in RESTORABLE_END_REASONS and not self._is_merged(row.id):
                 self._memories[row.id] = None
                 self.put_node(build_undo_forget_upsert(row))
         for edge in (edge for node_id in self._memories for edge in self._edges_of(node_id)):
@@ -235,6 +236,9 @@ class _ForgetDraft(MemoryWriteBatchDraft):
             if put is not None and edge.key not in self._relations and not any(map(self._is_forgotten, edge.key[:2])):
                 self._relations[edge.key] = None
                 self.put_edge(put)
+
+    def _is_merged(self, node_id: str) -> bool:
+        return self.ahead.resolve_redirect(node_id) != node_id
 
     def _is_forgotten(self, node_id: str) -> bool:
         row = self.node(node_id)
@@ -253,15 +257,6 @@ def _entity_message(row: NodeRow, about: Sequence[str]) -> str:
     return f"{message}. Forget the memories about it by ids: {named}"
 
 
-def list_former_memory_versions(ahead: PendingCommitGroupState, memory: str) -> list[NodeRow]:
-    """Return the former versions of a memory, including those withdrawn with it."""
-    found = (ahead.node(edge.source) for edge in ahead.edges_to(memory, VERSION_OF_RELATION))
-    return [row for row in found if row is not None and (row.extras or NO_EXTRAS).belongs_to == memory]
-
-
-_PREDECESSOR_RELATIONS = frozenset({VERSION_OF_RELATION, MERGED_INTO_RELATION})
-"""Relation types from former versions and absorbed memories to the memory."""
-FORGET_INDEX_TIMEOUT_SECONDS = 10.0
 REPLICAS_REMAINDER = UnerasedDataLocation(
     kind="node",
     name="copies on other nodes",
@@ -282,10 +277,10 @@ EXTERNAL_COPIES_REMAINDER = UnerasedDataLocation(
 def erase_memories(graph: StoreHandle, request: ForgetRequest, ids: Sequence[str]) -> Future[ForgetAnswer]:
     """Erase memories from every file of a store. Raises Forbidden, Conflict, StorageFull and Unavailable."""
     graph.graphs.caller.require("admin")
-    wanted: list[_ForgetTargets] = []
+    wanted: list[MemoryErasureTargets] = []
 
     def begin(store: OpenStore) -> Future[PurgedCommitRange]:
-        wanted.append(_ForgetTargets(graph, store, ids))
+        wanted.append(MemoryErasureTargets(graph, store, ids))
         if request.dry_run:
             return completed_future(wanted[0].preview())
         return store.require_eraser().erase(wanted[0].find)
@@ -302,7 +297,9 @@ def _erase_entity(graph: StoreHandle, request: ForgetRequest) -> Future[ForgetAn
     return map_future(erase_entity(graph, request), answer)
 
 
-def _answer(graph: StoreHandle, wanted: _ForgetTargets, erased: PurgedCommitRange, *, dry_run: bool) -> ForgetAnswer:
+def _answer(
+    graph: StoreHandle, wanted: MemoryErasureTargets, erased: PurgedCommitRange, *, dry_run: bool
+) -> ForgetAnswer:
     return ForgetAnswer(
         memories_removed=len(wanted.ids),
         relations_removed=wanted.relations,
@@ -332,109 +329,3 @@ def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[UnerasedData
     if graph.pool.placement.is_shared:
         found += [REPLICAS_REMAINDER, RAFT_LOGS_REMAINDER]
     return [*found, EXTERNAL_COPIES_REMAINDER]
-
-
-class _ForgetTargets:
-    """Nodes to erase for the ids of some memories."""
-
-    def __init__(self, graph: StoreHandle, store: OpenStore, ids: Sequence[str]) -> None:
-        self._graph = graph
-        self._store = store
-        self._requested = ids
-        self._journaled_ids: set[str] | None = None
-        self.ids: list[str] = []
-        self.relations = 0
-
-    def preview(self) -> PurgedCommitRange:
-        """Return the result that an erasure would have."""
-        with self._store.reading() as rows:
-            targets = self.find(rows)
-            return PurgedCommitRange(targets.first, rows.at)
-
-    def find(self, rows: RowsSnapshot) -> PurgeTargets:
-        """Return the nodes to erase, in the rows and in history or journal only. Raises Conflict."""
-        named = dict.fromkeys(resolve_merge_redirect(rows, each) for each in self._requested)
-        present = _with_predecessors(rows, named)
-        former, first = self._former_ids([*named, *present], present)
-        self.ids = [*present, *former]
-        self.relations = len(
-            {edge.key for node_id in present for edge in (*rows.outgoing(node_id), *rows.incoming(node_id))}
-        )
-        return PurgeTargets([*present.values()], former, first)
-
-    def _former_ids(self, ids: Iterable[str], present: dict[str, NodeRow]) -> tuple[list[str], int]:
-        """Return the nodes and versions known to history or journal only, and the first commit that knew any."""
-        former: dict[str, None] = {}
-        first = NO_SEQUENCE_LIMIT
-        for node_id in ids:
-            known = self._in_history(node_id)
-            row = present.get(node_id)
-            created = row.sequence if row is not None and row.version == 1 else 0
-            first = min(first, created if row is not None and known[1] == NO_SEQUENCE_LIMIT else known[1])
-            former |= dict.fromkeys(each for each in known[0] if each not in present)
-            if not known[0] and node_id not in present and node_id in self._in_journal:
-                former[node_id], first = None, 0
-        return [*former], 0 if first == NO_SEQUENCE_LIMIT else first
-
-    def _in_history(self, node_id: str) -> tuple[list[str], int]:
-        """Return a node and its former versions in the history, and their first commit."""
-        historian = self._graph.graphs.historian
-        follower = None if historian is None else historian.state_of_store(self._store)
-        if follower is None or follower.is_disabled:
-            return [], NO_SEQUENCE_LIMIT
-        if not follower.wait(self._store.state.sequence, FORGET_INDEX_TIMEOUT_SECONDS) and not follower.is_disabled:
-            # After a memory is deleted, only the history knows its versions.
-            raise Unavailable("the history has not applied all commits yet; try again in a moment", retry_after=2)
-        return follower.look(lambda history: _find_in_history(history, node_id))
-
-    @property
-    def _in_journal(self) -> set[str]:
-        """Requested ids found in journal or snapshots, which are searched only if nothing else knows an id."""
-        if self._journaled_ids is None:
-            self._journaled_ids = _find_in_journal(self._store, {*self._requested})
-        return self._journaled_ids
-
-
-def _with_predecessors(rows: RowsSnapshot, ids: Iterable[str]) -> dict[str, NodeRow]:
-    """Return memories with their former versions and absorbed memories, recursively. Raises Conflict."""
-    found: dict[str, NodeRow] = {}
-    waiting = [*ids]
-    while waiting:
-        row = rows.node(waiting.pop())
-        if row is None or row.id in found:
-            continue
-        if not row.is_memory:
-            raise Conflict(f"node {row.id!r} is not a memory; delete it as a node, then use prune-history for its past")
-        found[row.id] = row
-        waiting += [
-            edge.source for edge in rows.incoming(row.id) if _belongs(rows, edge.source, edge.relation_type, row)
-        ]
-    return found
-
-
-def _belongs(rows: RowsSnapshot, source: str, relation_type: str, to: NodeRow) -> bool:
-    row = rows.node(source) if relation_type in _PREDECESSOR_RELATIONS else None
-    if row is None or not row.is_memory:
-        return False
-    is_merged = relation_type == MERGED_INTO_RELATION and is_node_never_valid(row.extras)
-    return is_merged or (row.extras or NO_EXTRAS).belongs_to == to.id
-
-
-def _find_in_journal(store: OpenStore, ids: set[str]) -> set[str]:
-    """Return the ids whose rows are in the journal, or in a snapshot older than their deletion."""
-    found, others = set[str](), set[str]()
-    oldest = min(map(parse_snapshot_sequence, list_journal_snapshots(store.layout.journal)), default=NO_SEQUENCE_LIMIT)
-    for change in JournalReader(store.layout.journal).read(store.journal.oldest, store.journal.last):
-        rows = [row for row in (*change.nodes_created, *change.nodes_updated) if row.id in ids]
-        others.update(row.id for row in rows if not row.is_memory)
-        found.update(row.id for row in rows)
-        if oldest < change.sequence:
-            found |= ids.intersection(change.nodes_deleted)
-    return found - others
-
-
-def _find_in_history(history: HistoryFile, node_id: str) -> tuple[list[str], int]:
-    versions = history.sources_of(node_id, VERSION_OF_RELATION)
-    states = {each: history.node_states_after(each, -1, 1) for each in (node_id, *versions)}
-    found = {each: state[0] for each, state in states.items() if state and state[0].row.is_memory}
-    return [*found], min((state.first for state in found.values()), default=NO_SEQUENCE_LIMIT)

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
+from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
@@ -24,6 +24,11 @@ from kgserve.memory.deleted_entity_lookup import find_deleted_entity
 from kgserve.memory.entity_name_mentions import NameMentionFinder
 from kgserve.memory.erasure import remove_memories_from_run_records
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
+from kgserve.memory.memory_erasure_targets import (
+    find_detached_predecessors,
+    find_memory_remnants,
+    get_followed_history,
+)
 from kgserve.memory.retain_forget_recall_models import (
     ForgetAnswer,
     ForgetRequest,
@@ -32,7 +37,6 @@ from kgserve.memory.retain_forget_recall_models import (
 )
 from kgserve.memory.serialization import get_node_name_or_id, now_in_microseconds
 from kgserve.platform.text.function_and_content_words import FUNCTION_WORDS
-from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.entity_names import (
     IS_ABOUT_RELATION,
@@ -43,9 +47,9 @@ from kgserve.storage.model.entity_names import (
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeRow, NodeRow, edge_id
-from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
+from kgserve.storage.rows.memory_predecessors import CommittedMemoryPredecessorSource, find_memory_predecessors
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
@@ -54,7 +58,6 @@ from kgserve.stores.purge_record import PurgedCommitRange, PurgeTargets
 MIN_NAME_CHARS = 3
 """Minimum length of a name in ASCII that means the entity in a memory that is not about it."""
 HISTORY_SLICE_STATES = 5_000
-HISTORY_TIMEOUT_SECONDS = 10.0
 
 
 class EntityToForget(msgspec.Struct, frozen=True):
@@ -160,6 +163,7 @@ class EntityDeletionPlan:
             self._naming_edges = [row.key for row in self._entity.names.find_edges(rows)]
         self._inbound: list[ItemKeptAfterForgetting] = []
         self._former: NodesToEraseFromHistory | None = None
+        self._detached: frozenset[str] = frozenset()
         self._removed: dict[str, NodeRow] = {}
         self._also_about: dict[str, list[str]] = {}
         self._kept: list[ItemKeptAfterForgetting] = []
@@ -230,6 +234,7 @@ class EntityDeletionPlan:
         removed = self.decide(rows)
         if self._former is None:
             self._former = self._find_former_states(rows)
+            removed = self.decide(rows)
         former = self.former = NodesToEraseFromHistory(
             [each for each in self._former.deleted if each not in self._removed and rows.node(each) is None],
             [each for each in self._former.current if each not in self._removed],
@@ -302,16 +307,11 @@ class EntityDeletionPlan:
             self._kept.append(_keep(row.id, "memory", row.content, reason))
 
     def _add_predecessors(self, rows: RowsSnapshot) -> None:
-        """Delete former versions of the deleted memories, and those that they absorbed, too."""
-        waiting = [row.id for row in self._removed.values() if row.is_memory]
-        while waiting:
-            memory = waiting.pop()
-            for edge in rows.incoming(memory):
-                row = rows.node(edge.source) if edge.relation_type in _PREDECESSOR_RELATIONS else None
-                is_predecessor = row is not None and (row.extras or NO_EXTRAS).belongs_to == memory
-                if row is not None and is_predecessor and row.id not in self._removed:
-                    self._removed[row.id] = row
-                    waiting.append(row.id)
+        """Delete the former texts of the deleted memories in other nodes, too."""
+        memories = [row.id for row in self._removed.values() if row.is_memory]
+        detached = {row.id: row for row in rows.nodes(self._detached).values() if row.is_memory}
+        predecessors = find_memory_predecessors(CommittedMemoryPredecessorSource(rows), memories)
+        self._removed |= predecessors | detached
 
     def _kept_edges(self, rows: RowsSnapshot) -> Iterator[ItemKeptAfterForgetting]:
         for row in rows.edges(self._naming_edges).values():
@@ -321,9 +321,11 @@ class EntityDeletionPlan:
     # Former states
 
     def _find_former_states(self, rows: RowsSnapshot) -> NodesToEraseFromHistory:
-        history = self._history()
+        history = get_followed_history(self._graph, self.store)
         if history is None:
-            return NodesToEraseFromHistory(self._find_in_journal(rows))
+            journaled = self._find_in_journal(rows)
+            self._add_detached(rows, journaled)
+            return NodesToEraseFromHistory(journaled)
         deleted: dict[str, None] = {}
         current: dict[str, None] = {}
         about = set[str]()
@@ -348,17 +350,16 @@ class EntityDeletionPlan:
                     first = min(first or state.first, state.first)
                     deleted[row.id] = None
             if last is None:
-                return NodesToEraseFromHistory([*deleted], [*current], first)
+                break
             after = last
+        known = history.look(lambda file: find_memory_remnants(file, [*self._removed, *deleted]))
+        self._add_detached(rows, known)
+        deleted |= dict.fromkeys(each for each in known if not rows.has(each))
+        return NodesToEraseFromHistory([*deleted], [*current], min((first, *known.values())) if first else 0)
 
-    def _history(self) -> HistoryProjection | None:
-        historian = self._graph.graphs.historian
-        follower = None if historian is None else historian.state_of_store(self.store)
-        if follower is None or follower.is_disabled:
-            return None
-        if not follower.wait(self.store.state.sequence, HISTORY_TIMEOUT_SECONDS) and not follower.is_disabled:
-            raise Unavailable("the history has not applied all commits yet; try again in a moment", retry_after=2)
-        return None if follower.is_disabled else follower
+    def _add_detached(self, rows: RowsSnapshot, deleted: Iterable[str]) -> None:
+        """Note the current nodes that hold former texts of memories deleted earlier."""
+        self._detached = frozenset(find_detached_predecessors(self.store, rows, {*self._removed, *deleted}))
 
     def _find_in_journal(self, rows: RowsSnapshot) -> list[str]:
         """Return the deleted nodes of the journal that name the entity."""
@@ -369,9 +370,6 @@ class EntityDeletionPlan:
                 if row.id in self._entity.ids or self._entity.names.is_in_node(row):
                     found[row.id] = None
         return [each for each in found if rows.node(each) is None]
-
-
-_PREDECESSOR_RELATIONS = frozenset({VERSION_OF_RELATION, MERGED_INTO_RELATION})
 
 
 def _keep(node_id: str, kind: Literal["memory", "node", "edge"], content: str, reason: str) -> ItemKeptAfterForgetting:

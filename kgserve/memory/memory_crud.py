@@ -67,11 +67,11 @@ from kgserve.storage.model.entity_names import DEFAULT_MEMORY_TYPE, IS_ABOUT_REL
 from kgserve.storage.model.node_and_memory_filters import MemoryFilter
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeExtrasUpsert, TimestampPut
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION
+from kgserve.storage.model.soft_delete import REASON_SUPERSEDED
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
-from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
+from kgserve.storage.rows.memory_predecessors import add_memory_predecessors
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
@@ -484,7 +484,7 @@ def _replace_entities(storing: MemoryDeduplicator, memory: str, names: Sequence[
 
 
 def delete_memory(graph: StoreHandle, request: MemoryIdRequest) -> Future[DeleteMemoryAnswer]:
-    """Delete a memory with its former versions; its entities stay.
+    """Delete a memory with its former versions and those merged into it; its entities stay.
 
     Deleting a memory that does not exist is not an error.
 
@@ -498,8 +498,7 @@ def delete_memory(graph: StoreHandle, request: MemoryIdRequest) -> Future[Delete
             return WriteBatch()
         if not row.is_memory:
             raise Conflict(f"node {row.id!r} is not a memory; delete it as a node")
-        ids = [row.id, *(edge.source for edge in ahead.edges_to(row.id, VERSION_OF_RELATION))]
-        return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
+        return WriteBatch(delete_nodes=[row.id], cost=len(row.id))
 
     def answer(report: WriteReport) -> DeleteMemoryAnswer:
         existed = report.nodes_deleted > 0
@@ -526,7 +525,7 @@ def delete_matching_memories(graph: StoreHandle, request: DeleteMemoriesRequest)
 
     def batch(store: OpenStore, found: list[str]) -> WriteBatch:
         with store.reading() as rows:
-            ids = add_former_memory_versions(rows, found[:MAX_DELETED_MEMORIES])
+            ids = add_memory_predecessors(rows, found[:MAX_DELETED_MEMORIES])
         return WriteBatch(delete_nodes=ids, cost=sum(map(len, ids)))
 
     return graph.submit_prepared_batch(selector.find, batch, selector.report, dry_run=request.dry_run)

@@ -20,12 +20,18 @@ from kgserve.projections.memory_index.confidence_decay import confidence_stated_
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition
 from kgserve.storage.model.change_set import MemoryAccessRecord
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION
+from kgserve.storage.model.merge_redirects import is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.soft_delete import REASON_PRUNED, build_memory_soft_delete_upsert, is_memory_active_at
+from kgserve.storage.model.soft_delete import (
+    REASON_PRUNED,
+    REASON_SUPERSEDED,
+    build_memory_soft_delete_upsert,
+    is_memory_active_at,
+)
 from kgserve.storage.model.store_settings import MemorySettings
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
-from kgserve.storage.rows.edge_pages import add_former_memory_versions
+from kgserve.storage.rows.memory_predecessors import add_memory_predecessors
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
 
@@ -88,10 +94,16 @@ def _build_batch(
         found, prunable = rows.nodes(some), MemoryPruneCandidates([], Counter())
         _classify(prunable, store, rows, [*found.values()], now)
         done.ids.extend(prunable.ids)
-        ids = add_former_memory_versions(rows, prunable.ids)
+        ids = add_memory_predecessors(rows, prunable.ids)
         if mode == "delete":
             return WriteBatch(delete_nodes=ids)
-        return WriteBatch(nodes=[_prune_row(row) for row in rows.nodes(ids).values()])
+        return WriteBatch(nodes=[_prune_row(row) for row in rows.nodes(ids).values() if _is_prunable(row)])
+
+
+def _is_prunable(row: NodeRow) -> bool:
+    """Return whether a memory or former version is neither withdrawn nor merged."""
+    extras = row.extras or NO_EXTRAS
+    return extras.ended in {"", REASON_SUPERSEDED} and not is_node_never_valid(extras)
 
 
 def _prune_row(row: NodeRow) -> NodeUpsert:

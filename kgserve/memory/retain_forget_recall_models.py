@@ -247,6 +247,14 @@ class ItemKeptAfterForgetting(msgspec.Struct, kw_only=True):
     reason: Annotated[str, Meta(description="Why it was kept")]
 
 
+class UnrestoredItem(msgspec.Struct, kw_only=True):
+    """Something that undo did not restore."""
+
+    id: str
+    kind: Literal["memory", "node", "edge"]
+    reason: Annotated[str, Meta(description="Why it was not restored")]
+
+
 class UnerasedDataLocation(msgspec.Struct, kw_only=True):
     """A place that may still hold erased data."""
 
@@ -290,6 +298,10 @@ class ForgetAnswer(msgspec.Struct, kw_only=True):
             list[ItemKeptAfterForgetting],
             Meta(description="With `entity`: the first 100 that name it, or were about it, and stay"),
         ]
+        | UnsetType
+    ) = UNSET
+    not_restored: (
+        Annotated[list[UnrestoredItem], Meta(description="With `undo`: the first 100 that it did not restore")]
         | UnsetType
     ) = UNSET
     kept_count: Annotated[int, Meta(description="With `entity`: how many stay")] | UnsetType = UNSET

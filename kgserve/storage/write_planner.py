@@ -39,7 +39,7 @@ from kgserve.storage.model.node_edge_rows import (
     encode_edge_attributes,
     split_edge_times_from_attributes,
 )
-from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
+from kgserve.storage.model.soft_delete import PREDECESSOR_RELATIONS, is_memory_predecessor
 from kgserve.storage.model.store_rows_digest import update_digest_for_link_changes, update_digest_for_row_changes
 from kgserve.storage.model.write_batch import (
     DEFAULT_WRITE_RULES,
@@ -155,10 +155,14 @@ class WritePlanningWorkspace:
         found = self.incident.get(node_id)
         return [key for key, row in self.edges.items() if row and node_id in key[:2]] if found is None else found
 
-    def former_versions_in(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
-        """Return the former versions of a memory, given its edges."""
-        found = (key[0] for key in edges if key[1:] == (memory, VERSION_OF_RELATION))
-        return [each for each in found if is_former_version_of_memory(self.nodes.get(each), memory)]
+    def predecessors_in(self, edges: Iterable[EdgeKey], memory: str) -> list[str]:
+        """Return the former versions of a memory and the memories merged into it directly, given its edges."""
+        keys = (key for key in edges if key[1] == memory and key[2] in PREDECESSOR_RELATIONS)
+        return [source for source, _, kind in keys if self._is_predecessor(self.nodes.get(source), kind, memory)]
+
+    def _is_predecessor(self, row: NodeRow | None, kind: str, memory: str) -> bool:
+        owner = "" if row is None else (row.extras or NO_EXTRAS).belongs_to
+        return is_memory_predecessor(row, kind, memory, self.resolve_redirect(owner) if owner in self.present else None)
 
     def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
@@ -288,12 +292,12 @@ class _ChangeSetDraft:
         self.links.removed.append(row)
 
     def delete_node(self, node_id: str, kept: Collection[str]) -> None:
-        """Delete a node with its edges, and a memory with its former versions except those that are also put."""
+        """Delete a node with its edges, and a memory with its predecessors except those that are also put."""
         row = self.workspace.nodes.get(node_id)
         if row is None:
             return
         edges = sorted(self.workspace.edges_at(node_id))
-        versions = self.workspace.former_versions_in(edges, node_id) if row.is_memory else []
+        predecessors = self.workspace.predecessors_in(edges, node_id) if row.is_memory else []
         for key in edges:
             self.delete_edge(key)
         for key in sorted(self.workspace.links_from.get(node_id, ())):
@@ -305,9 +309,9 @@ class _ChangeSetDraft:
         self.nodes_removed.append(row)
         if kind := classify_node_for_memory_events(row):
             self.former.append(NodeBeforeImage(node_id, kind))
-        for version in versions:
-            if version not in kept:
-                self.delete_node(version, kept)
+        for each in predecessors:
+            if each not in kept:
+                self.delete_node(each, kept)
 
     def put_node(self, put: NodeUpsert) -> None:
         old = self.workspace.nodes.get(put.id)

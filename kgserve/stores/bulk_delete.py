@@ -18,7 +18,7 @@ from kgserve.storage.model.change_set import ChangeSet, NodeBeforeImage, StoreSt
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
 from kgserve.storage.model.store_rows_digest import update_digest_for_row_changes
 from kgserve.storage.rows.current_rows import BaseSegmentStagedBeforeDelete
-from kgserve.storage.rows.edge_pages import add_former_memory_versions
+from kgserve.storage.rows.memory_predecessors import add_memory_predecessors
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.storage.write_planner import WriteReport, choose_commit_time
@@ -38,7 +38,7 @@ class BulkDelete:
         """Prepare the delete. Raises TooLarge, StorageFull, Unavailable and RowsDamaged."""
         self._foreseen = foreseen
         rows = foreseen.rows
-        nodes = add_former_memory_versions(rows, nodes)
+        nodes = add_memory_predecessors(rows, nodes)
         node_numbers = {number for node_id in nodes if (number := rows.number(node_id)) >= 0}
         edge_numbers = find_edge_numbers_to_delete(rows, nodes, edges)
         self._nodes = dict[str, int]()

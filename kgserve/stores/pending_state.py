@@ -14,7 +14,7 @@ from kgserve.storage.model.entity_names import IS_ABOUT_RELATION, normalize_enti
 from kgserve.storage.model.memory_parents import CHILD_OF_RELATION, is_effective_memory_parent_edge
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, follow_merge_redirect_chain, is_node_never_valid
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow
-from kgserve.storage.model.soft_delete import is_memory_active_at
+from kgserve.storage.model.soft_delete import PREDECESSOR_RELATIONS, is_memory_active_at
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_memory_parent_edges, find_merge_redirect_chains
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -87,9 +87,17 @@ class PendingCommitGroupState:
         known = self._memories.ask(lambda memories, _: memories.more_general_children(memory, layer, limit))
         return [*known, *(child for child, parents in self._upward.items() if memory in parents)]
 
+    def predecessor_edges(self, ids: Collection[str]) -> list[EdgeRow]:
+        """Return the incoming edges of nodes from former versions and merged nodes."""
+        return [edge for each in ids for kind in sorted(PREDECESSOR_RELATIONS) for edge in self.edges_to(each, kind)]
+
+    def redirects(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the merge redirects from nodes, with all further steps of each chain."""
+        return find_merge_redirect_chains(self.rows, ids) | self._merged
+
     def resolve_redirect(self, node_id: str) -> str:
         """Return the node's id after following merge redirects."""
-        return follow_merge_redirect_chain(find_merge_redirect_chains(self.rows, (node_id,)) | self._merged, node_id)
+        return follow_merge_redirect_chain(self.redirects((node_id,)), node_id)
 
     def prefetch_texts(self, texts: Iterable[str]) -> None:
         """Prefetch in one lookup the candidates that `ids_with_equal_text` will need for these texts."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from kgserve.errors import KgserveError
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import EdgeKey
 from kgserve.storage.model.write_batch import WriteBatch, WriteRules, is_noop_node_upsert
-from kgserve.storage.rows.edge_pages import add_former_memory_versions
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_merge_redirect_chains
+from kgserve.storage.rows.memory_predecessors import add_memory_predecessors
 from kgserve.storage.rows.rows_snapshot import MIN_BATCH_LOOKUPS, RowsSnapshot
 from kgserve.storage.write_planner import WritePlanningWorkspace, WriteReport, check_write_batch, plan_write_batch
 
@@ -26,7 +27,7 @@ def gather_planning_workspace(
     workspace = WritePlanningWorkspace()
     batches = list(batches)
     deleted_ids = [node_id for batch in batches for node_id in batch.delete_nodes]
-    deleted = {*add_former_memory_versions(rows, deleted_ids)} if deleted_ids else set[str]()
+    deleted = {*add_memory_predecessors(rows, deleted_ids)} if deleted_ids else set[str]()
     named = deleted.union(*({put.id for put in batch.nodes} for batch in batches))
     # Insertion order keeps keys that are used together close in memory.
     keys = dict.fromkeys([put.key for batch in batches for put in batch.edges])
@@ -34,6 +35,8 @@ def gather_planning_workspace(
     ends = {*[key[0] for key in keys], *[key[1] for key in keys]} - named
     ends.update(put.edge.key[0] for batch in batches for put in batch.links if put.edge.key[0] not in named)
     ends.update(access.id for batch in batches for access in batch.accesses if access.id not in named)
+    # Former versions may belong to a memory that was merged into a deleted one.
+    ends.update({(row.extras or NO_EXTRAS).belongs_to for row in rows.nodes(deleted).values()} - named - {""})
     rows.base.cache_numbers(named | ends)
     if rows.has_merges and (merged := find_merge_redirect_chains(rows, named | ends)):
         workspace.merged = merged

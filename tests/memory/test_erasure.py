@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -234,6 +235,126 @@ def test_erase_removes_deleted_memory_from_history(data: Path, history: Literal[
         assert store.forget(ids=["m"], erase=True).memories_removed >= 1
         assert traces(layout(data).root, WORDS) == {}
         assert store.forget(ids=["m"], erase=True).memories_removed == 0
+
+
+def consolidate_about_hugo(store: Any) -> None:
+    """Merge two memories about Hugo that do not name him, of which the survivor gains a tag and so has a copy."""
+    for node_id, tags in (("w0", []), ("w1", ["kerfuffle"])):
+        store.store_memory(
+            "Owns the taradiddle" + "." * len(tags), memory_id=node_id, dedup="off", entity_names=["Hugo"], tags=tags
+        )
+    assert store.consolidate().memories_deleted == 1
+
+
+def delete_all_but_merged(store: Any) -> None:
+    """Leave the merged memory without its relation, as deletions of earlier versions did."""
+    store.cypher("MATCH (:Entity {id: 'w1'})-[r]->() DELETE r", mode="write")
+    store.delete_memory("w0")
+
+
+DELETIONS: dict[str, Callable[[Any], Any]] = {
+    "deleted": lambda store: store.delete_memory("w0"),
+    "hard": lambda store: store.forget(ids=["w0"], hard=True),
+    "node": lambda store: store.delete_node("w0"),
+    "entity": lambda store: store.forget(entity="Hugo"),
+    "detached": delete_all_but_merged,
+}
+
+
+@pytest.mark.parametrize("deletion", DELETIONS)
+def test_erase_includes_merged_memories_of_deleted_memory(data: Path, deletion: str) -> None:
+    targets: dict[str, dict[str, Any]] = {
+        "all": {"ids": ["w0"]},
+        "person": {"entity": "Hugo", "confirm": "Hugo"},
+        "none": {"ids": ["w0"]},
+    }
+    with open_library(data, indexes=False) as library:
+        for name, target in targets.items():
+            library.create(name, history="none" if name == "none" else "all")
+            store: Any = library.store(name)
+            consolidate_about_hugo(store)
+            DELETIONS[deletion](store)
+            assert traces(StoreLayout(data, name).root, ["taradiddle"])
+            assert store.forget(erase=True, **target).memories_removed == 3 or name == "none"
+            assert traces(StoreLayout(data, name).root, ["taradiddle"]) == {}
+
+
+def test_memories_whose_merge_was_undone_are_not_erased(data: Path) -> None:
+    with open_library(data, indexes=False) as library:
+        store: Any = library.store(STORE)
+        store.store_memory("Owns the taradiddle", memory_id="w0")
+        store.store_memory("Plays the kerfuffle", memory_id="w1")
+        store.merge("w1", "w0")
+        store.unmerge("w1")
+        assert store.forget(ids=["w0"], erase=True).ids == ["w0"]
+        assert store.memory("w1").content == "Plays the kerfuffle"
+        assert store.history("w1").states
+
+
+def merge_memory_with_versions(store: Any) -> None:
+    """Merge a memory with a former version as a node, so that the version hangs on the survivor."""
+    store.retain("Kim has xylophonist hair", entity_id="h", valid_from="2010-01-01T00:00:00Z")
+    store.retain("Kim has quetzalcoatl hair", entity_id="h", valid_from="2015-01-01T00:00:00Z")
+    store.store_memory("Kim dyes the kerfuffle", memory_id="h2", dedup="off")
+    store.merge("h", "h2")
+
+
+def consolidate_memory_with_versions(store: Any) -> None:
+    """Merge a memory with a former version in a run, which leaves the version at the merged memory."""
+    store.retain("Kim has xylophonist hair", entity_id="h", valid_from="2010-01-01T00:00:00Z")
+    store.retain("Kim has quetzalcoatl hair", entity_id="h", valid_from="2015-01-01T00:00:00Z")
+    words, since = "kim has quetzalcoatl hair!", "2015-01-01T00:00:00Z"
+    store.store_memory(words, memory_id="h2", dedup="off", valid_from=since, tags=["kerfuffle"], importance=1.0)
+    assert store.consolidate().memories_deleted == 1
+
+
+def true_in_2012(store: Any) -> list[str]:
+    found = store.memories(valid_at="2012-01-01T00:00:00Z").memories
+    return sorted(each.content for each in found)
+
+
+def test_forget_includes_versions_of_merged_memories(data: Path) -> None:
+    with open_library(data, indexes=False) as library:
+        store: Any = library.store(STORE)
+        merge_memory_with_versions(store)
+        both = ["Kim dyes the kerfuffle", "Kim has xylophonist hair"]
+        assert true_in_2012(store) == both
+        assert store.forget(ids=["h2"]).memories_removed == 2
+        assert (true_in_2012(store), store.memories().memories) == ([], [])
+        assert store.forget(ids=["h2"], undo=True).memories_restored == 2
+        assert true_in_2012(store) == both
+        assert store.unmerge("h").changed
+        assert {each.content for each in store.memories().memories} == {
+            "Kim dyes the kerfuffle",
+            "Kim has quetzalcoatl hair",
+        }
+        store.merge("h", "h2")
+        dry = store.forget(ids=["h2"], erase=True, dry_run=True)
+        assert store.forget(ids=["h2"], hard=True).memories_removed == 3
+        assert [*store.nodes(valid_at="any")] == []
+        assert sorted(store.forget(ids=["h2"], erase=True).ids) == sorted(dry.ids)
+        assert traces(layout(data).root, WORDS) == {}
+        merge_memory_with_versions(store)
+        store.delete_node("h2")
+        assert [*store.nodes(valid_at="any")] == []
+
+
+def test_forget_includes_versions_of_consolidated_memories(data: Path) -> None:
+    with open_library(data, indexes=False) as library:
+        store: Any = library.store(STORE)
+        consolidate_memory_with_versions(store)
+        [version] = true_in_2012(store)
+        assert version == "Kim has xylophonist hair"
+        assert store.forget(ids=["h2"]).memories_removed == 2
+        assert true_in_2012(store) == []
+        assert store.forget(ids=["h2"], undo=True).memories_restored == 2
+        assert true_in_2012(store) == [version]
+        assert [each.id for each in store.memories().memories] == ["h2"]
+        [run] = store.consolidations().runs
+        assert store.undo_consolidation(run.id, force=True).restored == ["h"]
+        assert {each.id for each in store.memories().memories} == {"h", "h2"}
+        store.delete_memory("h")
+        assert true_in_2012(store) == []
 
 
 def test_reads_and_writes_continue_during_erasure(data: Path) -> None:

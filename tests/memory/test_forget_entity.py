@@ -163,6 +163,69 @@ def test_undo_restores_person_from_history(library: Library) -> None:
     assert (store.entity("Quixley").aliases, store.memory("sushi").content) == (["Quixbert"], "Likes sushi.")
 
 
+def contents(store: Any) -> set[str]:
+    return {each.content for each in store.memories(limit=100).memories}
+
+
+def test_undo_restores_person_that_exists_again(library: Library) -> None:
+    store = fill_store(library)
+    before = contents(store)
+    store.forget(entity="Quixley")
+    store.retain("Someone met Quixley.", entities=[{"name": "Quixley"}], entity_id="new")
+    store.retain("Another dog.", entity_id="dog")
+    lost = store.forget(ids=["tea"], undo=True).not_restored
+    assert [(each.id, "by its name" in each.reason) for each in lost] == [("tea", True)]
+    dry = store.forget(entity="Quixley", undo=True, dry_run=True)
+    done = store.forget(entity="Quixbert", undo=True)
+    assert (done.memories_restored, sorted(done.ids)) == (dry.memories_restored, sorted(dry.ids))
+    assert short(done.ids) == FORGOTTEN - {"dog"}
+    assert [(each.id, "another content" in each.reason) for each in done.not_restored] == [("dog", True)]
+    person = store.entity("Quixbert")
+    assert (person.entity_type, person.aliases, person.description) == ("person", ["Quixbert"], "Quixley is tall")
+    assert {each.id for each in store.memories(entity="Quixley").memories} == {"tea", "pair", "sushi", "fair", "new"}
+    assert [each.target for each in person.relations] == ["Acme"]
+    assert contents(store) == before - {"QUIXBERT's dog is called Rex."} | {"Someone met Quixley.", "Another dog."}
+    # What was deleted after the undo stays deleted.
+    store.delete_memory("sushi")
+    store.delete_node("Quixley")
+    again = store.forget(entity="Quixley", undo=True)
+    assert (again.memories_restored, {each.id for each in again.not_restored}) == (0, {"sushi", "dog"})
+    assert {each.id for each in store.memories(entity="Quixley").memories} == {"tea", "pair", "fair"}
+    unknown = store.forget(entity="Nemo", undo=True)
+    assert [(each.id, "no forgotten entity" in each.reason) for each in unknown.not_restored] == [("Nemo", True)]
+
+
+def test_undo_restores_what_the_last_forgetting_deleted(library: Library) -> None:
+    store: Any = library.store(STORE)
+    store.retain("Quixley likes tea.", entities=[{"name": "Quixley"}], entity_id="tea")
+    store.forget(entity="Quixley")
+    store.retain("Quixley is back.", entities=[{"name": "Quixley"}], entity_id="back")
+    store.delete_node("Quixley")
+    assert store.forget(entity="Quixley", undo=True).ids == ["tea"]
+    assert [each.id for each in store.memories(entity="Quixley").memories] == ["tea"]
+
+
+@pytest.mark.parametrize("name", ["Bertie", "Quixley"])
+def test_undo_restores_merged_person(library: Library, name: str) -> None:
+    store: Any = library.store(STORE)
+    store.retain("Quixley likes tea.", entities=[{"name": "Quixley"}], entity_id="tea")
+    store.retain("Bertie plays chess.", entities=[{"name": "Bertie"}], entity_id="chess")
+    store.retain("Likes chess, too.", entities=[{"name": "Bertie"}], entity_id="too")
+    store.store_memory("Has a hobby.", memory_id="hobby")
+    store.merge("hobby", "too")
+    store.merge_entities("Bertie", "Quixley")
+    rows = sorted((each.id, each.content) for each in store.nodes(valid_at="any"))
+    forgotten = store.forget(entity="Bertie")
+    assert set(forgotten.ids) == {"tea", "chess", "too", "hobby"}
+    done = store.forget(entity=name, undo=True)
+    assert (sorted(done.ids), done.not_restored) == (sorted(forgotten.ids), [])
+    assert sorted((each.id, each.content) for each in store.nodes(valid_at="any")) == rows
+    assert store.node("Bertie").redirected_from == "Bertie"
+    assert {each.id for each in store.memories(entity="Bertie").memories} == {"tea", "chess", "too"}
+    [left] = store.forget(entity=name, undo=True).not_restored
+    assert "is there" in left.reason
+
+
 def test_erased_person_is_in_no_file(data: Path) -> None:
     with open_library(data) as library:
         store = fill_store(library)

@@ -126,7 +126,7 @@ READERS_OF_THE_JOURNAL = {
     "kgserve/projections/base.py": "follows it for all projections",
     "kgserve/stores/scratch_database.py": "a copy for one statement, thrown away when it cannot follow at once",
     "kgserve/stores/backup/restore.py": "reads a backup's journal once",
-    "kgserve/memory/forget.py": "reads the whole journal once",
+    "kgserve/memory/memory_erasure_targets.py": "reads the whole journal once",
     "kgserve/memory/forget_entity.py": "reads the whole journal once, where no history is kept",
 }
 

@@ -629,7 +629,7 @@ class NodeSearchExecutor:
         heads = {key: row for key in keys if (row := self._head(key)) is not None}
         if not heads:
             return self._reader.valid_nodes(keys)
-        current = self._reader.nodes([row.id for row in heads.values()])
+        current = self._reader.valid_nodes([row.id for row in heads.values()])
         named = {
             key: row
             for key, row in heads.items()

@@ -414,8 +414,8 @@ class NodeCatalog(ConcurrentSqliteDatabase):
             )
             return [name for name, _ in found]
 
-    def vocabulary(self, text_of: NodeTextLookup) -> NodeTypeAndTagCounts:
-        """Return the types and tags in use; ``text_of`` provides example texts.
+    def vocabulary(self, text_of: NodeTextLookup, now: int) -> NodeTypeAndTagCounts:
+        """Return the types and tags in use; ``text_of`` provides example texts, of nodes valid ``now`` only.
 
         Raises sqlite3.Error for a damaged file.
         """
@@ -426,7 +426,7 @@ class NodeCatalog(ConcurrentSqliteDatabase):
             return NodeTypeAndTagCounts(
                 nodes=reader.execute(sql.SELECT_NODE_COUNT).fetchone()[0],
                 kinds=[
-                    NodeTypeFrequency(kind=kind, count=count, examples=_examples(reader, kind, text_of))
+                    NodeTypeFrequency(kind=kind, count=count, examples=_examples(reader, kind, text_of, now))
                     for kind, count in kinds
                 ],
                 tag_prefixes=[
@@ -477,7 +477,8 @@ def _values(reader: sqlite3.Connection, prefix: str) -> list[str]:
     return [value for value, _ in _most_frequent(reader, _value_tally_kind(prefix), MAX_LISTED_TAG_VALUES)]
 
 
-def _examples(reader: sqlite3.Connection, type_: str, text_of: NodeTextLookup) -> list[str]:
-    """Return short texts of the first nodes of a type."""
-    found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "limit": MAX_LISTED_EXAMPLES}).fetchall()
-    return [text for (node_id,) in found if (text := text_of(node_id))]
+def _examples(reader: sqlite3.Connection, type_: str, text_of: NodeTextLookup, now: int) -> list[str]:
+    """Return short texts of the first valid nodes of a type."""
+    found = reader.execute(sql.SELECT_EXAMPLES_OF_TYPE, {"type": type_, "valid_at": now})
+    ids = islice((node_id for node_id, is_valid in found if is_valid), MAX_LISTED_EXAMPLES)
+    return [text for node_id in ids if (text := text_of(node_id))]

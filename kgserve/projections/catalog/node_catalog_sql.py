@@ -31,7 +31,11 @@ SELECT_NODE_COUNT = "SELECT nodes FROM cursor"
 UPDATE_CATALOG_CURSOR = "UPDATE cursor SET sequence = ?, nodes = nodes + ?"
 RESET_CATALOG_CURSOR = "UPDATE cursor SET sequence = ?, nodes = (SELECT count(*) FROM node)"
 
-SELECT_EXAMPLES_OF_TYPE = "SELECT id FROM node WHERE type = :type ORDER BY id LIMIT :limit"
+MAX_EXAMINED_EXAMPLES = 1_000
+_IS_VALID_HERE = "NOT EXISTS (SELECT 1 FROM valid WHERE id = here.id AND (start > :valid_at OR stop <= :valid_at))"
+SELECT_EXAMPLES_OF_TYPE = (
+    f"SELECT id, {_IS_VALID_HERE} FROM node AS here WHERE type = :type ORDER BY id LIMIT {MAX_EXAMINED_EXAMPLES}"
+)
 SELECT_NODE_TYPE = "SELECT type FROM node WHERE id = ?"
 INSERT_CATALOG_NODE = "INSERT INTO node VALUES (?, ?)"
 UPSERT_CATALOG_NODE = f"{INSERT_CATALOG_NODE} ON CONFLICT (id) DO UPDATE SET type = excluded.type"
@@ -154,6 +158,5 @@ def _conditions(wanted: NodeFilter, source: str) -> str:
         names = ", ".join(f":type{place}" for place in range(len(wanted.types)))
         conditions.append(f"(SELECT type FROM node WHERE id = here.id) IN ({names})")
     if wanted.valid_at is not None:
-        outside = "start > :valid_at OR stop <= :valid_at"
-        conditions.append(f"NOT EXISTS (SELECT 1 FROM valid WHERE id = here.id AND ({outside}))")
+        conditions.append(_IS_VALID_HERE)
     return f"({' AND '.join(conditions) or '1'})"

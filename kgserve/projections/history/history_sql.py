@@ -174,7 +174,8 @@ SELECT_DELETED_TARGETS = f"""
     SELECT number FROM (
         SELECT rowid AS number, id, first, last FROM node WHERE last IS NOT NULL ORDER BY last DESC LIMIT :limit
     ) AS past
-    WHERE NOT EXISTS (SELECT * FROM node AS later WHERE later.id = past.id AND later.first > past.first)
+    WHERE (:has_later
+        OR NOT EXISTS (SELECT * FROM node AS later WHERE later.id = past.id AND later.first > past.first))
     AND EXISTS (
         SELECT * FROM edge WHERE edge.target = past.id AND edge.relation_type = :relation_type AND edge.last = past.last
     )

@@ -465,12 +465,15 @@ class HistoryFile(ConcurrentSqliteDatabase):
         """Return the nodes that have ever had a relation of a type to a node."""
         return [row[0] for row in self._read(sql.SELECT_SOURCES, {"id": node_id, "relation_type": relation_type})]
 
-    def deleted_targets(self, relation_type: str, limit: int) -> list[RowStateInterval[NodeRow]]:
+    def deleted_targets(
+        self, relation_type: str, limit: int, *, has_later: bool = False
+    ) -> list[RowStateInterval[NodeRow]]:
         """Return the last states of deleted nodes that were targets of a relation type, latest deletion first.
 
-        limit: number of ended node states to examine, latest first.
+        limit: number of ended node states to examine, latest first. has_later: include earlier states of any node.
         """
-        return self._nodes(sql.SELECT_DELETED_TARGETS, {"relation_type": relation_type, "limit": limit})
+        values = {"relation_type": relation_type, "limit": limit, "has_later": has_later}
+        return self._nodes(sql.SELECT_DELETED_TARGETS, values)
 
     def nodes_ended(self, last: int, limit: int) -> list[RowStateInterval[NodeRow]]:
         """Return the states of nodes that ended with a commit."""

@@ -57,5 +57,12 @@ def build_forget_entity_reply(found: ForgetAnswer, entity: str, *, erases: bool)
 def _reply_restored(found: ForgetAnswer, entity: str) -> ToolReply:
     would = "would be " if found.dry_run else ""
     memories = format_count(found.memories_restored, "memory", "memories")
-    values = {"memories_restored": found.memories_restored, "ids": found.ids}
-    return ToolReply(f"{entity!r} {would}restored: {memories}.", values | ({"dry_run": True} if found.dry_run else {}))
+    values: dict[str, Any] = {"memories_restored": found.memories_restored, "ids": found.ids}
+    values |= {"dry_run": True} if found.dry_run else {}
+    return ToolReply(f"{entity!r} {would}restored: {memories}.", values, hint=format_unrestored_hint(found))
+
+
+def format_unrestored_hint(found: ForgetAnswer) -> str:
+    """Return what an undo did not restore, and why."""
+    lost = [f"[{each.id}] {each.reason}" for each in (found.not_restored or ())[:_MAX_SHOWN_KEPT]]
+    return f"not restored: {'; '.join(lost)}" if lost else ""

@@ -43,7 +43,7 @@ from kgserve.memory.reflect_models import (
 )
 from kgserve.memory.relationships import MemoryDetails
 from kgserve.platform.settings import DedupMode
-from kgserve.server.mcp.forget_entity_reply import build_forget_entity_reply
+from kgserve.server.mcp.forget_entity_reply import build_forget_entity_reply, format_unrestored_hint
 from kgserve.server.mcp.shared_tool_arguments import (
     UNLISTED_FIELD,
     StoreToolArguments,
@@ -437,7 +437,7 @@ def _forget_reply(
     names = ("memories_removed", "relations_removed", "memories_restored", "relations_restored", "ids", "sequence")
     values = {name: value for name in names if (value := getattr(found, name)) or name == "memories_removed"}
     undone = given.hard or given.erase or given.undo or found.dry_run or not found.memories_removed
-    hint = "" if undone else "undo=true restores them"
+    hint = format_unrestored_hint(found) if undone else "undo=true restores them"
     if found.remains:
         values["remains"] = take_items_within_json_size(
             map(convert_to_builtins_without_defaults, found.remains), MAX_RESULT_CHARS // 4

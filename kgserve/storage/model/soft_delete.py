@@ -31,10 +31,11 @@ RESTORABLE_END_REASONS = frozenset({REASON_FORGOTTEN, REASON_PRUNED})
 REASON_SUPERSEDED = "superseded"
 VERSION_OF_RELATION = "version_of"
 """Relation from a former version of a memory to the memory. Written by the store itself."""
+PREDECESSOR_RELATIONS = frozenset({MERGED_INTO_RELATION, VERSION_OF_RELATION})
+"""Relations to a memory from the nodes that hold its former texts; a merge does not move those of redirects."""
 FORGOTTEN_BOUNDS_ATTRIBUTE = "kgserve.forgotten"
 FORGOTTEN_REASON_ATTRIBUTE = "kgserve.forgotten_because"
 """Attribute with the reason for a withdrawal, while the memory is withdrawn."""
-_RELATIONS_UNMOVED_BY_MERGE = frozenset({MERGED_INTO_RELATION, VERSION_OF_RELATION})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -52,12 +53,19 @@ def is_current_unwithdrawn_memory(row: NodeRow | None) -> TypeGuard[NodeRow]:
     return not (extras.ended or extras.belongs_to or is_node_never_valid(extras))
 
 
-def is_former_version_of_memory(row: NodeRow | None, memory: str) -> bool:
-    """Return True if a node with a `VERSION_OF` edge to a memory is a former version of it.
+def is_memory_predecessor(row: NodeRow | None, relation_type: str, memory: str, owner: str | None) -> bool:
+    """Return True if a node with an edge to a memory is a former version of it, or was merged into it.
 
-    Callers may use that relation type for other purposes.
+    owner: the survivor of the memory that the node ``belongs_to``, or None if that does not exist: a merge moves the
+    edges of former versions, but not the field. Callers may use these relation types for other purposes.
     """
-    return row is not None and row.is_memory and (row.extras or NO_EXTRAS).belongs_to == memory
+    if row is None or not row.is_memory:
+        return False
+    if relation_type == MERGED_INTO_RELATION:
+        return is_node_never_valid(row.extras)
+    belongs_to = (row.extras or NO_EXTRAS).belongs_to
+    is_version = relation_type == VERSION_OF_RELATION and belongs_to != ""
+    return is_version and (belongs_to == memory or owner in {memory, None})
 
 
 def build_memory_withdrawal_extras(
@@ -122,9 +130,8 @@ def build_undo_forget_upsert(row: NodeRow) -> NodeUpsert:
 
 def is_edge_withdrawn_with_memory(edge: EdgeRow) -> bool:
     """Return True if a relation is withdrawn together with a memory at its end."""
-    return (
-        edge.relation_type not in _RELATIONS_UNMOVED_BY_MERGE
-        and FORGOTTEN_BOUNDS_ATTRIBUTE not in _decode_attributes(_own_attributes(edge))
+    return edge.relation_type not in PREDECESSOR_RELATIONS and FORGOTTEN_BOUNDS_ATTRIBUTE not in _decode_attributes(
+        _own_attributes(edge)
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 import numpy as np
 
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, edge_created_at
-from kgserve.storage.model.soft_delete import VERSION_OF_RELATION, is_former_version_of_memory
 from kgserve.storage.rows.base_segment import MappedRowBaseSegment
 from kgserve.storage.rows.base_segment_file_format import MAX_INT64, NumberArray
 from kgserve.storage.rows.row_delta import BaseAndDeltaEdges, encode_edge_version
@@ -36,20 +35,6 @@ def incoming_edges_of_type(rows: RowsSnapshot, node_id: str, kind: str) -> list[
     if number < 0:
         return []
     return [*rows.rows_of(filter_edges_by_type(rows, rows.edges_around(np.array([number]), outgoing=False), (kind,)))]
-
-
-def add_former_memory_versions(rows: RowsSnapshot, ids: Iterable[str]) -> list[str]:
-    """Return nodes followed by the former versions of those that are memories."""
-    found = dict.fromkeys(ids)
-    numbers = np.array([number for node_id in found if (number := rows.number(node_id)) >= 0], np.int64)
-    if not len(numbers):
-        return [*found]
-    edges = [
-        *rows.rows_of(filter_edges_by_type(rows, rows.edges_around(numbers, outgoing=False), (VERSION_OF_RELATION,)))
-    ]
-    there = rows.nodes({edge.source for edge in edges})
-    versions = (edge.source for edge in edges if is_former_version_of_memory(there.get(edge.source), edge.target))
-    return [*dict.fromkeys((*found, *versions))]
 
 
 def exclude_edges_of_types(rows: RowsSnapshot, found: BaseAndDeltaEdges, kinds: Collection[str]) -> BaseAndDeltaEdges:

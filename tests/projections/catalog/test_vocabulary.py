@@ -33,6 +33,7 @@ from tests.stores.writing import settings as in_folder
 IDS = [f"n{number}" for number in range(9)] + ["é", "a\0b"]
 TYPES = ["t", "u", "a,b", "T"]
 TAGS = ["red", "re", "status:open", "status:done", "status:", ":x", "a:b:c", "a:b\0", "\U0010ffff", "é:ü"]
+NOW = 2
 TIMES = st.none() | st.integers(0, 4)
 
 # Some are not in kgserve's own format, as written by an older version or another program.
@@ -122,7 +123,7 @@ def most(counts: Counter[str]) -> list[tuple[str, int]]:
 
 
 def check_counts(catalog: NodeCatalog, present: dict[str, NodeRow]) -> None:
-    found = catalog.vocabulary(lambda node_id: get_node_summary_or_short_content(present[node_id]))
+    found = catalog.vocabulary(lambda node_id: get_node_summary_or_short_content(present[node_id]), NOW)
     tags = Counter(tag for each in present.values() if each.extras for tag in set(each.extras.tags))
     prefixes: Counter[str] = Counter()
     for tag, count in tags.items():
@@ -145,7 +146,8 @@ def check_counts(catalog: NodeCatalog, present: dict[str, NodeRow]) -> None:
 
 
 def examples(present: dict[str, NodeRow], kind: NodeTypeFrequency) -> list[str]:
-    first = [present[node_id] for node_id in sorted(present) if present[node_id].type == kind.kind][:3]
+    valid = (row for node_id in sorted(present) if (row := present[node_id]).is_valid_at(NOW))
+    first = [row for row in valid if row.type == kind.kind][:3]
     texts = [" ".join(((each.extras and each.extras.summary) or each.content).split()) for each in first]
     return [text if len(text) <= 120 else text[:119].rstrip() + "…" for text in texts if text]
 
@@ -216,7 +218,7 @@ def test_counts_and_lists_are_capped(tmp_path: Path) -> None:
     tags = [f"p{place:03}:{value:02}" for place in range(110) for value in range(12)]
     nodes = [row(f"n{place}", f"t{place:03}", tags[place * 12 : place * 12 + 12]) for place in range(110)]
     catalog.rebuild(nodes, [], 1)
-    found = catalog.vocabulary(str)
+    found = catalog.vocabulary(str, NOW)
     assert [len(part) for part in (found.kinds, found.tag_prefixes, found.tags)] == [100, 100, 100]
     assert found.tag_prefixes[0].values == [f"{value:02}" for value in range(10)]
     catalog.close()

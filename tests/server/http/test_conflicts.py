@@ -104,6 +104,21 @@ def test_every_head_is_found(http: httpx.Client, torn: str, mode: str) -> None:
     assert found(http, torn, "two", mode) == []
 
 
+def test_heads_of_withdrawn_nodes_are_not_found(http: httpx.Client, torn: str) -> None:
+    store = {"store": torn.rpartition("/")[2]}
+    accepted(http.post("/api/memories", params=store, json={"id": "m", "content": "four"}), 201)
+    accepted(http.patch("/api/memories/m", params=store, json={"content": "five"}))
+    late = {"id": "m", "type": "observation", "content": "six", "based_on_version": 1}
+    assert http.post(f"{torn}/nodes", json=late).status_code == 409
+    assert found(http, torn, "five", "keyword") == [("m", 2, True)]
+    accepted(http.post("/api/v1/forget", params=store, json={"ids": ["m"]}))
+    assert found(http, torn, "five", "keyword") == []
+    assert found(http, torn, "five", "keyword", valid_at="any") == [("m", 2, True)]
+    put(http, torn, id="b", content="unrelated")
+    accepted(http.post(f"{torn}/nodes/a/merge", json={"into": "b"}))
+    assert found(http, torn, "two", "keyword") == []
+
+
 def test_other_searches_ignore_conflicting_heads(http: httpx.Client, torn: str) -> None:
     put(http, torn, id="b", content="two of them")
     subgraph(http, torn, edges=[{"from_lineage": "a", "to_lineage": "b", "kind": "r"}])

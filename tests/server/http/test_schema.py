@@ -53,6 +53,16 @@ def test_counts_follow_writes(http: httpx.Client, filled: str) -> None:
     assert [(each["tag"], each["count"]) for each in found["tags"]] == [("status:open", 1), ("team:", 1)]
 
 
+def test_examples_leave_out_withdrawn_memories(http: httpx.Client, api: str, store: str) -> None:
+    for name in ("a", "b"):
+        memory = {"id": name, "content": f"text of {name}"}
+        accepted(http.post("/api/memories", params={"store": store}, json=memory), 201)
+    accepted(http.post("/api/v1/forget", params={"store": store}, json={"ids": ["a"]}))
+    assert accepted(http.get(f"{api}/schema"))["kinds"] == [
+        {"kind": "observation", "count": 2, "examples": ["text of b"]}
+    ]
+
+
 def test_tags_by_prefix(http: httpx.Client, filled: str) -> None:
     def tags(**params: Any) -> list[str]:
         return [each["tag"] for each in accepted(http.get(f"{filled}/tags", params=params))["tags"]]
