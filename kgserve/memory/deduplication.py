@@ -63,6 +63,7 @@ class MemoryWriteBatchDraft:
         self.made: list[str] = []
         self._nodes: dict[str, NodeUpsert] = {}
         self._rows: dict[str, NodeRow] = {}
+        self._dropped_nodes: dict[str, None] = {}
         self._edges: dict[EdgeKey, EdgeUpsert] = {}
         self._dropped_edges: dict[EdgeKey, None] = {}
         self._edges_at: dict[str, dict[EdgeKey, None]] = {}
@@ -77,6 +78,7 @@ class MemoryWriteBatchDraft:
         return WriteBatch(
             nodes=nodes,
             edges=edges,
+            delete_nodes=[node_id for node_id in self._dropped_nodes if self.ahead.node(node_id) is not None],
             delete_edges=[*self._dropped_edges],
             accesses=[*self.accesses.values()],
             touch=False,
@@ -85,7 +87,7 @@ class MemoryWriteBatchDraft:
 
     def node(self, node_id: str) -> NodeRow | None:
         """Return a node as the draft leaves it."""
-        return self._rows.get(node_id) or self.ahead.node(node_id)
+        return self._rows.get(node_id) or (None if node_id in self._dropped_nodes else self.ahead.node(node_id))
 
     def edge(self, key: EdgeKey) -> EdgeUpsert | EdgeRow | None:
         """Return an edge as the draft leaves it."""
@@ -140,6 +142,14 @@ class MemoryWriteBatchDraft:
         for name in list_entity_names_and_aliases(row):
             self._by_name.setdefault(normalize_entity_name(name), []).append(row.id)
         return row
+
+    def drop_node(self, node_id: str) -> None:
+        """Delete a node with its edges."""
+        self._nodes.pop(node_id, None)
+        self._rows.pop(node_id, None)
+        for key in self._edges_at.get(node_id, ()):
+            self._edges.pop(key, None)
+        self._dropped_nodes[node_id] = None
 
     def put_edge(self, put: EdgeUpsert) -> None:
         """Write an edge or add to it."""
