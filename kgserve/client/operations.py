@@ -1791,8 +1791,9 @@ def create_entities(
 
     Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
 
-    An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
-    ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
+    An untyped entity of the name receives the type. A retired one is true again from now on. Description, metadata and
+    aliases of the request replace the stored ones. Creates the store if it does not exist. Raises InvalidInput and
+    TooLarge.
     """
     return CREATE_ENTITIES_ROUTE.ask(store, {"entities": _items(entities)})
 
@@ -2014,7 +2015,8 @@ def create_relations(
     Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
 
     A name that no entity has and that is the id of a memory means that memory. Repeating a relation updates the given
-    strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
+    strength, confidence and context, and restarts the decay of its confidence. A retired one is true again from now on,
+    as are its ends. Creates the store if it does not exist.
     Raises InvalidInput, and Conflict for an ambiguous name.
     """
     return CREATE_RELATIONS_ROUTE.ask(store, {"relations": _items(relations)})

@@ -39,7 +39,14 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtras,
     NodeExtrasUpsert,
 )
-from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.node_edge_rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    has_validity_ended,
+    is_valid_at,
+)
 from kgserve.storage.model.soft_delete import build_edge_restore_upsert, is_current_unwithdrawn_memory
 from kgserve.storage.model.write_batch import (
     EdgeUpsert,
@@ -61,6 +68,7 @@ class MemoryWriteBatchDraft:
         self.ahead = ahead
         self.accesses: dict[str, MemoryAccessRecord] = {}
         self.made: list[str] = []
+        self.restored: dict[str, None] = {}
         self._nodes: dict[str, NodeUpsert] = {}
         self._rows: dict[str, NodeRow] = {}
         self._dropped_nodes: dict[str, None] = {}
@@ -92,6 +100,11 @@ class MemoryWriteBatchDraft:
     def edge(self, key: EdgeKey) -> EdgeUpsert | EdgeRow | None:
         """Return an edge as the draft leaves it."""
         return self._edges.get(key) or (None if key in self._dropped_edges else self.ahead.edges((key,)).get(key))
+
+    def is_edge_current(self, key: EdgeKey) -> bool:
+        """Return whether an edge exists and is valid now as the draft leaves it."""
+        edge = self.edge(key)
+        return edge is not None and (isinstance(edge, EdgeUpsert) or edge.is_valid_at(self.ahead.now))
 
     def edges_from(self, node_id: str) -> list[EdgeUpsert]:
         """Return the edges that leave a node after the draft, each as a put that recreates it."""
@@ -172,18 +185,31 @@ class MemoryWriteBatchDraft:
     def entity(self, name: str, entity_type: str = UNKNOWN_TYPE) -> str:
         """Return the id of the entity with a name; create it if none exists. Raises Conflict if several exist.
 
-        An entity of unknown type receives `entity_type`. Each name exists once per type, in any spelling.
+        An entity of unknown type receives `entity_type`. Each name exists once per type, in any spelling. A retired
+        entity becomes current again.
         """
         found = self.find(name)
         if entity_type == UNKNOWN_TYPE:
-            return self._unambiguous(name, found).id if found else self._create_entity(name, UNKNOWN_TYPE)
+            return (
+                self.restore_if_ended(self._unambiguous(name, found))
+                if found
+                else self._create_entity(name, UNKNOWN_TYPE)
+            )
         same = [row for row in found if row.type == entity_type]
         if same:
-            return self._unambiguous(name, same).id
+            return self.restore_if_ended(self._unambiguous(name, same))
         unknown = [row for row in found if row.type == UNKNOWN_TYPE]
         if unknown:
-            return self.put_node(NodeUpsert(0, unknown[0].id, entity_type)).id
+            return self.restore_if_ended(self.put_node(NodeUpsert(0, unknown[0].id, entity_type)))
         return self._create_entity(name, entity_type)
+
+    def restore_if_ended(self, row: NodeRow) -> str:
+        """Make an entity that was retired true from now on; return its id."""
+        if has_validity_ended(row.extras, self.ahead.now):
+            extras = NodeExtrasUpsert(valid_from=self.ahead.now, valid_to=None)
+            self.put_node(NodeUpsert(0, row.id, extras=extras))
+            self.restored[row.id] = None
+        return row.id
 
     def find_entity_named(self, name: str) -> str | None:
         """Return the id of the entity with a name, or None. Raises Conflict if several exist."""
@@ -283,12 +309,14 @@ class MemoryStoreResult(NamedTuple):
 class MemoryDeduplicator(MemoryWriteBatchDraft):
     """Decides for memories stored together which are new, duplicates or merged, each after the ones before it.
 
-    `used` maps the existing memories that matched to the confidence of the new ones.
+    `used` maps the existing memories that matched to the confidence of the new ones; `with_new_times` are those that
+    took over other times.
     """
 
     def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectorBuffer) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
+        self.with_new_times: set[str] = set()
         self.places = ParentAssignments(self)
         self._holder_ids: dict[str, str] = {}
         self._recent = recent
@@ -343,6 +371,11 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
             raise Conflict(f"memory {own.id!r} exists with another text: update it, or omit the id")
         if row.extras is not None and row.extras.ended:
             raise Conflict(f"memory {own.id!r} exists and was {row.extras.ended}: store the text under another id")
+        has_times = put.extras.valid_from is not None or put.extras.valid_to is not None
+        if unite_validity(row, put.extras, self.ahead.now) is None and (
+            has_times or not row.is_valid_at(self.ahead.now)
+        ):
+            raise Conflict(f"memory {own.id!r} exists with other times: update it, or omit the id")
         return self._merge(put, row, about, absorbs=False)
 
     def _merge(
@@ -362,8 +395,13 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
         own = row.extras or NO_EXTRAS
         united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
         joined, layer = merge_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
-        if united != own.tags or joined != row.attributes or layer != own.layer:
-            self.put_node(NodeUpsert(0, row.id, attributes=joined, extras=NodeExtrasUpsert(tags=united, layer=layer)))
+        bounds = own.valid_from, own.valid_to
+        start, end = unite_validity(row, extras, self.ahead.now) or bounds
+        if (start, end) != bounds:
+            self.with_new_times.add(row.id)
+        if united != own.tags or joined != row.attributes or layer != own.layer or (start, end) != bounds:
+            put = NodeExtrasUpsert(tags=united, layer=layer, valid_from=start, valid_to=end)
+            self.put_node(NodeUpsert(0, row.id, attributes=joined, extras=put))
 
     def _layer_for(self, row: NodeRow, layer: int | None) -> int | None:
         """Return the layer that a memory has after a merge: its own, or the given one if it can have that."""
@@ -396,8 +434,8 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
         for entity, relevance in about.items():
             key = (memory, entity, IS_ABOUT_RELATION)
             existing = self.edge(key)
-            if existing is None or (existing.weight or 0.0) < relevance:
-                self.put_edge(EdgeUpsert(0, key, relevance))
+            if existing is None or (existing.weight or 0.0) < relevance or not self.is_edge_current(key):
+                self.put_edge(build_current_edge_upsert(self, EdgeUpsert(0, key, relevance)))
 
     # Equal statements
 
@@ -433,6 +471,8 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
         layer = put.extras.layer
         if not row.is_memory or extras is None or extras.ended or not can_merge_memory_layers(extras.layer, layer):
             return False
+        if unite_validity(row, put.extras, self.ahead.now) is None:
+            return False
         if hash_normalized_text(row.content) == hash_normalized_text(put.content):
             return True
         if put.dedup == "exact":
@@ -450,6 +490,31 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         return [(row.id, (row.extras.name if row.extras else "") or row.id) for row in rows]
+
+
+def unite_validity(row: NodeRow, new: NodeExtras, now: int) -> tuple[int | None, int | None] | None:
+    """Return the validity of a memory that absorbs another with the times `new`; None if either would lose its own.
+
+    Both have the same times, or are true now and both have an end or none.
+    """
+    old = row.extras or NO_EXTRAS
+    if (old.valid_from, old.valid_to) == (new.valid_from, new.valid_to):
+        return old.valid_from, old.valid_to
+    if not row.is_valid_at(now) or not is_valid_at(new, now) or (old.valid_to is None) != (new.valid_to is None):
+        return None
+    starts = [at for at in (old.valid_from, new.valid_from) if at is not None]
+    ends = [at for at in (old.valid_to, new.valid_to) if at is not None]
+    return min(starts, default=None), max(ends, default=None)
+
+
+def build_current_edge_upsert(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> EdgeUpsert:
+    """Return a put that also makes a retired edge, or one that is not true yet, valid from now on."""
+    old, now = draft.edge(put.key), draft.ahead.now
+    if old is None or draft.is_edge_current(put.key):
+        return put
+    has_ended = isinstance(old, EdgeRow) and old.extras is not None and (old.extras.valid_to or now + 1) <= now
+    extras = msgspec.structs.replace(put.extras or EdgeExtrasUpsert(), valid_from=now)
+    return msgspec.structs.replace(put, extras=msgspec.structs.replace(extras, valid_to=None) if has_ended else extras)
 
 
 def merge_attributes(old: str, new: str) -> str:

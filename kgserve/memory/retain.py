@@ -414,7 +414,7 @@ class RetainDeduplicator(MemoryDeduplicator):
 
     @override
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
-        new = [entity for entity in about if self.edge((memory, entity, IS_ABOUT_RELATION)) is None]
+        new = [entity for entity in about if not self.is_edge_current((memory, entity, IS_ABOUT_RELATION))]
         super().associate(memory, about)
         for entity in new:
             row = self.node(entity)
@@ -435,6 +435,7 @@ class RetainDeduplicator(MemoryDeduplicator):
 
     def _store_new(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         position = len(self.steps[-1])
+        self.with_new_times.clear()
         stored = super()._store(put)
         steps: dict[str, tuple[RetainAction, str]] = {
             "created": ("create", "no known memory says it"),
@@ -442,6 +443,8 @@ class RetainDeduplicator(MemoryDeduplicator):
             "merged": ("merge", "is known in other words"),
         }
         action, reason = steps[stored.outcome]
+        if stored.id in self.with_new_times:
+            action, reason = "update", f"{reason}; its times are now recorded"
         row = self.node(stored.id)
         content = put.content if row is None else row.content
         step = RetainMemoryStep(action, stored.id, content, reason, is_new=action == "create", row=row)

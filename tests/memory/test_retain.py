@@ -61,6 +61,11 @@ def test_retain_operations_of_text(kept: Store) -> None:
     memory = kept.memory(made.memory_id, touch=False)
     assert (memory.memory_type, memory.layer, memory.tags, memory.importance) == ("fact", 2, ["work"], 0.5)
     assert kept.memory_stats().total_relations == 1
+    kept.retire_edge("Alice", "Bob", "knows", valid_to="2020-01-01T00:00:00Z")
+    again = kept.retain("The office in New York opens at nine.", relations=[knows])
+    assert [each.reason for each in again.operations if each.type == "link"] == ["relation restored"]
+    [row] = (row for row in stable_rows(kept) if row.get("relation_type") == "knows")
+    assert row.get("valid_to") is None
     # The same text, other words, and a near text, which is reported.
     again = kept.retain("the office in New York opens at nine")
     assert operations_of(again) == [("noop", "The office in New York opens at nine.")]
