@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from kgserve.errors import Conflict
 from kgserve.platform.timestamps import format_rfc3339_timestamp
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow
+from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION, is_former_version_of_memory
+from kgserve.storage.rows.edge_pages import incoming_edges_of_type
+from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
 """Start and end, in microseconds, of a validity without one."""
@@ -88,13 +92,22 @@ def statement_start(row: NodeRow) -> int:
     return EARLIEST if start is None else start
 
 
+def list_other_memory_versions(rows: RowsSnapshot, row: NodeRow) -> list[NodeRow]:
+    """Return the current and former versions of the memory that a row is a version of, without that version."""
+    extras = row.extras or NO_EXTRAS
+    head = extras.belongs_to if extras.ended == REASON_SUPERSEDED else row.id
+    former = (edge.source for edge in incoming_edges_of_type(rows, head, VERSION_OF_RELATION))
+    found = rows.nodes([each for each in (head, *former) if each != row.id])
+    return [each for each in found.values() if each.id == head or is_former_version_of_memory(each, head)]
+
+
 def check_version_validity_overlap(head: NodeRow, versions: Iterable[NodeRow]) -> None:
-    """Raise Conflict when the validity of a memory overlaps that of another version of it."""
+    """Raise Conflict when the validity of a version of a memory overlaps that of another one."""
     for version in versions:
         one, other = validity_span(head), validity_span(version)
         if max(one.start, other.start) < min(one.end, other.end):
             raise Conflict(
-                f"{head.id!r} would be valid {_format_span(one)}; former version {version.id!r} is valid "
+                f"{head.id!r} would be valid {_format_span(one)}; version {version.id!r} is valid "
                 f"{_format_span(other)}; choose other bounds, or retain the earlier state with valid_from"
             )
 
