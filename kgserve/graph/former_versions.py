@@ -105,9 +105,10 @@ def check_version_validity_overlap(head: NodeRow, versions: Iterable[NodeRow]) -
     """Raise Conflict when the validity of a version of a memory overlaps that of another one."""
     for version in versions:
         one, other = validity_span(head), validity_span(version)
+        what = "former version" if (version.extras or NO_EXTRAS).ended else "memory"
         if max(one.start, other.start) < min(one.end, other.end):
             raise Conflict(
-                f"{head.id!r} would be valid {_format_span(one)}; version {version.id!r} is valid "
+                f"{head.id!r} would be valid {_format_span(one)}; {what} {version.id!r} is valid "
                 f"{_format_span(other)}; choose other bounds, or retain the earlier state with valid_from"
             )
 

@@ -185,22 +185,17 @@ class MemoryWriteBatchDraft:
     def entity(self, name: str, entity_type: str = UNKNOWN_TYPE) -> str:
         """Return the id of the entity with a name; create it if none exists. Raises Conflict if several exist.
 
-        An entity of unknown type receives `entity_type`. Each name exists once per type, in any spelling. A retired
-        entity becomes current again.
+        An entity of unknown type receives `entity_type`. Each name exists once per type, in any spelling.
         """
         found = self.find(name)
         if entity_type == UNKNOWN_TYPE:
-            return (
-                self.restore_if_ended(self._unambiguous(name, found))
-                if found
-                else self._create_entity(name, UNKNOWN_TYPE)
-            )
+            return self._unambiguous(name, found).id if found else self._create_entity(name, UNKNOWN_TYPE)
         same = [row for row in found if row.type == entity_type]
         if same:
-            return self.restore_if_ended(self._unambiguous(name, same))
+            return self._unambiguous(name, same).id
         unknown = [row for row in found if row.type == UNKNOWN_TYPE]
         if unknown:
-            return self.restore_if_ended(self.put_node(NodeUpsert(0, unknown[0].id, entity_type)))
+            return self.put_node(NodeUpsert(0, unknown[0].id, entity_type)).id
         return self._create_entity(name, entity_type)
 
     def restore_if_ended(self, row: NodeRow) -> str:
@@ -364,7 +359,11 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
     ) -> MemoryStoreResult:
         """Store a memory whose id exists; another kind of node becomes a memory."""
         if not own.is_memory:
-            return self._create(put, about)
+            # The times of the other node, which may have been retired, are not those of the memory.
+            bounds = {"valid_from": put.extras.valid_from, "valid_to": put.extras.valid_to}
+            extras = msgspec.structs.replace(put.node.extras or NodeExtrasUpsert(), **bounds)
+            node = msgspec.structs.replace(put.node, extras=extras)
+            return self._create(msgspec.structs.replace(put, node=node), about)
         survivor = self.ahead.resolve_redirect(own.id)
         row = self.node(survivor) if survivor != own.id else own
         if row is None or hash_normalized_text(own.content) != hash_normalized_text(put.content):

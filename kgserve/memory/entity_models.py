@@ -267,7 +267,7 @@ class CreatedRelation(EntityRelation, kw_only=True):
 
 
 class CreateRelationsAnswer(msgspec.Struct, kw_only=True):
-    """Results of the relations, in order; ``entities_created`` are the ids of ends that were created."""
+    """Results of the relations, in order; ``entities_created`` are the ids of ends that were created or restored."""
 
     relations: list[CreatedRelation]
     created: int

@@ -176,6 +176,7 @@ def _create_or_update(draft: MemoryWriteBatchDraft, entity: EntityInput, put: No
     old, row = before.get(node_id), draft.node(node_id)
     if row is None:
         raise NotFound(f"there is no entity {node_id!r}")
+    draft.restore_if_ended(row)
     attributes = _with_aliases(row, put.attributes, entity.aliases)
     named = row.extras is not None and row.extras.name
     row = draft.put_node(
@@ -472,7 +473,7 @@ def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Fut
         for each, put in zip(request.relations, puts, strict=True):
             key = resolve_relation_ends_to_edge_key(draft, each)
             made.append(put_relation_in_batch_draft(draft, msgspec.structs.replace(put, key=key)))
-        ends.extend(draft.made)
+        ends.extend((*draft.made, *draft.restored))
         return msgspec.structs.replace(draft.batch(), touch=True)
 
     def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateRelationsAnswer:

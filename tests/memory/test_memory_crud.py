@@ -217,6 +217,9 @@ def test_caller_supplied_id(store: World) -> None:
     ).result(PATIENCE)
     assert put(store, "it becomes one", memory_id="Plain").outcome == "created"
     assert read_memory(store, "Plain").content == "it becomes one"
+    entities(store, EntityInput(name="Ended", entity_type="note"))
+    mutations.end_node_valid_time(store.graph, RetireNodeRequest(node_id="Ended")).result(PATIENCE)
+    assert put(store, "it becomes true", memory_id="Ended").valid_to is UNSET
 
 
 PAST, ENDED, FAR, LATER = (f"{year}-01-01T00:00:00.000000Z" for year in (2010, 2015, 2090, 2095))
@@ -425,9 +428,13 @@ def test_retired_entity_and_relation_become_current_again(store: World, retired:
     if "r" in retired:
         edge = RetireEdgeRequest(source="A", target="B", relation_type="uses", valid_to=ENDED)
         mutations.end_edge_valid_time(store.graph, edge).result(PATIENCE)
+    # A memory about an entity says nothing about its times.
+    put(store, "A was here", entity_names=["A"])
+    assert [row.is_valid_at(now_in_microseconds()) for row in all_rows(store).values()].count(False) == len(nodes)
     wanted = CreateRelationsRequest(relations=[RelationInput(source="a", target="B", relation_type="uses")])
-    [again] = named.create_relations(store.graph, wanted).result(PATIENCE).relations
-    assert (again.outcome, again.strength) == ("restored", 0.8)
+    done = named.create_relations(store.graph, wanted).result(PATIENCE)
+    assert [(each.outcome, each.strength) for each in done.relations] == [("restored", 0.8)]
+    assert done.entities_created == [each.node_id for each in nodes]
     near = named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="A", include_memories=False))
     assert [node.id for node in near.nodes] == ["A", "B"]
     if nodes:

@@ -112,7 +112,7 @@ def test_revert_makes_no_two_versions_true_at_once(kept: Store) -> None:
     assert [kept.revert("home", 2).nodes_updated, cities(2016), cities(2021)] == [1, ["London"], ["London"]]
     assert [kept.revert("home", 1).nodes_updated, cities(2012), cities(2021)] == [1, ["Berlin"], ["Berlin"]]
     kept.retain("Rome", entity_id="home", valid_from="2022-01-01T00:00:00Z")
-    with pytest.raises(Conflict, match="'home' is valid from 2022"):
+    with pytest.raises(Conflict, match="memory 'home' is valid from 2022"):
         kept.retire("home@5", valid_to="2023-01-01T00:00:00Z")
     assert cities(2021) == ["Berlin"]
     # The procedure of undo.md for a deleted memory.
