@@ -831,7 +831,8 @@ def retire(
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
     is.
 
-    Raises NotFound, and InvalidInput for an end before the beginning.
+    Raises NotFound, InvalidInput for an end before the beginning, and Conflict if another version of a memory would be
+    valid at the same time.
     """
     return RETIRE_ROUTE.ask(store, RetireNodeRequest(node_id=node_id, valid_to=valid_to, created_by=created_by))
 
@@ -911,8 +912,9 @@ def unmerge(store: str, node_id: str, *, created_by: str | None = None) -> Clien
     does not reach back to the merge, the request is refused. A node that is not merged does not change. It is one
     commit.
 
-    Raises NotFound, Conflict if no history is kept, if the node was imported as merged, or if the survivor was itself
-    merged, and Gone for a merge that the history no longer holds.
+    Raises NotFound, Conflict if no history is kept, if the node was imported as merged, if the survivor was itself
+    merged, or for a memory that was merged by a consolidation or when it was stored, and Gone for a merge that the
+    history no longer holds.
     """
     return UNMERGE_ROUTE.ask(store, UnmergeNodeRequest(node_id=node_id, created_by=created_by))
 
@@ -956,7 +958,8 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
     Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change, such as those of a memory to its entities. Raises NotFound.
+    Its edges do not change, such as those of a memory to its entities. A former version that kept the same state of a
+    memory is deleted. Raises NotFound, and Conflict if the memory would be valid while another version of it is.
     """
     return REVERT_ROUTE.ask(store, RevertNodeRequest(node_id=node_id, version=version))
 
@@ -1793,8 +1796,9 @@ def create_entities(
 
     Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
 
-    An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
-    ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
+    An untyped entity of the name receives the type. A retired one is true again from now on. Description, metadata and
+    aliases of the request replace the stored ones. Creates the store if it does not exist. Raises InvalidInput and
+    TooLarge.
     """
     return CREATE_ENTITIES_ROUTE.ask(store, {"entities": _items(entities)})
 
@@ -2016,7 +2020,8 @@ def create_relations(
     Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
 
     A name that no entity has and that is the id of a memory means that memory. Repeating a relation updates the given
-    strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
+    strength, confidence and context, and restarts the decay of its confidence. A retired one is true again from now on,
+    as are its ends. Creates the store if it does not exist.
     Raises InvalidInput, and Conflict for an ambiguous name.
     """
     return CREATE_RELATIONS_ROUTE.ask(store, {"relations": _items(relations)})

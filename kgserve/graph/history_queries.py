@@ -28,7 +28,13 @@ from kgserve.graph.answers import (
 )
 from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
 from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, get_caught_up_history
-from kgserve.graph.former_versions import parse_version_id_sequence, sort_versions_by_validity_start
+from kgserve.graph.former_versions import (
+    check_version_validity_overlap,
+    list_other_memory_versions,
+    parse_version_id_sequence,
+    sort_versions_by_validity_start,
+    statement_start,
+)
 from kgserve.graph.mutations import build_inject_answer, estimate_batch_bytes
 from kgserve.graph.request_validation import require_valid_id_or_type_length
 from kgserve.graph.row_to_api_conversion import NodeVersionStatus, find_node_version_status, find_node_version_statuses
@@ -53,6 +59,7 @@ from kgserve.storage.model.write_batch import WriteBatch, build_node_restore_ups
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_parents_of_memories
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
+from kgserve.storage.write_planner import WriteReport
 from kgserve.stores.open_store import OpenStore
 
 _EXTRAS_WITHOUT_AUTHOR = tuple(name for name in get_row_field_names(NODE.extras) if name != AUTHOR_FIELD)
@@ -113,12 +120,31 @@ def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeWith
 def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[InjectAnswer]:
     """Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change, such as those of a memory to its entities. Raises NotFound.
+    Its edges do not change, such as those of a memory to its entities. A former version that kept the same state of a
+    memory is deleted. Raises NotFound, and Conflict if the memory would be valid while another version of it is.
     """
     state, _ = _require_version(graph, request.node_id, request.version)
     put = build_node_restore_upsert(state.row)
     batch = WriteBatch(nodes=[put], cost=estimate_batch_bytes([put], []))
-    return graph.submit(batch, lambda report: build_inject_answer(report, 1, 0))
+
+    def prepare(store: OpenStore) -> WriteBatch:
+        with store.reading() as rows:
+            others = list_other_memory_versions(rows, state.row)
+        kept = [row.id for row in others if _keeps_state(row, state.row)]
+        check_version_validity_overlap(state.row, (row for row in others if row.id not in kept))
+        return msgspec.structs.replace(batch, delete_nodes=kept)
+
+    def answer(report: WriteReport) -> InjectAnswer:
+        return build_inject_answer(report, 1, 0)
+
+    if not state.row.is_memory:
+        return graph.submit(batch, answer)
+    return graph.write(lambda store: store.submit_prepared(lambda: prepare(store)), answer)
+
+
+def _keeps_state(version: NodeRow, state: NodeRow) -> bool:
+    """Return whether a former version keeps what its memory said in a state."""
+    return version.content == state.content and statement_start(version) == statement_start(state)
 
 
 def list_changes(graph: StoreHandle, request: StoreChangesParameters) -> ChangesPage:

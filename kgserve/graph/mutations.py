@@ -31,6 +31,7 @@ from kgserve.graph.cross_store_links import (
     split_edges_and_cross_store_links,
     to_edge_or_link_key,
 )
+from kgserve.graph.former_versions import check_version_validity_overlap, list_other_memory_versions
 from kgserve.graph.request_bodies import EdgeKeyRequest, InjectRequest
 from kgserve.graph.request_validation import (
     FaultCallback,
@@ -273,7 +274,8 @@ def end_node_valid_time(graph: StoreHandle, request: RetireNodeRequest) -> Futur
     A node whose validity has already ended keeps its end, unless another one is sent. Its edges are valid only while it
     is.
 
-    Raises NotFound, and InvalidInput for an end before the beginning.
+    Raises NotFound, InvalidInput for an end before the beginning, and Conflict if another version of a memory would be
+    valid at the same time.
     """
     node_id, faults = request.node_id, ValidationErrorCollector()
     validate_identifier_length(node_id, "id", faults)
@@ -282,9 +284,12 @@ def end_node_valid_time(graph: StoreHandle, request: RetireNodeRequest) -> Futur
     def batch(leased: OpenStore) -> WriteBatch:
         with leased.reading() as rows:
             row = rows.node(node_id)
+            others = list_other_memory_versions(rows, row) if row is not None and row.is_memory else []
         if row is None:
             raise NotFound(f"there is no node {node_id!r} in store {graph.name!r}")
         end = _end_of_validity(row, valid_to)
+        after = msgspec.structs.replace(row.extras or NO_EXTRAS, valid_to=end)
+        check_version_validity_overlap(msgspec.structs.replace(row, extras=after), others)
         put = NodeUpsert(0, node_id, extras=NodeExtrasUpsert(created_by=author, valid_to=end))
         return WriteBatch(nodes=[put], return_rows=True, cost=len(node_id))
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -43,6 +44,7 @@ from kgserve.graph.node_merge_models import (
 from kgserve.graph.request_validation import ValidationErrorCollector, check_author, validate_identifier_length
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.graph.versioned_writes import get_written_node_row
+from kgserve.platform.codecs import decode_json
 from kgserve.projections.cross_store_links.cross_store_link_index import CrossStoreLinkReader
 from kgserve.projections.history.row_state_history import HistoryFile
 from kgserve.storage.model.merge_redirects import (
@@ -53,7 +55,16 @@ from kgserve.storage.model.merge_redirects import (
     move_link_key_to_survivor,
 )
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS, EdgeExtrasUpsert, NodeExtrasUpsert
-from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.node_edge_rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    CrossStoreLinkKey,
+    CrossStoreLinkRow,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    split_edge_times_from_attributes,
+)
+from kgserve.storage.model.soft_delete import REASON_MERGED
 from kgserve.storage.model.write_batch import (
     CrossStoreLinkUpsert,
     EdgeUpsert,
@@ -249,8 +260,9 @@ def unmerge_node(graph: StoreHandle, request: UnmergeNodeRequest) -> Future[Unme
     does not reach back to the merge, the request is refused. A node that is not merged does not change. It is one
     commit.
 
-    Raises NotFound, Conflict if no history is kept, if the node was imported as merged, or if the survivor was itself
-    merged, and Gone for a merge that the history no longer holds.
+    Raises NotFound, Conflict if no history is kept, if the node was imported as merged, if the survivor was itself
+    merged, or for a memory that was merged by a consolidation or when it was stored, and Gone for a merge that the
+    history no longer holds.
     """
     faults = ValidationErrorCollector()
     validate_identifier_length(request.node_id, "id", faults)
@@ -340,6 +352,8 @@ def _current_merge(rows: RowsSnapshot, node_id: str, store: str) -> _MergeState 
     into = steps.get(node_id)
     if into is None:
         return None
+    if (row.extras or NO_EXTRAS).ended == REASON_MERGED:
+        raise Conflict(_format_memory_merge_error(rows, node_id, into))
     if into in steps:
         raise Conflict(
             f"node {into!r}, which {node_id!r} was merged into, was merged into {steps[into]!r} since; "
@@ -347,6 +361,19 @@ def _current_merge(rows: RowsSnapshot, node_id: str, store: str) -> _MergeState 
         )
     others = rows.nodes([each for each in find_nodes_merged_directly_into(rows, into) if each != node_id]).values()
     return _MergeState(row, into, tuple(sorted(others, key=lambda other: other.sequence)))
+
+
+def _format_memory_merge_error(rows: RowsSnapshot, node_id: str, into: str) -> str:
+    """Return how to undo the merge of a memory, which only its consolidation run can restore with all relations."""
+    edge = rows.edge((node_id, into, MERGED_INTO_RELATION))
+    own = EMPTY_ATTRIBUTES_JSON if edge is None else split_edge_times_from_attributes(edge.attributes).own
+    run = decode_json(own, dict[str, Any]).get("run")
+    if run is None:
+        return f"memory {node_id!r} was merged into {into!r} when it was stored; store its text again with dedup=off"
+    return (
+        f"memory {node_id!r} was merged into {into!r} by the consolidation {run!r}; undo that run: "
+        f"POST /api/memories/consolidations/{run}/undo"
+    )
 
 
 def _merge_history(graph: StoreHandle, store: OpenStore, seen: _MergeState) -> _MergeHistory:

@@ -39,7 +39,14 @@ from kgserve.storage.model.node_edge_fields import (
     NodeExtras,
     NodeExtrasUpsert,
 )
-from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.node_edge_rows import (
+    EMPTY_ATTRIBUTES_JSON,
+    EdgeKey,
+    EdgeRow,
+    NodeRow,
+    has_validity_ended,
+    is_valid_at,
+)
 from kgserve.storage.model.soft_delete import build_edge_restore_upsert, is_current_unwithdrawn_memory
 from kgserve.storage.model.write_batch import (
     EdgeUpsert,
@@ -61,8 +68,10 @@ class MemoryWriteBatchDraft:
         self.ahead = ahead
         self.accesses: dict[str, MemoryAccessRecord] = {}
         self.made: list[str] = []
+        self.restored: dict[str, None] = {}
         self._nodes: dict[str, NodeUpsert] = {}
         self._rows: dict[str, NodeRow] = {}
+        self._dropped_nodes: dict[str, None] = {}
         self._edges: dict[EdgeKey, EdgeUpsert] = {}
         self._dropped_edges: dict[EdgeKey, None] = {}
         self._edges_at: dict[str, dict[EdgeKey, None]] = {}
@@ -77,6 +86,7 @@ class MemoryWriteBatchDraft:
         return WriteBatch(
             nodes=nodes,
             edges=edges,
+            delete_nodes=[node_id for node_id in self._dropped_nodes if self.ahead.node(node_id) is not None],
             delete_edges=[*self._dropped_edges],
             accesses=[*self.accesses.values()],
             touch=False,
@@ -85,11 +95,16 @@ class MemoryWriteBatchDraft:
 
     def node(self, node_id: str) -> NodeRow | None:
         """Return a node as the draft leaves it."""
-        return self._rows.get(node_id) or self.ahead.node(node_id)
+        return self._rows.get(node_id) or (None if node_id in self._dropped_nodes else self.ahead.node(node_id))
 
     def edge(self, key: EdgeKey) -> EdgeUpsert | EdgeRow | None:
         """Return an edge as the draft leaves it."""
         return self._edges.get(key) or (None if key in self._dropped_edges else self.ahead.edges((key,)).get(key))
+
+    def is_edge_current(self, key: EdgeKey) -> bool:
+        """Return whether an edge exists and is valid now as the draft leaves it."""
+        edge = self.edge(key)
+        return edge is not None and (isinstance(edge, EdgeUpsert) or edge.is_valid_at(self.ahead.now))
 
     def edges_from(self, node_id: str) -> list[EdgeUpsert]:
         """Return the edges that leave a node after the draft, each as a put that recreates it."""
@@ -141,6 +156,14 @@ class MemoryWriteBatchDraft:
             self._by_name.setdefault(normalize_entity_name(name), []).append(row.id)
         return row
 
+    def drop_node(self, node_id: str) -> None:
+        """Delete a node with its edges."""
+        self._nodes.pop(node_id, None)
+        self._rows.pop(node_id, None)
+        for key in self._edges_at.get(node_id, ()):
+            self._edges.pop(key, None)
+        self._dropped_nodes[node_id] = None
+
     def put_edge(self, put: EdgeUpsert) -> None:
         """Write an edge or add to it."""
         earlier = self._edges.get(put.key)
@@ -174,6 +197,14 @@ class MemoryWriteBatchDraft:
         if unknown:
             return self.put_node(NodeUpsert(0, unknown[0].id, entity_type)).id
         return self._create_entity(name, entity_type)
+
+    def restore_if_ended(self, row: NodeRow) -> str:
+        """Make an entity that was retired true from now on; return its id."""
+        if has_validity_ended(row.extras, self.ahead.now):
+            extras = NodeExtrasUpsert(valid_from=self.ahead.now, valid_to=None)
+            self.put_node(NodeUpsert(0, row.id, extras=extras))
+            self.restored[row.id] = None
+        return row.id
 
     def find_entity_named(self, name: str) -> str | None:
         """Return the id of the entity with a name, or None. Raises Conflict if several exist."""
@@ -275,12 +306,14 @@ class MemoryStoreResult(NamedTuple):
 class MemoryDeduplicator(MemoryWriteBatchDraft):
     """Decides for memories stored together which are new, duplicates or merged, each after the ones before it.
 
-    `used` maps the existing memories that matched to the confidence of the new ones.
+    `used` maps the existing memories that matched to the confidence of the new ones; `with_new_times` are those that
+    took over other times.
     """
 
     def __init__(self, ahead: PendingCommitGroupState, recent: RecentVectorBuffer) -> None:
         super().__init__(ahead)
         self.used: dict[str, float] = {}
+        self.with_new_times: set[str] = set()
         self.places = ParentAssignments(self)
         self._holder_ids: dict[str, str] = {}
         self._recent = recent
@@ -328,13 +361,22 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
     ) -> MemoryStoreResult:
         """Store a memory whose id exists; another kind of node becomes a memory."""
         if not own.is_memory:
-            return self._create(put, about)
+            # The times of the other node, which may have been retired, are not those of the memory.
+            bounds = {"valid_from": put.extras.valid_from, "valid_to": put.extras.valid_to}
+            extras = msgspec.structs.replace(put.node.extras or NodeExtrasUpsert(), **bounds)
+            node = msgspec.structs.replace(put.node, extras=extras)
+            return self._create(msgspec.structs.replace(put, node=node), about)
         survivor = self.ahead.resolve_redirect(own.id)
         row = self.node(survivor) if survivor != own.id else own
         if row is None or hash_normalized_text(own.content) != hash_normalized_text(put.content):
             raise Conflict(f"memory {own.id!r} exists with another text: update it, or omit the id")
         if row.extras is not None and row.extras.ended:
             raise Conflict(f"memory {own.id!r} exists and was {row.extras.ended}: store the text under another id")
+        has_times = put.extras.valid_from is not None or put.extras.valid_to is not None
+        if unite_validity(row, put.extras, self.ahead.now) is None and (
+            has_times or not row.is_valid_at(self.ahead.now)
+        ):
+            raise Conflict(f"memory {own.id!r} exists with other times: update it, or omit the id")
         return self._merge(put, row, about, absorbs=False)
 
     def _merge(
@@ -354,8 +396,13 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
         own = row.extras or NO_EXTRAS
         united = tuple(dict.fromkeys((*own.tags, *extras.tags)))[:MAX_TAGS]
         joined, layer = merge_attributes(row.attributes, attributes), self._layer_for(row, extras.layer)
-        if united != own.tags or joined != row.attributes or layer != own.layer:
-            self.put_node(NodeUpsert(0, row.id, attributes=joined, extras=NodeExtrasUpsert(tags=united, layer=layer)))
+        bounds = own.valid_from, own.valid_to
+        start, end = unite_validity(row, extras, self.ahead.now) or bounds
+        if (start, end) != bounds:
+            self.with_new_times.add(row.id)
+        if united != own.tags or joined != row.attributes or layer != own.layer or (start, end) != bounds:
+            put = NodeExtrasUpsert(tags=united, layer=layer, valid_from=start, valid_to=end)
+            self.put_node(NodeUpsert(0, row.id, attributes=joined, extras=put))
 
     def _layer_for(self, row: NodeRow, layer: int | None) -> int | None:
         """Return the layer that a memory has after a merge: its own, or the given one if it can have that."""
@@ -388,8 +435,8 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
         for entity, relevance in about.items():
             key = (memory, entity, IS_ABOUT_RELATION)
             existing = self.edge(key)
-            if existing is None or (existing.weight or 0.0) < relevance:
-                self.put_edge(EdgeUpsert(0, key, relevance))
+            if existing is None or (existing.weight or 0.0) < relevance or not self.is_edge_current(key):
+                self.put_edge(build_current_edge_upsert(self, EdgeUpsert(0, key, relevance)))
 
     # Equal statements
 
@@ -425,6 +472,8 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
         layer = put.extras.layer
         if not row.is_memory or extras is None or extras.ended or not can_merge_memory_layers(extras.layer, layer):
             return False
+        if unite_validity(row, put.extras, self.ahead.now) is None:
+            return False
         if hash_normalized_text(row.content) == hash_normalized_text(put.content):
             return True
         if put.dedup == "exact":
@@ -442,6 +491,31 @@ class MemoryDeduplicator(MemoryWriteBatchDraft):
     def _names(self, ids: Iterable[str]) -> list[tuple[str, str]]:
         rows = [row for node_id in ids if (row := self.node(node_id)) is not None]
         return [(row.id, (row.extras.name if row.extras else "") or row.id) for row in rows]
+
+
+def unite_validity(row: NodeRow, new: NodeExtras, now: int) -> tuple[int | None, int | None] | None:
+    """Return the validity of a memory that absorbs another with the times `new`; None if either would lose its own.
+
+    Both have the same times, or are true now and both have an end or none.
+    """
+    old = row.extras or NO_EXTRAS
+    if (old.valid_from, old.valid_to) == (new.valid_from, new.valid_to):
+        return old.valid_from, old.valid_to
+    if not row.is_valid_at(now) or not is_valid_at(new, now) or (old.valid_to is None) != (new.valid_to is None):
+        return None
+    starts = [at for at in (old.valid_from, new.valid_from) if at is not None]
+    ends = [at for at in (old.valid_to, new.valid_to) if at is not None]
+    return min(starts, default=None), max(ends, default=None)
+
+
+def build_current_edge_upsert(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> EdgeUpsert:
+    """Return a put that also makes a retired edge, or one that is not true yet, valid from now on."""
+    old, now = draft.edge(put.key), draft.ahead.now
+    if old is None or draft.is_edge_current(put.key):
+        return put
+    has_ended = isinstance(old, EdgeRow) and old.extras is not None and (old.extras.valid_to or now + 1) <= now
+    extras = msgspec.structs.replace(put.extras or EdgeExtrasUpsert(), valid_from=now)
+    return msgspec.structs.replace(put, extras=msgspec.structs.replace(extras, valid_to=None) if has_ended else extras)
 
 
 def merge_attributes(old: str, new: str) -> str:

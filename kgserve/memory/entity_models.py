@@ -216,10 +216,14 @@ class NamedEntity(msgspec.Struct, kw_only=True):
     version: int
 
 
-class CreatedOrUpdatedEntity(NamedEntity, kw_only=True):
-    """A new or existing entity; `updated` if the request added to it."""
+WriteOutcome = Literal["created", "restored", "updated", "existing"]
+"""`restored`: it was retired, and is true again from now on."""
 
-    outcome: Literal["created", "updated", "existing"]
+
+class CreatedOrUpdatedEntity(NamedEntity, kw_only=True):
+    """A new or existing entity; `updated` if the request added to it, `restored` if it was retired."""
+
+    outcome: WriteOutcome
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
@@ -256,14 +260,14 @@ class EntityRelation(msgspec.Struct, kw_only=True):
 
 
 class CreatedRelation(EntityRelation, kw_only=True):
-    """A new or confirmed relation."""
+    """A new or confirmed relation; `restored` if it was retired."""
 
-    outcome: Literal["created", "updated", "existing"]
+    outcome: WriteOutcome
     sequence: Annotated[int, Meta(description="The store's commit number after this write")]
 
 
 class CreateRelationsAnswer(msgspec.Struct, kw_only=True):
-    """Results of the relations, in order; ``entities_created`` are the ids of ends that were created."""
+    """Results of the relations, in order; ``entities_created`` are the ids of ends that were created or restored."""
 
     relations: list[CreatedRelation]
     created: int

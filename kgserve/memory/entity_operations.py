@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from kgserve.graph.request_validation import (
     validate_node_input,
 )
 from kgserve.graph.store_handle import StoreHandle, map_future
-from kgserve.memory.deduplication import MemoryWriteBatchDraft
+from kgserve.memory.deduplication import MemoryWriteBatchDraft, build_current_edge_upsert
 from kgserve.memory.entity_models import (
     DEFAULT_STRENGTH,
     CreatedOrUpdatedEntity,
@@ -49,6 +49,7 @@ from kgserve.memory.entity_models import (
     RelationKey,
     UpdatedEntity,
     UpdateEntityRequest,
+    WriteOutcome,
 )
 from kgserve.memory.nonblocking_reads import require_small_neighbourhood
 from kgserve.memory.relation_ends import find_relation_end_by_name, resolve_relation_ends_to_edge_key
@@ -102,8 +103,6 @@ _RELATION_FIELD_RENAMES = {"from": "source", "to": "target", "weight": "strength
 NON_ENTITY_RELATIONS = (IS_ABOUT_RELATION, MERGED_INTO_RELATION)
 """Relation types that connect no two entities."""
 
-WriteOutcome = Literal["created", "updated", "existing"]
-
 
 def _write_by_names(
     graph: StoreHandle,
@@ -133,8 +132,9 @@ def _write_by_names(
 def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Future[CreateEntitiesAnswer]:
     """Create entities in one commit; an existing entity of the same name and type, in any spelling, is updated.
 
-    An untyped entity of the name receives the type. Description, metadata and aliases of the request replace the stored
-    ones. Creates the store if it does not exist. Raises InvalidInput and TooLarge.
+    An untyped entity of the name receives the type. A retired one is true again from now on. Description, metadata and
+    aliases of the request replace the stored ones. Creates the store if it does not exist. Raises InvalidInput and
+    TooLarge.
     """
     faults = ValidationErrorCollector()
     puts = [_validate_entity(each, f"entities[{index}].", faults) for index, each in enumerate(request.entities)]
@@ -176,6 +176,7 @@ def _create_or_update(draft: MemoryWriteBatchDraft, entity: EntityInput, put: No
     old, row = before.get(node_id), draft.node(node_id)
     if row is None:
         raise NotFound(f"there is no entity {node_id!r}")
+    draft.restore_if_ended(row)
     attributes = _with_aliases(row, put.attributes, entity.aliases)
     named = row.extras is not None and row.extras.name
     row = draft.put_node(
@@ -189,6 +190,8 @@ def _create_or_update(draft: MemoryWriteBatchDraft, entity: EntityInput, put: No
     )
     if old is None:
         return node_id, "created"
+    if node_id in draft.restored:
+        return node_id, "restored"
     same = (old.type, old.content, old.attributes, old.extras) == (row.type, row.content, row.attributes, row.extras)
     return node_id, "existing" if same else "updated"
 
@@ -456,7 +459,8 @@ def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Fut
     """Create relations between entities by name, in one commit; missing ends are created with type `unknown`.
 
     A name that no entity has and that is the id of a memory means that memory. Repeating a relation updates the given
-    strength, confidence and context, and restarts the decay of its confidence. Creates the store if it does not exist.
+    strength, confidence and context, and restarts the decay of its confidence. A retired one is true again from now on,
+    as are its ends. Creates the store if it does not exist.
     Raises InvalidInput, and Conflict for an ambiguous name.
     """
     faults = ValidationErrorCollector()
@@ -469,7 +473,7 @@ def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Fut
         for each, put in zip(request.relations, puts, strict=True):
             key = resolve_relation_ends_to_edge_key(draft, each)
             made.append(put_relation_in_batch_draft(draft, msgspec.structs.replace(put, key=key)))
-        ends.extend(draft.made)
+        ends.extend((*draft.made, *draft.restored))
         return msgspec.structs.replace(draft.batch(), touch=True)
 
     def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateRelationsAnswer:
@@ -511,9 +515,13 @@ def put_relation_in_batch_draft(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -
     old = draft.edge(put.key)
     if old is None and put.weight is None:
         put = msgspec.structs.replace(put, weight=DEFAULT_STRENGTH)
+    is_restored = not (draft.is_edge_current(put.key) and draft.restored.keys().isdisjoint(put.key[:2]))
+    put = build_current_edge_upsert(draft, put)
     draft.put_edge(put)
     if old is None:
         return put, "created"
+    if is_restored:
+        return put, "restored"
     if isinstance(old, EdgeUpsert):
         return put, "updated"
     own, extras = split_edge_times_from_attributes(old.attributes).own, old.extras

@@ -462,6 +462,8 @@ def _build_update(
     extras = put.extras
     if request.confidence is not None and extras is not None:
         extras = msgspec.structs.replace(extras, confidence_at=ahead.now)
+    if request.valid_from is not None and extras is not None:
+        extras = msgspec.structs.replace(extras, former_from=None)
     storing = MemoryDeduplicator(ahead, RecentVectorBuffer())
     row = storing.put_node(msgspec.structs.replace(put, id=row.id, extras=extras))
     if request.valid_from is not None or request.valid_to is not None:

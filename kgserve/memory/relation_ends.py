@@ -13,7 +13,7 @@ from kgserve.storage.model.soft_delete import is_current_unwithdrawn_memory
 
 
 def resolve_relation_ends_to_edge_key(draft: MemoryWriteBatchDraft, relation: RelationInput) -> EdgeKey:
-    """Return the key of a relation to write; missing entities are created.
+    """Return the key of a relation to write; missing entities are created, and retired ones become current again.
 
     A name that no entity has and that is the id of a memory means that memory. Raises Conflict for a withdrawn memory
     or a former version, and InvalidInput for a relation type reserved between memories.
@@ -53,7 +53,7 @@ def _resolve_end(draft: MemoryWriteBatchDraft, name: str) -> str:
         extras = row.extras or NO_EXTRAS
         why = f"is a former version of {extras.belongs_to!r}; use that" if extras.belongs_to else "was withdrawn"
         raise Conflict(f"memory {name!r} {why}; relations connect entities and active memories")
-    return met
+    return met if row.is_memory else draft.restore_if_ended(row)
 
 
 def _is_memory(row: NodeRow | None) -> bool:

@@ -15,15 +15,20 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.graph.former_versions import known_statement_start, validity_end, validity_span
 from kgserve.graph.request_validation import FaultCallback, ValidationErrorCollector, parse_timestamp_update
 from kgserve.graph.store_handle import StoreHandle
 from kgserve.memory.deduplication import MemoryDeduplicator, MemoryStoreResult, ValidatedMemoryInput, merge_attributes
 from kgserve.memory.entity_operations import put_relation_in_batch_draft, validate_relation
 from kgserve.memory.extraction.fact_marks import EXTRACT_KEY
 from kgserve.memory.former_memory_versions import (
+    FactInsertionResult,
     TimedFact,
     check_memory_validity_overlap,
+    find_version_true_now,
+    format_known_reason,
     insert_fact_as_memory_version,
+    set_known_fact_end,
 )
 from kgserve.memory.memory_crud import (
     MAX_SIMILAR_CONTENT_CHARS,
@@ -409,7 +414,7 @@ class RetainDeduplicator(MemoryDeduplicator):
 
     @override
     def associate(self, memory: str, about: Mapping[str, float]) -> None:
-        new = [entity for entity in about if self.edge((memory, entity, IS_ABOUT_RELATION)) is None]
+        new = [entity for entity in about if not self.is_edge_current((memory, entity, IS_ABOUT_RELATION))]
         super().associate(memory, about)
         for entity in new:
             row = self.node(entity)
@@ -430,6 +435,7 @@ class RetainDeduplicator(MemoryDeduplicator):
 
     def _store_new(self, put: ValidatedMemoryInput) -> MemoryStoreResult:
         position = len(self.steps[-1])
+        self.with_new_times.clear()
         stored = super()._store(put)
         steps: dict[str, tuple[RetainAction, str]] = {
             "created": ("create", "no known memory says it"),
@@ -437,6 +443,8 @@ class RetainDeduplicator(MemoryDeduplicator):
             "merged": ("merge", "is known in other words"),
         }
         action, reason = steps[stored.outcome]
+        if stored.id in self.with_new_times:
+            action, reason = "update", f"{reason}; its times are now recorded"
         row = self.node(stored.id)
         content = put.content if row is None else row.content
         step = RetainMemoryStep(action, stored.id, content, reason, is_new=action == "create", row=row)
@@ -465,28 +473,51 @@ class RetainDeduplicator(MemoryDeduplicator):
         item, about = self._item, self._about(put)
         if item.request.update == "correct":
             return self._correct(row, put, about)
-        is_known = hash_normalized_text(row.content) == hash_normalized_text(put.content) and item.start is None
-        if item.request.update == "never" or is_known:
-            if hash_normalized_text(row.content) != hash_normalized_text(put.content):
-                raise Conflict(f"memory {row.id!r} exists with another text, and update is `never`")
-            self._record_statement(RetainMemoryStep("noop", row.id, row.content, "is known already", is_new=False))
+        said = row if item.start is not None else find_version_true_now(self, row)
+        is_same_text = hash_normalized_text(said.content) == hash_normalized_text(put.content)
+        is_known = is_same_text and self._has_known_times(said, put)
+        if item.request.update == "never" and not is_known:
+            what = "other times" if is_same_text else "another text"
+            raise Conflict(f"memory {row.id!r} exists with {what}, and update is `never`")
+        if is_known and item.start is None:
+            reason = format_known_reason(said)
+            self._record_statement(RetainMemoryStep("noop", said.id, said.content, reason, is_new=False))
+            if said.id != row.id:
+                return MemoryStoreResult(said.id, "duplicate")
             self.associate(row.id, about)
             return self._merge(put, row, about, absorbs=False)
-        start = self.ahead.now if item.start is None else item.start
-        end = put.extras.valid_to
-        if end is not None and end <= start:
-            raise InvalidInput.at("valid_to", "must be after valid_from; for a past fact, send valid_from")
-        change, before = self._as_statement(put, row), self.about(row.id)
-        placed = insert_fact_as_memory_version(self, row, TimedFact(change, start, end, item.is_one_of_many))
+        before = self.about(row.id)
+        placed = self._place_fact(row, put, is_same_text=is_same_text and said.id == row.id)
         action: RetainAction = "update" if placed.is_new else "noop"
         if placed.kept:
             for step in self._statements.pop(row.id, ()):
                 step.kept = placed.kept
         self._record_statement(RetainMemoryStep(action, placed.id, put.content, placed.reason, is_new=placed.is_new))
-        self._replace_about(placed.id, row.content, put.content, before, about)
+        for version in (placed.id, *placed.others):
+            self._replace_about(version, row.content, put.content, before, about)
         if placed.id == row.id:
             self._move_to_place(row.id)
         return MemoryStoreResult(placed.id, "duplicate")
+
+    def _has_known_times(self, row: NodeRow, put: ValidatedMemoryInput) -> bool:
+        """Return whether a memory with the same text has the times of the request, which may be none."""
+        start, end = self._item.start, put.extras.valid_to
+        is_begun = row.is_valid_at(self.ahead.now) if start is None and end is None else True
+        return is_begun and start in {None, known_statement_start(row)} and end in {None, validity_end(row)}
+
+    def _place_fact(self, row: NodeRow, put: ValidatedMemoryInput, *, is_same_text: bool) -> FactInsertionResult:
+        """Write a statement to a memory or among its versions; a known one without a start gets the given end."""
+        now, start, end = self.ahead.now, self._item.start, put.extras.valid_to
+        change = self._as_statement(put, row)
+        if is_same_text and start is None and end is not None and (end <= now or row.is_valid_at(now)):
+            if end <= validity_span(row).start:
+                raise InvalidInput.at("valid_to", f"must be after {row.id!r} begins; for a past fact, send valid_from")
+            return set_known_fact_end(self, row, change, end)
+        start = now if start is None else start
+        if end is not None and end <= start:
+            raise InvalidInput.at("valid_to", "must be after valid_from; for a past fact, send valid_from")
+        fact = TimedFact(change, start, end, self._item.is_one_of_many)
+        return insert_fact_as_memory_version(self, row, fact)
 
     def _correct(self, row: NodeRow, put: ValidatedMemoryInput, about: Mapping[str, float]) -> MemoryStoreResult:
         """Overwrite the text of a memory; its bounds stay unless the request sets others."""
@@ -495,7 +526,7 @@ class RetainDeduplicator(MemoryDeduplicator):
         if request.confidence is not None:
             extras = msgspec.structs.replace(extras, confidence_at=self.ahead.now)
         if request.valid_from is not None:
-            extras = msgspec.structs.replace(extras, valid_from=self._item.start)
+            extras = msgspec.structs.replace(extras, valid_from=self._item.start, former_from=None)
         if request.valid_to is not None or request.expires_in is not None:
             extras = msgspec.structs.replace(extras, valid_to=put.extras.valid_to)
         before, old_text = self.about(row.id), row.content

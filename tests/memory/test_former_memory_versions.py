@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -34,6 +34,7 @@ from kgserve.memory.retain_forget_recall_models import (
     RetainMemoryOutcome,
     RetainTextRequest,
 )
+from kgserve.memory.serialization import now_in_microseconds
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.soft_delete import VERSION_OF_RELATION
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
@@ -208,6 +209,35 @@ def test_overlapping_validity_is_rejected(graph: StoreHandle) -> None:
     retain_operation(graph, "Alice lives in Rome.", entity_id="home", update="correct", valid_to="2021-05-01T00:00:00Z")
 
 
+NEVER = 1 << 62
+
+
+class ModelFact(NamedTuple):
+    start: int
+    end: int
+    text: str
+
+
+def find_true_fact(known: list[ModelFact], moment: int, now: int) -> ModelFact | None:
+    """Return the fact that is true at a moment: the last to begin, except those that have ended since."""
+    for fact in sorted(known, reverse=True):
+        if fact.start <= moment and (moment < fact.end or fact.end > now):
+            return fact if moment < fact.end else None
+    return None
+
+
+def list_true_spans(known: list[ModelFact], now: int) -> list[ModelFact]:
+    """Return the spans in which one fact after the other is true."""
+    moments = sorted({at for fact in known for at in (fact.start, fact.end)})
+    spans: list[tuple[ModelFact | None, int]] = [(None, 0)]
+    for moment in moments:
+        fact = find_true_fact(known, moment, now)
+        if fact != spans[-1][0]:
+            spans.append((fact, moment))
+    ends = [at for _, at in spans[1:]] + [NEVER]
+    return [ModelFact(at, end, fact.text) for (fact, at), end in zip(spans, ends, strict=True) if fact is not None]
+
+
 def retain_concurrently(graph: StoreHandle, requests: list[RetainTextRequest]) -> list[Operations]:
     """Retain each in a separate write of the same group commit: later ones see earlier decisions."""
     waiting = [retain.retain_text_or_conversation(graph, request) for request in requests]
@@ -252,16 +282,14 @@ def test_fact_order_does_not_change_result(
             for each in operations:
                 version = memory_crud.get_memory(graph, ReadMemoryRequest(memory_id=each.memory_id, touch=False))
                 assert version.id.partition("@")[0] == each.memory_id.partition("@")[0]
-    model: dict[str, list[tuple[int, int | None, str]]] = {}
+    model: dict[str, list[ModelFact]] = {}
     for subject, start, end, text in facts:
-        model.setdefault(subject, []).append((start, end, text))
+        model.setdefault(subject, []).append(ModelFact(start, NEVER if end is None else end, text))
+    now = now_in_microseconds()
     for _ in range(30):
         moment = made.randrange(22_000) * DAY + made.randrange(DAY)
-        expected: dict[str, str] = {}
-        for subject, known in model.items():
-            start, end, text = max((each for each in known if each[0] <= moment), default=(0, 0, ""))
-            if text and (end is None or moment < end):
-                expected[subject] = text
+        found = {subject: find_true_fact(known, moment, now) for subject, known in model.items()}
+        expected = {subject: fact.text for subject, fact in found.items() if fact is not None}
         at = format_rfc3339_timestamp(moment)
         assert true_at(graph, at) == expected
         by_source = paginated_lists.list_memories(
@@ -271,8 +299,13 @@ def test_fact_order_does_not_change_result(
     for subject, known in model.items():
         told_of = versions(graph, subject)
         assert len({each.id for each in told_of}) == len(told_of)
-        assert [(each.content, each.valid_from) for each in told_of] == [
-            (text, format_rfc3339_timestamp(start)) for start, _, text in sorted(known, key=lambda each: each[0])
+        assert [(each.content, each.valid_from, each.valid_to) for each in told_of] == [
+            (
+                span.text,
+                format_rfc3339_timestamp(span.start),
+                None if span.end == NEVER else format_rfc3339_timestamp(span.end),
+            )
+            for span in list_true_spans(known, now)
         ]
         assert [each.id for each in told_of][-1].startswith(f"{subject}@")
 
@@ -318,7 +351,14 @@ def test_batch_equals_sequential_retains(place: StorePool, store: str) -> None:
         [(each.content, each.valid_from, each.valid_to) for each in versions(graph, "home")] for graph in (one, other)
     ]
     assert told_of[0] == told_of[1]
-    assert [content.split()[3] for content, *_ in told_of[0]] == ["Rome.", "Madrid.", "Berlin.", "London,", "Leeds."]
+    assert [content.split()[3] for content, *_ in told_of[0]] == [
+        "Rome.",
+        "Madrid.",
+        "Rome.",
+        "Berlin.",
+        "London,",
+        "Leeds.",
+    ]
     for moment in ("2020-01-01T00:00:00Z", "2023-01-01T00:00:00Z", None):
         walk = TraverseRequest(start_id="Alice", direction="both", valid_at=moment)
         found = [{node.content for node in walked(graph, walk).nodes} for graph in (one, other)]
@@ -329,7 +369,7 @@ def test_batch_equals_sequential_retains(place: StorePool, store: str) -> None:
         step = each.operations[0]
         assert step.version_id is not None
         assert step.version_id in {version.id for version in versions(one, "home")}
-    assert len({version.id for version in versions(one, "home")}) == 5
+    assert len({version.id for version in versions(one, "home")}) == 6
 
 
 def test_batch_is_atomic_and_reports_fault_position(graph: StoreHandle) -> None:
@@ -388,6 +428,125 @@ def test_adjacent_and_equal_bounds(graph: StoreHandle) -> None:
         retain_operation(graph, "never", entity_id="n", update="never")
     with pytest.raises(NotFound):
         retain_operation(graph, "missing", supersedes="nobody")
+
+
+JOB = "Ann works at Acme."
+
+
+def year(of: int) -> str:
+    return f"{of}-01-01T00:00:00Z"
+
+
+def spans(graph: StoreHandle, memory: str) -> list[tuple[str, str | None, str | None]]:
+    """Return the versions of a memory with the years of their bounds."""
+    return [
+        (each.content, each.valid_from and each.valid_from[:4], each.valid_to and each.valid_to[:4])
+        for each in versions(graph, memory)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "expected"),
+    [
+        ({}, {"valid_to": year(2099)}, [(JOB, "2099")]),
+        ({}, {"valid_to": year(2020)}, [(JOB, "2020")]),
+        ({"valid_from": year(2010)}, {"valid_to": year(2020)}, [(JOB, "2020")]),
+        ({"valid_from": year(2010), "valid_to": year(2015)}, {}, [(JOB, "2015"), (JOB, None)]),
+        (
+            {"valid_from": year(2010), "valid_to": year(2015)},
+            {"valid_to": year(2099)},
+            [(JOB, "2015"), (JOB, "2099")],
+        ),
+        ({"valid_from": year(2010), "valid_to": year(2015)}, {"valid_to": year(2014)}, [(JOB, "2014")]),
+        ({"valid_to": year(2099)}, {"valid_from": year(2010)}, [(JOB, "2099")]),
+        ({}, {"valid_from": year(2010), "valid_to": year(2012)}, [(JOB, "2012"), (JOB, None)]),
+        ({}, {"valid_from": year(2090)}, [(JOB, "2090"), (JOB, None)]),
+        ({"valid_from": year(2090)}, {}, [(JOB, "2090"), (JOB, None)]),
+    ],
+)
+@pytest.mark.parametrize("name", ["entity_id", "supersedes"])
+def test_known_text_with_other_times_is_update(
+    graph: StoreHandle, name: str, first: dict[str, str], again: dict[str, str], expected: list[tuple[str, str | None]]
+) -> None:
+    retain_operation(graph, JOB, entity_id="job", **first)
+    done = retain_operation(graph, JOB, **{name: "job"}, **again)
+    assert done.type == "update"
+    assert [(content, end) for content, _, end in spans(graph, "job")] == expected
+    assert done.version_id in {each.id for each in versions(graph, "job")}
+    is_true_now = "2090" in str(expected) or expected[-1][1] in {None, "2099"}
+    assert true_at(graph, None) == ({"job": JOB} if is_true_now else {})
+    # Sent again, the times are known.
+    assert retain_operation(graph, JOB, **{name: "job"}, **again).type == "noop"
+
+
+def test_expiry_of_known_text_is_stored(graph: StoreHandle) -> None:
+    retain_operation(graph, JOB, entity_id="job")
+    assert retain_operation(graph, JOB, entity_id="job", expires_in="1h").type == "update"
+    [version] = versions(graph, "job")
+    assert version.valid_to is not None
+    known = retain_operation(graph, JOB, entity_id="job")
+    assert (known.type, known.reason) == ("noop", f"is known already, until {version.valid_to}")
+    with pytest.raises(Conflict, match="other times"):
+        retain_operation(graph, JOB, entity_id="job", update="never", expires_in="2h")
+
+
+def test_ended_fact_interrupts_present_one(graph: StoreHandle) -> None:
+    def lived(city: str, start: int | None, end: int | None = None) -> str:
+        bounds = {"valid_from": start and year(start), "valid_to": end and year(end)}
+        return retain_operation(graph, city, entity_id="home", **bounds).reason
+
+    lived("Berlin", 2010)
+    assert lived("Bonn", 2012, 2013) == "was true until 2013-01-01T00:00:00.000000Z, before what 'home' says now"
+    assert true_at(graph, None) == {"home": "Berlin"}
+    assert spans(graph, "home") == [("Berlin", "2010", "2012"), ("Bonn", "2012", "2013"), ("Berlin", "2013", None)]
+    # Berlin began in 2010, so a fact that begins later ends it also after the interruption.
+    lived("Paris", 2011)
+    lived("Ulm", 2009)
+    assert spans(graph, "home") == [
+        ("Ulm", "2009", "2010"),
+        ("Berlin", "2010", "2011"),
+        ("Paris", "2011", "2012"),
+        ("Bonn", "2012", "2013"),
+        ("Paris", "2013", None),
+    ]
+    lived("Rome", 2011, 2014)
+    assert [city for city, *_ in spans(graph, "home")] == ["Ulm", "Berlin", "Rome", "Bonn", "Rome"]
+    assert true_at(graph, None) == {}
+
+
+@pytest.mark.parametrize("start", [None, year(2020)])
+def test_batch_keeps_texts_that_begin_together(graph: StoreHandle, start: str | None) -> None:
+    texts = ["u1", "u2", "u3", "u3", "u4"]
+    done = retain_items(graph, *({"content": text, "entity_id": "f", "valid_from": start} for text in texts))
+    steps = [each.operations[0] for each in done.results]
+    assert [step.type for step in steps] == ["create", "update", "update", "noop", "update"]
+    told_of = {each.id: each.content for each in versions(graph, "f")}
+    assert [told_of[step.version_id or ""] for step in steps] == texts
+    assert len(told_of) == 4
+    assert true_at(graph, None) == {"f": "u4"}
+
+
+def test_random_statements_are_stored_without_overlap(graph: StoreHandle) -> None:
+    made = random.Random(11)
+    for _ in range(400 if is_thorough() else 120):
+        years = sorted(made.sample(range(2015, 2035), 2))
+        given = {"valid_from": year(years[0]), "valid_to": year(years[1]), "expires_in": "1h"}
+        wanted = {name: given[name] for name in made.choice(BOUNDS)}
+        memory, text = f"m{made.randrange(3)}", f"v{made.randrange(3)}"
+        try:
+            done = retain_operation(graph, text, entity_id=memory, **wanted)
+        except InvalidInput:
+            continue
+        told_of = versions(graph, memory)
+        assert (done.version_id, text) in [(each.id, each.content) for each in told_of]
+        bounds = [each for each in told_of if each.valid_from is None or each.valid_from != each.valid_to]
+        ends = zip(bounds, sorted(bounds, key=lambda each: each.valid_from or "")[1:], strict=False)
+        assert all(one.valid_to is not None and one.valid_to <= (other.valid_from or "") for one, other in ends)
+        if "valid_from" not in wanted and "valid_to" not in wanted:
+            assert true_at(graph, None)[memory] == text
+
+
+BOUNDS = ((), ("expires_in",), ("valid_from",), ("valid_to",), ("valid_from", "valid_to"))
 
 
 def test_version_like_ids_are_rejected_and_concurrent_facts_kept(graph: StoreHandle) -> None:

@@ -10,8 +10,11 @@ import pytest
 from msgspec import UNSET
 
 from kgserve.errors import Conflict, InvalidInput, NotFound
+from kgserve.graph import mutations
+from kgserve.graph.compat.versioned_nodes_api import RetireEdgeRequest
 from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest
 from kgserve.graph.store_handle import StoreHandle
+from kgserve.graph.url_parameters import RetireNodeRequest
 from kgserve.memory import entity_operations as named
 from kgserve.memory import memory_crud
 from kgserve.memory.entity_models import (
@@ -44,6 +47,8 @@ from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, PATIENCE, held, settings
+
+Bounds = tuple[str | None, str | None]
 
 DARK = "User prefers dark mode"
 
@@ -212,6 +217,58 @@ def test_caller_supplied_id(store: World) -> None:
     ).result(PATIENCE)
     assert put(store, "it becomes one", memory_id="Plain").outcome == "created"
     assert read_memory(store, "Plain").content == "it becomes one"
+    entities(store, EntityInput(name="Ended", entity_type="note"))
+    mutations.end_node_valid_time(store.graph, RetireNodeRequest(node_id="Ended")).result(PATIENCE)
+    assert put(store, "it becomes true", memory_id="Ended").valid_to is UNSET
+
+
+PAST, ENDED, FAR, LATER = (f"{year}-01-01T00:00:00.000000Z" for year in (2010, 2015, 2090, 2095))
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "stored"),
+    [
+        ((None, None), (None, FAR), None),
+        ((None, FAR), (None, None), None),
+        ((None, None), (FAR, None), None),
+        ((None, None), (PAST, ENDED), None),
+        ((None, FAR), (None, LATER), (None, LATER)),
+        ((None, LATER), (None, FAR), (None, LATER)),
+        ((PAST, None), (None, None), (PAST, None)),
+        ((None, None), (PAST, None), (PAST, None)),
+    ],
+)
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_merge_loses_no_validity(
+    store: World, first: Bounds, again: Bounds, stored: Bounds | None, *, is_batch: bool
+) -> None:
+    requests = [StoreMemoryRequest(content=DARK, valid_from=start, valid_to=end) for start, end in (first, again)]
+    groups = [requests] if is_batch else [[each] for each in requests]
+    outcomes = [
+        each.outcome
+        for group in groups
+        for each in memory_crud.store_memories(store.graph, StoreMemoriesRequest(memories=group))
+        .result(PATIENCE)
+        .results
+    ]
+    assert outcomes == ["created", "created" if stored is None else "duplicate"]
+    kept = [read_memory(store, row.id) for row in all_rows(store).values()]
+    bounds = {(each.valid_from or None, each.valid_to or None) for each in kept}
+    assert bounds == ({first, again} if stored is None else {stored})
+
+
+def test_known_id_with_other_times_is_rejected(store: World) -> None:
+    bounds = {"valid_from": PAST, "valid_to": ENDED}
+    put(store, DARK, memory_id="mine", **bounds)
+    assert put(store, DARK, memory_id="mine", **bounds).outcome == "duplicate"
+    for other in ({}, {"valid_to": FAR}, {"expires_in": "1d"}):
+        with pytest.raises(Conflict, match="exists with other times"):
+            put(store, DARK, memory_id="mine", **other)
+    put(store, DARK, memory_id="note", expires_in="1h")
+    assert put(store, DARK, memory_id="note").outcome == "duplicate"
+    longer = put(store, DARK, memory_id="note", expires_in="2h")
+    assert longer.outcome == "duplicate"
+    assert longer.valid_to is not None
 
 
 @pytest.mark.parametrize(
@@ -360,6 +417,33 @@ def test_repeated_relation_is_updated(store: World) -> None:
     ]
     gone = named.delete_relations(store.graph, DeleteRelationsRequest(relations=keys)).result(PATIENCE)
     assert (gone.deleted, len(gone.missing)) == (1, 1)
+
+
+@pytest.mark.parametrize("retired", [("A",), ("r",), ("A", "B", "r")])
+def test_retired_entity_and_relation_become_current_again(store: World, retired: tuple[str, ...]) -> None:
+    relate_names(store, ("A", "uses", "B"), strength=0.8)
+    nodes = [RetireNodeRequest(node_id=each, valid_to=ENDED) for each in retired if each != "r"]
+    for each in nodes:
+        mutations.end_node_valid_time(store.graph, each).result(PATIENCE)
+    if "r" in retired:
+        edge = RetireEdgeRequest(source="A", target="B", relation_type="uses", valid_to=ENDED)
+        mutations.end_edge_valid_time(store.graph, edge).result(PATIENCE)
+    # A memory about an entity says nothing about its times.
+    put(store, "A was here", entity_names=["A"])
+    assert [row.is_valid_at(now_in_microseconds()) for row in all_rows(store).values()].count(False) == len(nodes)
+    wanted = CreateRelationsRequest(relations=[RelationInput(source="a", target="B", relation_type="uses")])
+    done = named.create_relations(store.graph, wanted).result(PATIENCE)
+    assert [(each.outcome, each.strength) for each in done.relations] == [("restored", 0.8)]
+    assert done.entities_created == [each.node_id for each in nodes]
+    near = named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="A", include_memories=False))
+    assert [node.id for node in near.nodes] == ["A", "B"]
+    if nodes:
+        mutations.end_node_valid_time(store.graph, RetireNodeRequest(node_id="A")).result(PATIENCE)
+        answer = named.create_entities(
+            store.graph, CreateEntitiesRequest(entities=[EntityInput(name="a", entity_type="x")])
+        )
+        assert [each.outcome for each in answer.result(PATIENCE).entities] == ["restored"]
+        assert len(named.get_entity_neighbourhood(store.graph, EntityGraphRequest(entity_id="B")).nodes) == 2
 
 
 def test_delete_entities_keeps_memories_unless_cascade(store: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,11 @@ def test_retain_operations_of_text(kept: Store) -> None:
     memory = kept.memory(made.memory_id, touch=False)
     assert (memory.memory_type, memory.layer, memory.tags, memory.importance) == ("fact", 2, ["work"], 0.5)
     assert kept.memory_stats().total_relations == 1
+    kept.retire_edge("Alice", "Bob", "knows", valid_to="2020-01-01T00:00:00Z")
+    again = kept.retain("The office in New York opens at nine.", relations=[knows])
+    assert [each.reason for each in again.operations if each.type == "link"] == ["relation restored"]
+    [row] = (row for row in stable_rows(kept) if row.get("relation_type") == "knows")
+    assert row.get("valid_to") is None
     # The same text, other words, and a near text, which is reported.
     again = kept.retain("the office in New York opens at nine")
     assert operations_of(again) == [("noop", "The office in New York opens at nine.")]
@@ -91,6 +97,32 @@ def test_retain_operations_of_text(kept: Store) -> None:
     with pytest.raises(Conflict):
         kept.retain("x", entity_id=made.memory_id, update="never")
     assert operations_of(kept.retain("x", entity_id="somebody", layer=1, memory_type="topic")) == [("create", "x")]
+
+
+def test_revert_makes_no_two_versions_true_at_once(kept: Store) -> None:
+    for city, year in (("Berlin", 2010), ("London", 2015), ("Paris", 2020)):
+        kept.retain(city, entity_id="home", valid_from=f"{year}-01-01T00:00:00Z")
+    with pytest.raises(Conflict, match=r"version 'home@2' is valid from 2015-01-01"):
+        kept.revert("home", 1)
+
+    def cities(year: int) -> list[str]:
+        return [each.content for each in kept.memories(valid_at=f"{year}-01-01T00:00:00Z").memories]
+
+    # One step back, the version that kept the state becomes the memory again.
+    assert [kept.revert("home", 2).nodes_updated, cities(2016), cities(2021)] == [1, ["London"], ["London"]]
+    assert [kept.revert("home", 1).nodes_updated, cities(2012), cities(2021)] == [1, ["Berlin"], ["Berlin"]]
+    kept.retain("Rome", entity_id="home", valid_from="2022-01-01T00:00:00Z")
+    with pytest.raises(Conflict, match="memory 'home' is valid from 2022"):
+        kept.retire("home@5", valid_to="2023-01-01T00:00:00Z")
+    assert cities(2021) == ["Berlin"]
+    # The procedure of undo.md for a deleted memory.
+    before, found = kept.memory_stats().sequence, stable_rows(kept)
+    kept.delete_memory("home")
+    kept.revert("home", kept.history("home").states[0].node.version)
+    of_home = re.compile(r'"(id|from|to)":"home[@"]')
+    kept.import_([row for row in kept.export(as_of=str(before)) if of_home.search(msgspec.json.encode(row).decode())])
+    assert stable_rows(kept) == found
+    assert [cities(2021), cities(2023)] == [["Berlin"], ["Rome"]]
 
 
 def test_resent_conversation_adds_only_new_turns(kept: Store) -> None:

@@ -44,8 +44,8 @@ from kgserve.graph.search.node_search import search_store_nodes
 from kgserve.graph.store_handle import StoreHandle, completed_future, decode_answer_struct
 from kgserve.graph.url_parameters import NodeListParameters
 from kgserve.platform.access.authentication import HiddenStore
-from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES
-from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow
+from kgserve.storage.model.node_edge_fields import MAX_CONTENT_BYTES, EdgeExtrasUpsert, NodeExtrasUpsert
+from kgserve.storage.model.node_edge_rows import EMPTY_ATTRIBUTES_JSON, EdgeKey, EdgeRow, NodeRow, has_validity_ended
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -72,7 +72,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def create_entities(graph: StoreHandle, entities: Sequence[EntityWithObservations]) -> Future[CreatedEntities]:
-    """Create the entities that do not exist, and return them; existing ones do not change.
+    """Create the entities that do not exist, and return them; existing ones do not change, except retired ones.
+
+    A retired entity is written again, and true from now on.
 
     Raises TooLarge for observations of more than 1 MiB.
     """
@@ -84,18 +86,24 @@ def create_entities(graph: StoreHandle, entities: Sequence[EntityWithObservation
     made: dict[str, EntityWithObservations] = {}
 
     def batch(rows: RowsSnapshot) -> WriteBatch:
-        existing = _entities(rows, {entity.name for entity in entities})
+        now, existing = time.time_ns() // 1000, _entities(rows, {entity.name for entity in entities})
+        retired = {name for name, row in existing.items() if has_validity_ended(row.extras, now)}
         for entity in entities:
-            if entity.name not in existing:
+            if entity.name not in existing or entity.name in retired:
                 made[entity.name] = _merge_entities(made.get(entity.name), entity)
         puts = [_entity_put(index, entity) for index, entity in enumerate(made.values())]
+        again = NodeExtrasUpsert(valid_from=now, valid_to=None)
+        puts = [replace(put, extras=again) if put.id in retired else put for put in puts]
         return add_missing_endpoint_placeholders(rows, WriteBatch(nodes=puts, cost=estimate_batch_bytes(puts, [])))
 
     return _submit(graph, batch, lambda: CreatedEntities(entities=list(made.values())), create=True)
 
 
 def create_relations(graph: StoreHandle, relations: Sequence[EntityNameRelation]) -> Future[CreatedRelations]:
-    """Create the relations that do not exist, and return them. Their ends need not exist."""
+    """Create the relations that do not exist, and return them. Their ends need not exist.
+
+    Retired relations, and retired ends, are true again from now on.
+    """
     faults = ValidationErrorCollector()
     for index, relation in enumerate(relations):
         for text, field in zip(_relation_key(relation), EntityNameRelation.__struct_encode_fields__, strict=True):
@@ -105,11 +113,17 @@ def create_relations(graph: StoreHandle, relations: Sequence[EntityNameRelation]
     made: list[EntityNameRelation] = []
 
     def batch(rows: RowsSnapshot) -> WriteBatch:
-        existing = rows.edges(list(wanted))
-        new = [key for key in wanted if key not in existing]
+        now, existing = time.time_ns() // 1000, rows.edges(list(wanted))
+        ends = rows.nodes({end for key in wanted for end in key[:2]})
+        retired_ends = {name for name, row in ends.items() if has_validity_ended(row.extras, now)}
+        retired = {key for key, row in existing.items() if not row.is_valid_at(now)}
+        new = [key for key in wanted if key not in existing or key in retired or not retired_ends.isdisjoint(key[:2])]
         made.extend(wanted[key] for key in new)
-        edges = [EdgeUpsert(index, key) for index, key in enumerate(new)]
-        return add_missing_endpoint_placeholders(rows, WriteBatch(edges=edges, cost=estimate_batch_bytes([], edges)))
+        again = EdgeExtrasUpsert(valid_from=now, valid_to=None)
+        edges = [EdgeUpsert(index, key, extras=again if key in retired else None) for index, key in enumerate(new)]
+        nodes = [NodeUpsert(0, name, extras=NodeExtrasUpsert(valid_from=now, valid_to=None)) for name in retired_ends]
+        batch = WriteBatch(nodes=nodes, edges=edges, cost=estimate_batch_bytes(nodes, edges))
+        return add_missing_endpoint_placeholders(rows, batch)
 
     return _submit(graph, batch, lambda: CreatedRelations(relations=made), create=True)
 
@@ -224,9 +238,9 @@ def _entities(rows: RowsSnapshot, names: Collection[str]) -> dict[str, NodeRow]:
 
 
 def _contents(rows: RowsSnapshot, names: Collection[str]) -> dict[str, str]:
-    """Return contents by name, after following merge redirects."""
-    ids = {resolve_merge_redirect(rows, name) for name in names}
-    return {name: row.content for name, row in _entities(rows, ids).items()}
+    """Return contents of current entities by name, after following merge redirects."""
+    ids, now = {resolve_merge_redirect(rows, name) for name in names}, time.time_ns() // 1000
+    return {name: row.content for name, row in _entities(rows, ids).items() if row.is_valid_at(now)}
 
 
 def _is_placeholder(row: NodeRow) -> bool:

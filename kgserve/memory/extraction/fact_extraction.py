@@ -412,5 +412,6 @@ class _ExtractionDeduplicator(MemoryDeduplicator):
         placed = former_memory_versions.insert_fact_as_memory_version(
             self, head, former_memory_versions.TimedFact(change, start, extras.valid_to)
         )
-        self.associate(placed.id, self._about(put))
+        for version in (placed.id, *placed.others):
+            self.associate(version, self._about(put))
         return placed.id

@@ -212,7 +212,8 @@ class NodeExtras(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - ``importance``: 0..1; 1 pins the memory.
     - ``layer``: 0..3.
     - ``ended``: why a memory is withdrawn ("forgotten", "merged", "pruned", "superseded").
-    - ``former_from``, ``former_to``: its validity before the withdrawal.
+    - ``former_from``, ``former_to``: its validity before the withdrawal. Of a memory that is not withdrawn,
+      ``former_from`` is when its statement began, before another version interrupted it.
     - ``belongs_to``: the memory that absorbed it, or of which it is a version.
     """
 

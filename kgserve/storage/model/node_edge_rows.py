@@ -118,6 +118,13 @@ def is_valid_at(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
     return begun and (extras.valid_to is None or moment < extras.valid_to)
 
 
+def has_validity_ended(extras: NodeExtras | EdgeExtras | None, moment: int) -> bool:
+    """Return True if a row with these extras was valid for a time that ended by ``moment``, as a retired one was."""
+    if extras is None or extras.valid_to is None:
+        return False
+    return extras.valid_to <= moment and extras.valid_from != extras.valid_to
+
+
 class EdgeAttributeParts(msgspec.Struct, frozen=True, gc=False):
     """Parts of an edge's attributes: two times as text, and the caller's own attributes as compact JSON."""
 

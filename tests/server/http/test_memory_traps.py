@@ -107,6 +107,21 @@ def test_only_access_changes_last_accessed(of: httpx.Client, store: str) -> None
     assert used["access_count"] == (2 if ids[0] == hit["id"] else 1)
 
 
+def test_unmerge_of_a_consolidated_memory_names_the_run(of: httpx.Client, store: str) -> None:
+    for each in ("a", "b"):
+        stored(of, "The roof is red", dedup="off", id=each, tags=[each], entity_names=[f"Ann {each}"])
+    before, report = exported(of, store), consolidated(of)
+    [absorbed] = report["clusters"][0]["absorbed"]
+    nodes = f"/api/memory/{store}/nodes"
+    refused = refusal(of.post(f"{nodes}/{absorbed}/unmerge"), 409)["detail"]
+    assert f"POST /api/memories/consolidations/{report['run']}/undo" in refused
+    assert accepted(undo(of, report))["restored"] == [absorbed]
+    assert exported(of, store) == before
+    assert accepted(of.post(f"{nodes}/{absorbed}/unmerge"))["changed"] is False
+    assert stored(of, "The roofs are red", id="c")["outcome"] == "merged"
+    assert "store its text again with dedup=off" in refusal(of.post(f"{nodes}/c/unmerge"), 409)["detail"]
+
+
 def test_only_active_memories_absorb_duplicates(http: httpx.Client, of: httpx.Client, store: str) -> None:
     faded = stored(of, "The shed is green", days=400)["id"]
     assert accepted(of.post("/api/memories/prune", json={}))["ids"] == [faded]

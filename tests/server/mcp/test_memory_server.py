@@ -35,6 +35,36 @@ def test_memory_server_tools_and_graph_tools_share_data(server: ServerProcessHan
     assert note["content"] == "First.\n\nSecond.\nThird.\nlikes tea"
 
 
+def test_retired_entities_and_relations_become_current_again(server: ServerProcessHandle, store: str) -> None:
+    def tool(name: str, **arguments: Any) -> dict[str, Any]:
+        return call(server.url, MODES[0], name, index=store, **arguments).structured_content
+
+    bob = {"name": "Bob", "entityType": "person", "observations": []}
+    knows = {"from": "Ann", "to": "Bob", "relationType": "knows"}
+    tool("create_entities", entities=[ANN, bob])
+    tool("create_relations", relations=[knows])
+    ended = {"valid_to": "2020-01-01T00:00:00Z"}
+    with httpx.Client(base_url=f"{server.url}/api/memory/{store}") as rest:
+        rest.post("/nodes/Ann/retire", json=ended).raise_for_status()
+        rest.post("/edges/retire", json={"from": "Ann", "to": "Bob", "relation_type": "knows"} | ended)
+        refused = refusal(
+            server.url,
+            MODES[0],
+            "add_observations",
+            index=store,
+            observations=[{"entityName": "Ann", "contents": ["likes milk"]}],
+        )
+        assert "Ann not found; create it with create_entities" in refused
+        again = ANN | {"observations": ["likes coffee"]}
+        assert tool("create_entities", entities=[again])["entities"] == [again]
+        assert tool("create_relations", relations=[knows])["relations"] == [knows]
+        assert tool("create_relations", relations=[knows])["relations"] == []
+        assert tool("open_nodes", names=["Ann"]) == {"entities": [again], "relations": [knows]}
+        rest.post("/nodes/Bob/retire", json=ended).raise_for_status()
+    assert tool("create_relations", relations=[knows])["relations"] == [knows]
+    assert tool("open_nodes", names=["Bob"]) == {"entities": [bob], "relations": [knows]}
+
+
 def test_search_nodes_completes_the_last_word(server: ServerProcessHandle, mode: Mode, store: str) -> None:
     orrery = {"name": "device", "entityType": "thing", "observations": ["an orrery of brass"]}
     call(server.url, mode, "create_entities", index=store, entities=[ANN, orrery])
