@@ -41,8 +41,7 @@ MAX_COLLECTED_VALUES = 50_000
 COMMIT_TABLE_NAME = "STORECOMMIT"
 DEFAULT_NODE_LABEL = ":Entity"
 DEFAULT_RELATION_LABEL = ":RELATES_TO"
-LINK_TARGET_LABEL, LINK_RELATION_TYPE = "elsewhere", "links_to"
-"""Label of link targets and type of links, in lower case as the engine compares names."""
+LINK_TARGET_LABEL, LINK_RELATION_TYPE = "Elsewhere", "LINKS_TO"
 MAX_PARAMETER_BYTES = 1 << 20
 MAX_PARAMETER_DEPTH = 32
 MAX_CACHED_STATEMENTS = 256
@@ -300,7 +299,7 @@ def _labels(outline: BracketMatchedTokens, *wanted: str) -> list[int]:
             continue
         if before == ":" or (before == "|" and index - 2 in found):
             found.add(index)
-    return sorted(index for index in found if outline.name(index) in wanted)
+    return sorted(index for index in found if outline.tokens[index].text.strip("`") in wanted)
 
 
 def _prepare_edits(outline: BracketMatchedTokens, given: Mapping[str, Any]) -> StatementEdits:

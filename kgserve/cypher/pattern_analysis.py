@@ -44,7 +44,9 @@ from kgserve.cypher.syntax_tree import (
 from kgserve.cypher.type_inference import PatternExpressionAnalyzer, TypeInference
 from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE_COLUMN_TYPES, CypherStaticType
 
+_NODE_TABLES = frozenset({"Entity", "Elsewhere"})
 _RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
+_TABLES_IN_LOWER_CASE = frozenset({"storecommit", *map(str.lower, _NODE_TABLES | _RELATION_TABLES)})
 _UNKNOWN_ANCHOR = "?"
 """Anchor of an optional path for which no variable indicates a missing match."""
 
@@ -218,6 +220,12 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
                 what = f"replace :{label} by :Entity and the condition type = '{label}'"
                 raise self._context.refuse(index, f"{_ENGINE_LABELS}: {what}; found")
+            self._check_table(index, label, _NODE_TABLES)
+
+    def _check_table(self, index: int, name: str, tables: frozenset[str]) -> None:
+        """Refuse a name by which only the engine, which ignores case, would find a table."""
+        if name not in tables and name.lower() in _TABLES_IN_LOWER_CASE:
+            raise self._context.refuse(index, f"{_ENGINE_LABELS}, and case matters; found")
 
     def _check_case(self, name: str, index: int, scope: VariableScope) -> None:
         if other := scope.similar(name):
@@ -229,6 +237,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
                 what = f"replace :{name} by :RELATES_TO and relation_type = '{name}'"
                 raise self._context.refuse(index, f"{_ENGINE_LABELS}: {what}; found")
+            self._check_table(index, name, _RELATION_TABLES)
         self._check_compared_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.length is not None:
             self._length(relation, scope)
@@ -338,6 +347,8 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         if not relation.types:
             what = f"a relationship in {word} needs a type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
             raise self._context.refuse(relation.start, f"{what} it is missing")
+        for index, name in relation.types:
+            self._check_table(index, name, _RELATION_TABLES)
         self._check_assigned_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.name:
             if relation.name in scope.bindings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgserve.cypher.guard import COMMIT_TABLE_NAME, LINK_RELATION_TYPE, LINK_TARGET_LABEL
+from kgserve.cypher.guard import LINK_RELATION_TYPE, LINK_TARGET_LABEL
 from kgserve.cypher.interpreter.kuzu_table_names import NODE_TABLE, RELATIONSHIP_TABLE
 from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     CreateClauseNode,
@@ -26,7 +26,6 @@ from kgserve.graph.cypher.row_properties import EDGE_PROPERTY_NAMES, NODE_MEMORY
 
 _COLUMNS = (NODE_PROPERTY_NAMES | EDGE_PROPERTY_NAMES) - NODE_MEMORY_PROPERTIES
 """Properties that are columns of every row; those of memories and names may be attributes of other nodes."""
-_NODE_TABLES = frozenset({NODE_TABLE.lower(), COMMIT_TABLE_NAME.lower()})
 _FUNCTIONS = frozenset({"labels", "keys", "properties", "type", "id", "elementid"})
 """Functions that the engine lacks, or that describe its tables to it."""
 
@@ -39,8 +38,8 @@ def has_names_unknown_to_engine(query: QueryUnion) -> bool:
 def has_cross_store_link_patterns(query: QueryUnion) -> bool:
     """Return whether a statement reads links into other stores, which only the engine knows."""
     return any(
-        (isinstance(node, NodePatternElement) and LINK_TARGET_LABEL in map(str.lower, node.labels))
-        or (isinstance(node, RelationshipPatternElement) and LINK_RELATION_TYPE in map(str.lower, node.types))
+        (isinstance(node, NodePatternElement) and LINK_TARGET_LABEL in node.labels)
+        or (isinstance(node, RelationshipPatternElement) and LINK_RELATION_TYPE in node.types)
         for node in iterate_syntax_tree(query)
     )
 
@@ -48,7 +47,7 @@ def has_cross_store_link_patterns(query: QueryUnion) -> bool:
 def _is_own(node: QuerySyntaxNode) -> bool:  # noqa: PLR0911 - one for each kind of node
     match node:
         case NodePatternElement() | LabelPredicate():
-            return any(label.lower() not in _NODE_TABLES for label in node.labels) or _has_own_keys(node)
+            return any(label != NODE_TABLE for label in node.labels) or _has_own_keys(node)
         case RelationshipPatternElement():
             return any(type_ != RELATIONSHIP_TABLE for type_ in node.types) or _has_own_keys(node)
         case PropertyAccessNode():
