@@ -37,6 +37,7 @@ from kgserve.cypher.syntax_tree import (
     iterate_syntax_nodes,
 )
 from kgserve.cypher.types import CypherStaticType
+from kgserve.cypher.write_order_checks import check_write_order
 
 _UNLIMITED_ROWS = 1_000_000_000
 
@@ -102,6 +103,8 @@ class _UnionPart:
         # Start tokens of columns that were given a name.
         self._named = set[int]()
         self._kinds = dict[int, CypherStaticType]()
+        # Types of all variables, also of those that have left the scope.
+        self._types = dict[str, CypherStaticType]()
 
     def read(self) -> dict[str, CypherStaticType] | None:
         """Analyse all clauses; return the names and types of the columns, or None if only the engine knows them."""
@@ -112,6 +115,8 @@ class _UnionPart:
                 columns = self._read_projection(clause, self._clauses[number + 1 :])
             else:
                 self._read(clause)
+            self._types |= {name: found.type for name, found in self._scope.bindings.items()}
+        check_write_order(self._context, self._clauses, self._types)
         return columns
 
     def _add_row_source(self) -> None:

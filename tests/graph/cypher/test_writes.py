@@ -139,6 +139,48 @@ def test_cypher_write_parameters(pool: StorePool) -> None:
     assert single_value(pool, "MATCH (n {type: 'q\"'}) RETURN n.id + n.attributes") == 'it\'s{"ü":"\\n"}'
 
 
+def test_labels_are_case_sensitive(pool: StorePool) -> None:
+    fill(pool)
+    assert changed(pool, "CREATE (:entity {id: 'e', content: 'x'})") == {"nodes_created": 1}
+    for label, found in (("entity", ["e"]), ("ENTITY", []), ("storecommit", []), ("Entity", ["a", "b", "c", "e"])):
+        query = f"MATCH (n:{label}) RETURN n.id ORDER BY n.id"
+        assert [node_id for [node_id] in write(pool, query).rows] == found
+        assert single_value(pool, f"MATCH (n:{label}) RETURN count(n)") == len(found)
+    assert changed(pool, "MATCH (n:entity) DETACH DELETE n") == {"nodes_deleted": 1}
+
+
+ORDERED = {
+    "UNWIND [1, 2, 3] AS i MATCH (n {id: 'a'}) SET n.content = n.content + 'x'": "axxx",
+    "MATCH (n {id: 'a'}), (m {id: 'a'}) SET m.content = 'mm' SET n.content = n.content + '!'": "mm!",
+    "MATCH (a)-[r]-(b) UNWIND [1, 2] AS i SET a.content = a.content + 'x'": "axx",
+    "UNWIND [1, 2] AS i MERGE (n:Entity {id: 'a'}) ON MATCH SET n.content = n.content + 'x'": "axx",
+    "MATCH (n {id: 'a'}) WITH n, n.content AS old SET n.content = 'x' SET n.content = n.content + old": "xa",
+    "MATCH (a {id: 'a'})-[r]->(b) SET a.content = 'k' DELETE r": "k",
+    "MATCH (a {id: 'a'})-[r]->(b) DELETE r SET a.content = 'k'": "k",
+    "MATCH (n {id: 'a'}) SET n.content = n.content + 'x' SET n.content = n.content + 'y'": "axy",
+}
+
+
+@pytest.mark.parametrize("query", ORDERED)
+def test_a_row_sees_what_earlier_rows_have_set(steady: StorePool, query: str) -> None:
+    write(steady, query)
+    assert single_value(steady, "MATCH (n {id: 'a'}) RETURN n.content") == ORDERED[query]
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("UNWIND ['c', 'b'] AS i MATCH (n {id: 'a'}) SET n.content = i RETURN n.content", [["b"], ["b"]]),
+        ("MATCH (n {id: 'a'}), (m {id: 'a'}) SET n.content = 'x' RETURN m.content", [["x"]]),
+        ("MATCH (n {id: 'a'}) WITH n, n.content AS old SET n.content = 'x' RETURN old, n.content", [["a", "x"]]),
+        ("MATCH ()-[r]->() UNWIND [1, 2] AS i SET r.weight = r.weight + 1 RETURN DISTINCT r.weight", [[2.5]]),
+        ("MATCH (n {id: 'a'}) SET n.content = null RETURN n.content", [[""]]),
+    ],
+)
+def test_a_write_returns_what_it_has_set(steady: StorePool, query: str, rows: list[list[object]]) -> None:
+    assert write(steady, query).rows == rows
+
+
 FOREVER = """
 UNWIND range(1, 3000) AS i UNWIND range(1, 3000) AS j UNWIND range(1, 3000) AS k WITH count(i + j + k) AS n
 CREATE (:Entity {id: 'x', type: 't'})
