@@ -40,7 +40,10 @@ _INSTEAD = "write it as a second statement. Found"
 def check_write_order(
     context: CypherAnalysisContext, clauses: tuple[Clause, ...], kinds: Mapping[str, CypherStaticType]
 ) -> None:
-    """Raise InvalidInput if the engine would read a value as it was before a write. ``kinds`` are the variables' types."""
+    """Raise InvalidInput if the engine would read a value as it was before a write.
+
+    ``kinds`` are the types of the variables.
+    """
     first_set = _find_first(clauses, SetClause)
     first_deletion = _find_first(clauses, DeleteClause)
     if first_deletion is not None and first_set is not None:
