@@ -68,7 +68,6 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         self._context = context
         self.typer = TypeInference(context, self)
         self._bound_before = frozenset[str]()
-        self._counts_rows = True
 
     def start(self, scope: VariableScope) -> None:
         """Record the variables bound before a MATCH."""
@@ -76,9 +75,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
 
     def read_match(self, match: MatchClause, scope: VariableScope, *, counts_rows: bool = True) -> None:
         """Analyse a MATCH with its WHERE; ``counts_rows`` is false if only existence matters."""
-        self._counts_rows = counts_rows
         followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
-        self._counts_rows = True
         if counts_rows:
             self._assume_no_loops(match)
         conditions = list(self._conditions(followed, scope))
@@ -265,10 +262,10 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             self._in_pattern(length.where, inner)
 
     def _check_zero_length(self, relation: RelationPattern) -> None:
-        """Check paths that may have no relationship: the engine finds the start twice on cycles."""
+        """Check paths that may have no relationship: on cycles the engine finds their start twice, or never."""
         length = relation.length
-        if length is not None and length.most not in {0, 1} and self._counts_rows:
-            what = "the engine miscounts paths that begin with *0; write *1.. and add the node itself with a UNION."
+        if length is not None and length.most not in {0, 1}:
+            what = "the engine loses or repeats paths of length 0; write *1.. and add the node itself with a UNION."
             raise self._context.refuse(length.start, f"{what} Found")
         self._context.assumptions.add(ASSUMES_NO_SELF_LOOPS)
 

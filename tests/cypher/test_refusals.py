@@ -87,6 +87,7 @@ REJECTED = {
     "MATCH ()-[r]->(), (r) RETURN r": (19, "r names both a relationship and a node"),
     "MATCH (a)-[r]->(b)-[r]->(c) RETURN a": (19, "r occurs twice"),
     "MATCH (a)-[*0..2]->(b) RETURN a": (12, "write *1.."),
+    "MATCH (a)-[*0..2]->(b) RETURN DISTINCT a": (12, "write *1.."),
     "MATCH (n) WHERE (n)-[r]->() RETURN n": (20, "r is not bound here"),
     "MATCH (n) RETURN (n)-[]->()": (18, "write EXISTS { MATCH … } or COUNT { MATCH … }"),
     "MATCH (n:End) RETURN n": (10, "replace :End by :Entity and the condition type = 'End'"),

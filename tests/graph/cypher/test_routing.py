@@ -55,6 +55,8 @@ def run(pool: StorePool, query: str, **more: Any) -> list[list[Any]]:
         ("CALL db.labels() YIELD label RETURN label", [["person"], ["task"]]),
         ("CALL db.relationshipTypes()", [["BLOCKS"], ["OWNS"]]),
         ("MATCH (n) RETURN count(*) > 2", [[True]]),
+        ("MATCH (n {id: 'a'})-[*0..2]-(m) RETURN DISTINCT m.id ORDER BY m.id", [["a"], ["b"], ["c"]]),
+        ("MATCH (n {id: 'a'})-[*0..2]-(m) RETURN count(DISTINCT m.id)", [[3]]),
         ("MATCH (n:nothing) RETURN n", []),
         ("UNWIND $rows AS row RETURN row.a, row['b']", [[1, None], ["x", 2.5]]),
     ],
