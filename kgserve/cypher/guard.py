@@ -16,6 +16,8 @@ import msgspec
 
 from kgserve.cypher import limits
 from kgserve.cypher.analysis import analyze_and_rewrite_cypher_statement
+from kgserve.cypher.column_assumptions import drop_column_assumptions
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL
 from kgserve.cypher.lexer import (
     BUILDER_FUNCTIONS,
     CLAUSE_ENDS,
@@ -86,6 +88,10 @@ class GuardedCypherStatement(msgspec.Struct, frozen=True):
         """Clauses and operators without names, values or texts of the caller; safe to log."""
         return " ".join(word for each in scan_cypher_tokens(self.text) if (word := each.text.upper()) in KEYWORDS)
 
+    def without_column_assumptions(self) -> GuardedCypherStatement:
+        """Return the statement for a store whose properties only the interpreter would show as Cypher defines them."""
+        return msgspec.structs.replace(self, assumptions=drop_column_assumptions(self.assumptions))
+
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column, from 1, in the caller's text for an offset in ``text``."""
         return map_rendered_to_original_position(self.text, self.anchors, offset)
@@ -127,7 +133,7 @@ def _value_signature(value: Any) -> object:
     """Return the cacheable properties of a scalar value; None for other values."""
     kind = type(value)
     if kind is str:
-        return (kind, value == "")
+        return (kind, value == "", value == NO_LABEL)
     if kind is int:
         return (kind, -MAX_EXACT_FLOAT <= value <= MAX_EXACT_FLOAT)
     return kind if kind in _SCALAR_CLASSES else None

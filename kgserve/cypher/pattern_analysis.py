@@ -20,6 +20,13 @@ from kgserve.cypher.analysis_context import (
     VariableScope,
     strip_parentheses,
 )
+from kgserve.cypher.column_assumptions import (
+    LABEL_PROPERTY,
+    assume_column_is_property,
+    is_label,
+    is_no_label,
+    note_label_comparisons,
+)
 from kgserve.cypher.expression_parser import AND
 from kgserve.cypher.lexer import KEYWORDS
 from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_engine_compare_types
@@ -87,6 +94,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
 
     def _where(self, match: MatchClause, conditions: list[str], scope: VariableScope) -> None:
         if match.where is not None:
+            note_label_comparisons(self._context, match.where)
             self._in_pattern(match.where, scope)
             if conditions:
                 self._context.edits.around(match.where.start, match.where.end, "(", ")")
@@ -99,7 +107,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         for path in paths:
             for node in path.nodes:
                 self._node(node, scope, is_optional=False)
-                self._check_assigned_properties(node.properties, NODE_COLUMN_TYPES, scope)
+                self._check_assigned_properties(node.properties, word, NODE_COLUMN_TYPES, scope)
             for relation in path.relations:
                 self._read_created_relation(relation, word, scope)
             if path.name:
@@ -346,7 +354,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             raise self._context.refuse(relation.start, f"{what} it is missing")
         for index, name in relation.types:
             self._check_table(index, name, _RELATION_TABLES)
-        self._check_assigned_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
+        self._check_assigned_properties(relation.properties, word, EDGE_COLUMN_TYPES, scope)
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is already bound; found")
@@ -364,6 +372,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
                 continue
             rules.check_comparable("=", key + 1, column, kind)
             rules.prevent_join(column, value, kind)
+            self._assume_property(key, name, value, columns)
             if column.kind == "integer" and kind.kind in {"float", "decimal"}:
                 what = f"{name} is an integer, and the engine would round this number; compare it in WHERE. Found"
                 raise self._context.refuse(key, what)
@@ -377,11 +386,26 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         return columns.get(name)
 
     def _check_assigned_properties(
-        self, properties: MapLiteral | None, columns: dict[str, CypherStaticType], scope: VariableScope
+        self, properties: MapLiteral | None, word: str, columns: dict[str, CypherStaticType], scope: VariableScope
     ) -> None:
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
+            if word == "MERGE":
+                self._assume_property(key, name, value, columns)
+            if columns is NODE_COLUMN_TYPES and name == LABEL_PROPERTY:
+                self.check_assigned_label(key, value)
             self.check_assignment(key, name, column, self.typer.type_of(value, scope))
+
+    def _assume_property(self, key: int, name: str, value: Expression, columns: dict[str, CypherStaticType]) -> None:
+        if is_label(self._context, value):
+            self._context.label_comparisons.add(key)
+        kind = "node" if columns is NODE_COLUMN_TYPES else "relation"
+        assume_column_is_property(self._context, kind, key, name)
+
+    def check_assigned_label(self, index: int, value: Expression) -> None:
+        """Raise InvalidInput for a node without label, which the engine does not know."""
+        if is_no_label(self._context, value):
+            raise self._context.refuse(index, f"the engine has no nodes without {LABEL_PROPERTY}; found")
 
     def check_assignment(self, index: int, name: str, column: CypherStaticType | None, kind: CypherStaticType) -> None:
         """Raise InvalidInput for a value that the engine would cast to the type of the property."""
