@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kgserve.cypher.analysis_context import CypherAnalysisContext, CypherVariableType, VariableScope, strip_parentheses
+from kgserve.cypher.column_assumptions import LABEL_PROPERTY, note_label_comparisons
 from kgserve.cypher.lexer import AGGREGATE_FUNCTIONS, BracketMatchedTokens
 from kgserve.cypher.operator_rewrites import can_types_share_list, describe_static_value_type
 from kgserve.cypher.parser import parse_cypher_statement_tokens
@@ -37,6 +38,7 @@ from kgserve.cypher.syntax_tree import (
     iterate_syntax_nodes,
 )
 from kgserve.cypher.types import CypherStaticType
+from kgserve.cypher.write_order_checks import check_write_order
 
 _UNLIMITED_ROWS = 1_000_000_000
 
@@ -102,6 +104,8 @@ class _UnionPart:
         # Start tokens of columns that were given a name.
         self._named = set[int]()
         self._kinds = dict[int, CypherStaticType]()
+        # Types of all variables, also of those that have left the scope.
+        self._types = dict[str, CypherStaticType]()
 
     def read(self) -> dict[str, CypherStaticType] | None:
         """Analyse all clauses; return the names and types of the columns, or None if only the engine knows them."""
@@ -112,6 +116,8 @@ class _UnionPart:
                 columns = self._read_projection(clause, self._clauses[number + 1 :])
             else:
                 self._read(clause)
+            self._types |= {name: found.type for name, found in self._scope.bindings.items()}
+        check_write_order(self._context, self._clauses, self._types)
         return columns
 
     def _add_row_source(self) -> None:
@@ -176,6 +182,11 @@ class _UnionPart:
 
     def _read_set(self, clause: SetClause) -> None:
         for item in clause.items:
+            target = item.target
+            if isinstance(target, PostfixExpression) and isinstance(step := target.steps[-1], PropertyAccess):
+                self._context.label_comparisons.add(step.start)
+                if step.name == LABEL_PROPERTY and self._typer.type_of(target.subject, self._scope).kind == "node":
+                    self._patterns.check_assigned_label(item.start, item.value)
             column = self._typer.type_of(item.target, self._scope)
             kind = self._typer.type_of(item.value, self._scope)
             known = column if column.is_column else None
@@ -335,6 +346,7 @@ class _UnionPart:
             what = f"{dropped[0]} is not in this WITH, so its WHERE cannot use it; add it to the WITH. The WHERE is"
             raise self._context.refuse(clause.where_start, what)
         scope = VariableScope({name: before.bindings[name] for name in dropped} | after.bindings, is_open=after.is_open)
+        note_label_comparisons(self._context, where)
         kind = self._typer.type_of(where, scope)
         reject_non_boolean_condition(self._context, where, kind)
         if dropped:

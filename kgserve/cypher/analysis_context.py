@@ -66,6 +66,8 @@ class CypherAnalysisContext:
         self.parameters = parameters
         self.edits = edits
         self.assumptions: set[str] = set()
+        # Tokens of accesses to types that are compared with labels.
+        self.label_comparisons: set[int] = set()
         # True while the condition of a pattern is read: Kùzu answers some of those incorrectly.
         self.in_pattern = False
         self.hidden: list[str] = []

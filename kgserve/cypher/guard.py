@@ -16,6 +16,8 @@ import msgspec
 
 from kgserve.cypher import limits
 from kgserve.cypher.analysis import analyze_and_rewrite_cypher_statement
+from kgserve.cypher.column_assumptions import drop_column_assumptions
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL
 from kgserve.cypher.lexer import (
     BUILDER_FUNCTIONS,
     CLAUSE_ENDS,
@@ -41,8 +43,7 @@ MAX_COLLECTED_VALUES = 50_000
 COMMIT_TABLE_NAME = "STORECOMMIT"
 DEFAULT_NODE_LABEL = ":Entity"
 DEFAULT_RELATION_LABEL = ":RELATES_TO"
-LINK_TARGET_LABEL, LINK_RELATION_TYPE = "elsewhere", "links_to"
-"""Label of link targets and type of links, in lower case as the engine compares names."""
+LINK_TARGET_LABEL, LINK_RELATION_TYPE = "Elsewhere", "LINKS_TO"
 MAX_PARAMETER_BYTES = 1 << 20
 MAX_PARAMETER_DEPTH = 32
 MAX_CACHED_STATEMENTS = 256
@@ -87,6 +88,10 @@ class GuardedCypherStatement(msgspec.Struct, frozen=True):
         """Clauses and operators without names, values or texts of the caller; safe to log."""
         return " ".join(word for each in scan_cypher_tokens(self.text) if (word := each.text.upper()) in KEYWORDS)
 
+    def without_column_assumptions(self) -> GuardedCypherStatement:
+        """Return the statement for a store whose properties only the interpreter would show as Cypher defines them."""
+        return msgspec.structs.replace(self, assumptions=drop_column_assumptions(self.assumptions))
+
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column, from 1, in the caller's text for an offset in ``text``."""
         return map_rendered_to_original_position(self.text, self.anchors, offset)
@@ -128,7 +133,7 @@ def _value_signature(value: Any) -> object:
     """Return the cacheable properties of a scalar value; None for other values."""
     kind = type(value)
     if kind is str:
-        return (kind, value == "")
+        return (kind, value == "", value == NO_LABEL)
     if kind is int:
         return (kind, -MAX_EXACT_FLOAT <= value <= MAX_EXACT_FLOAT)
     return kind if kind in _SCALAR_CLASSES else None
@@ -300,7 +305,7 @@ def _labels(outline: BracketMatchedTokens, *wanted: str) -> list[int]:
             continue
         if before == ":" or (before == "|" and index - 2 in found):
             found.add(index)
-    return sorted(index for index in found if outline.name(index) in wanted)
+    return sorted(index for index in found if outline.tokens[index].text.strip("`") in wanted)
 
 
 def _prepare_edits(outline: BracketMatchedTokens, given: Mapping[str, Any]) -> StatementEdits:

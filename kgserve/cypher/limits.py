@@ -68,6 +68,8 @@ class FunctionCallChecker:
                 self._check_lambda(index)
 
     def _check_procedure(self, index: int) -> None:
+        if self._outline.symbol(index + 1) in {"{", "("}:
+            raise self._outline.at(index, "the engine has no subqueries with CALL; found")
         name = self._outline.calls(index + 2)
         if name not in ALLOWED_PROCEDURES:
             message = f"CALL must be followed by one of {', '.join(sorted(ALLOWED_PROCEDURES))}; found"

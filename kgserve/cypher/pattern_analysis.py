@@ -20,6 +20,13 @@ from kgserve.cypher.analysis_context import (
     VariableScope,
     strip_parentheses,
 )
+from kgserve.cypher.column_assumptions import (
+    LABEL_PROPERTY,
+    assume_column_is_property,
+    is_label,
+    is_no_label,
+    note_label_comparisons,
+)
 from kgserve.cypher.expression_parser import AND
 from kgserve.cypher.lexer import KEYWORDS
 from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_engine_compare_types
@@ -44,7 +51,9 @@ from kgserve.cypher.syntax_tree import (
 from kgserve.cypher.type_inference import PatternExpressionAnalyzer, TypeInference
 from kgserve.cypher.types import EDGE_COLUMN_TYPES, ELSEWHERE_COLUMN_TYPES, NODE_COLUMN_TYPES, CypherStaticType
 
+_NODE_TABLES = frozenset({"Entity", "Elsewhere"})
 _RELATION_TABLES = frozenset({"RELATES_TO", "LINKS_TO"})
+_TABLES_IN_LOWER_CASE = frozenset({"storecommit", *map(str.lower, _NODE_TABLES | _RELATION_TABLES)})
 _UNKNOWN_ANCHOR = "?"
 """Anchor of an optional path for which no variable indicates a missing match."""
 
@@ -66,7 +75,6 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         self._context = context
         self.typer = TypeInference(context, self)
         self._bound_before = frozenset[str]()
-        self._counts_rows = True
 
     def start(self, scope: VariableScope) -> None:
         """Record the variables bound before a MATCH."""
@@ -74,9 +82,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
 
     def read_match(self, match: MatchClause, scope: VariableScope, *, counts_rows: bool = True) -> None:
         """Analyse a MATCH with its WHERE; ``counts_rows`` is false if only existence matters."""
-        self._counts_rows = counts_rows
         followed = self._read_paths(match.paths, scope, is_optional=match.is_optional)
-        self._counts_rows = True
         if counts_rows:
             self._assume_no_loops(match)
         conditions = list(self._conditions(followed, scope))
@@ -88,6 +94,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
 
     def _where(self, match: MatchClause, conditions: list[str], scope: VariableScope) -> None:
         if match.where is not None:
+            note_label_comparisons(self._context, match.where)
             self._in_pattern(match.where, scope)
             if conditions:
                 self._context.edits.around(match.where.start, match.where.end, "(", ")")
@@ -100,7 +107,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         for path in paths:
             for node in path.nodes:
                 self._node(node, scope, is_optional=False)
-                self._check_assigned_properties(node.properties, NODE_COLUMN_TYPES, scope)
+                self._check_assigned_properties(node.properties, word, NODE_COLUMN_TYPES, scope)
             for relation in path.relations:
                 self._read_created_relation(relation, word, scope)
             if path.name:
@@ -218,6 +225,12 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
                 what = f"replace :{label} by :Entity and the condition type = '{label}'"
                 raise self._context.refuse(index, f"{_ENGINE_LABELS}: {what}; found")
+            self._check_table(index, label, _NODE_TABLES)
+
+    def _check_table(self, index: int, name: str, tables: frozenset[str]) -> None:
+        """Refuse a name by which only the engine, which ignores case, would find a table."""
+        if name not in tables and name.lower() in _TABLES_IN_LOWER_CASE:
+            raise self._context.refuse(index, f"{_ENGINE_LABELS}, and case matters; found")
 
     def _check_case(self, name: str, index: int, scope: VariableScope) -> None:
         if other := scope.similar(name):
@@ -229,6 +242,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             if self._context.outline.tokens[index].text.upper() in KEYWORDS:
                 what = f"replace :{name} by :RELATES_TO and relation_type = '{name}'"
                 raise self._context.refuse(index, f"{_ENGINE_LABELS}: {what}; found")
+            self._check_table(index, name, _RELATION_TABLES)
         self._check_compared_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
         if relation.length is not None:
             self._length(relation, scope)
@@ -256,10 +270,10 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
             self._in_pattern(length.where, inner)
 
     def _check_zero_length(self, relation: RelationPattern) -> None:
-        """Check paths that may have no relationship: the engine finds the start twice on cycles."""
+        """Check paths that may have no relationship: on cycles the engine finds their start twice, or never."""
         length = relation.length
-        if length is not None and length.most not in {0, 1} and self._counts_rows:
-            what = "the engine miscounts paths that begin with *0; write *1.. and add the node itself with a UNION."
+        if length is not None and length.most not in {0, 1}:
+            what = "the engine loses or repeats paths of length 0; write *1.. and add the node itself with a UNION."
             raise self._context.refuse(length.start, f"{what} Found")
         self._context.assumptions.add(ASSUMES_NO_SELF_LOOPS)
 
@@ -338,7 +352,9 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         if not relation.types:
             what = f"a relationship in {word} needs a type, as in -[:RELATES_TO {{relation_type: 'KNOWS'}}]->;"
             raise self._context.refuse(relation.start, f"{what} it is missing")
-        self._check_assigned_properties(relation.properties, EDGE_COLUMN_TYPES, scope)
+        for index, name in relation.types:
+            self._check_table(index, name, _RELATION_TABLES)
+        self._check_assigned_properties(relation.properties, word, EDGE_COLUMN_TYPES, scope)
         if relation.name:
             if relation.name in scope.bindings:
                 raise self._context.refuse(relation.start, f"{relation.name} is already bound; found")
@@ -356,6 +372,7 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
                 continue
             rules.check_comparable("=", key + 1, column, kind)
             rules.prevent_join(column, value, kind)
+            self._assume_property(key, name, value, columns)
             if column.kind == "integer" and kind.kind in {"float", "decimal"}:
                 what = f"{name} is an integer, and the engine would round this number; compare it in WHERE. Found"
                 raise self._context.refuse(key, what)
@@ -369,11 +386,26 @@ class GraphPatternAnalyzer(PatternExpressionAnalyzer):
         return columns.get(name)
 
     def _check_assigned_properties(
-        self, properties: MapLiteral | None, columns: dict[str, CypherStaticType], scope: VariableScope
+        self, properties: MapLiteral | None, word: str, columns: dict[str, CypherStaticType], scope: VariableScope
     ) -> None:
         for key, name, value in () if properties is None else properties.entries:
             column = self._column(key, name, columns)
+            if word == "MERGE":
+                self._assume_property(key, name, value, columns)
+            if columns is NODE_COLUMN_TYPES and name == LABEL_PROPERTY:
+                self.check_assigned_label(key, value)
             self.check_assignment(key, name, column, self.typer.type_of(value, scope))
+
+    def _assume_property(self, key: int, name: str, value: Expression, columns: dict[str, CypherStaticType]) -> None:
+        if is_label(self._context, value):
+            self._context.label_comparisons.add(key)
+        kind = "node" if columns is NODE_COLUMN_TYPES else "relation"
+        assume_column_is_property(self._context, kind, key, name)
+
+    def check_assigned_label(self, index: int, value: Expression) -> None:
+        """Raise InvalidInput for a node without label, which the engine does not know."""
+        if is_no_label(self._context, value):
+            raise self._context.refuse(index, f"the engine has no nodes without {LABEL_PROPERTY}; found")
 
     def check_assignment(self, index: int, name: str, column: CypherStaticType | None, kind: CypherStaticType) -> None:
         """Raise InvalidInput for a value that the engine would cast to the type of the property."""

@@ -12,6 +12,7 @@ from kgserve.cypher.analysis_context import (
     rewrite_first_slice_bound,
     strip_parentheses,
 )
+from kgserve.cypher.column_assumptions import assume_column_is_property
 from kgserve.cypher.expression_parser import AND, COMPARISON, OR, PREDICATE, SUM, XOR
 from kgserve.cypher.function_calls import FunctionCallChecksAndRewrites
 from kgserve.cypher.operator_rewrites import OperatorChecksAndRewrites, can_types_share_list, describe_static_value_type
@@ -396,12 +397,14 @@ class TypeInference:
         if columns is not None:
             found = columns.get(step.name)
             self._check_case(step, columns)
+            assume_column_is_property(self._context, kind.kind, step.start, step.name)
             return ENGINE_TYPE if found is None else (found.nullable() if kind.is_nullable else found)
         if kind.kind == "map":
             self._check_case(step, dict(kind.fields))
             found = kind.field(step.name)
             return ENGINE_TYPE if found is None else (found.nullable() if kind.is_nullable else found)
         if kind.kind in {"engine", "any", "null"}:
+            assume_column_is_property(self._context, kind.kind, step.start, step.name)
             return ANY_TYPE if kind.kind == "any" else ENGINE_TYPE
         raise self._context.refuse(step.start, f"{kind.name} has no properties; one is used")
 

@@ -417,9 +417,6 @@ def _render_returned_item(
         token = outline.tokens[index]
         if token.kind == "word" and outline.symbol(index + 1) == "." and index + 2 in body:
             property_ = outline.tokens[index + 2].text
-            is_other = (token.text, property_) not in values
-            if is_other and property_.strip("`").lower() in {each for _, each in values}:
-                return None
             parts.append(values.get((token.text, property_), f"{token.text}.{property_}"))
         elif outline.symbol(index) == "." or outline.symbol(index - 1) == ".":
             continue

@@ -103,10 +103,12 @@ def test_writes_require_writable(text: str) -> None:
     assert validate_cypher_statement_for_engine(text, {}, writable=True).updates
 
 
-def test_internal_table_is_write_protected() -> None:
+def test_internal_table_is_out_of_reach() -> None:
     with pytest.raises(Forbidden):
         validate_cypher_statement_for_engine("MATCH (s:`storecommit`) DELETE s", {}, writable=True)
-    assert not read("MATCH (s:StoreCommit) RETURN s").updates
+    for name in ("StoreCommit", "`storecommit`", "Entity:STORECOMMIT"):
+        with pytest.raises(InvalidInput, match="case matters"):
+            read(f"MATCH (s:{name}) RETURN s")
 
 
 @given(st.sampled_from(FILES + TRANSACTIONS), st.sampled_from('"`'))

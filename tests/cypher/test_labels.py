@@ -8,7 +8,7 @@ PATTERNS = {
     "MATCH (n) RETURN n": "MATCH (n:Entity) RETURN n",
     "MATCH () RETURN 1": "MATCH (:Entity) RETURN 1",
     "MATCH (:Entity) RETURN 1": "MATCH (:Entity) RETURN 1",
-    "MATCH (n:Entity:StoreCommit) RETURN n": "MATCH (n:Entity:StoreCommit) RETURN n",
+    "MATCH (n:Entity:Other) RETURN n": "MATCH (n:Entity:Other) RETURN n",
     "MATCH (n {id: 'a'}) RETURN n": "MATCH (n:Entity {id: 'a'}) RETURN n",
     "MATCH ({id: 'a'}) RETURN 1": "MATCH (:Entity{id: 'a'}) RETURN 1",
     "MATCH (a)-[r]->(b)<--(c) RETURN a": (

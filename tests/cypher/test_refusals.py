@@ -87,6 +87,7 @@ REJECTED = {
     "MATCH ()-[r]->(), (r) RETURN r": (19, "r names both a relationship and a node"),
     "MATCH (a)-[r]->(b)-[r]->(c) RETURN a": (19, "r occurs twice"),
     "MATCH (a)-[*0..2]->(b) RETURN a": (12, "write *1.."),
+    "MATCH (a)-[*0..2]->(b) RETURN DISTINCT a": (12, "write *1.."),
     "MATCH (n) WHERE (n)-[r]->() RETURN n": (20, "r is not bound here"),
     "MATCH (n) RETURN (n)-[]->()": (18, "write EXISTS { MATCH … } or COUNT { MATCH … }"),
     "MATCH (n:End) RETURN n": (10, "replace :End by :Entity and the condition type = 'End'"),
@@ -95,6 +96,20 @@ REJECTED = {
     "MATCH (n) RETURN n.id, count(*) AS c ORDER BY c < 2 < 3": (53, "two values at a time"),
     "MATCH (n) WITH count(*) AS c WHERE n.id = 'a' RETURN c": (30, "n is not in this WITH"),
     "WITH 1 AS x WITH x + 1 RETURN 1": (18, "needs an alias"),
+    "MATCH (n:entity) RETURN n": (10, "case matters"),
+    "MATCH (:Entity)-[:relates_to* SHORTEST 1..2]->(n) RETURN n": (19, "case matters"),
+    # Reads of what the statement has written
+    "MATCH (n), (m) SET n.type = 'a', n.content = m.type": (46, "as it was before SET"),
+    "MATCH (n)-[r]->(m) SET n.content = 'x' RETURN m.content": (47, "as it was before SET"),
+    "MATCH (n)-[r]->(m) SET n.content = 'x' RETURN m": (47, "as it was before SET"),
+    "MATCH p = (n)-[r]->() SET r.weight = 2.0 RETURN p": (49, "as it was before SET"),
+    "MATCH (n) WITH n, n.content AS old SET n.content = 'x' RETURN old": (19, "as it was before SET"),
+    "UNWIND $list AS i MATCH (n) SET n.content = concat(n.content, 'x')": (52, "as it was before SET"),
+    "UNWIND $list AS i MATCH (n) SET n.content = i RETURN n.content": (54, "as it was before SET"),
+    "UNWIND $list AS i MERGE (n:Entity {id: i}) ON MATCH SET n.content = n.content + 'x'": (69, "before SET"),
+    "MATCH (n)-[r]->() SET n.content = 'x' DELETE r": (39, "set properties and delete"),
+    "MATCH (n)-[r]->() DELETE r SET n.content = 'x'": (28, "set properties and delete"),
+    "MATCH (n) DETACH DELETE n RETURN n.id": (34, "deleted before it is read"),
 }  # fmt: skip
 
 

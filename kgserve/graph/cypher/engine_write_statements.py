@@ -32,6 +32,15 @@ from kgserve.stores.open_store import OpenStore
 from kgserve.stores.scratch_database import ScratchStatement
 
 
+class EngineRefusedStatement(Exception):
+    """Raised when the engine cannot run a writing statement; the interpreter may."""
+
+    def __init__(self, refusal: InvalidInput) -> None:
+        """Keep the engine's ``refusal``, in the caller's terms."""
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
 class EngineWriteStatement(OptimisticWrite):
     """A writing statement that the engine runs: as a query for what its ending changes, or on a copy of the store."""
 
@@ -102,8 +111,14 @@ class EngineWriteStatement(OptimisticWrite):
             self._control.check()
             session = trial.session
             session.seconds = self._seconds
-            with self._control.over(session), session.reading(self._statement, self._max_rows, writes=True) as cursor:
-                answer = collect_cypher_rows_up_to_size_limit(cursor)
+            try:
+                with (
+                    self._control.over(session),
+                    session.reading(self._statement, self._max_rows, writes=True) as cursor,
+                ):
+                    answer = collect_cypher_rows_up_to_size_limit(cursor)
+            except InvalidInput as refusal:
+                raise EngineRefusedStatement(refusal) from refusal
             return trial.difference(within), answer
 
         return self._store.copy.run(attempt, within)

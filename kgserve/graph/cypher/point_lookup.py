@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from kgserve.cypher.column_assumptions import LABEL_PROPERTY
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL
 from kgserve.cypher.interpreter.kuzu_table_names import NODE_TABLE, RELATIONSHIP_TABLE
 from kgserve.cypher.interpreter.opencypher_syntax_tree import (
     ComparisonChain,
@@ -66,7 +68,7 @@ class NodePointLookup(NamedTuple):
     def read(self, rows: RowsSnapshot, parameters: Mapping[str, Any]) -> list[list[Any]]:
         """Return the rows of the answer as JSON values."""
         row = rows.node(_find_value(self.node_id, parameters))
-        return [] if row is None else [[_read_column(row, name) for name in self.columns]]
+        return [] if row is None else [[_read_property(row, name) for name in self.columns]]
 
 
 class PathCountLookup(NamedTuple):
@@ -119,6 +121,10 @@ def has_string_lookup_id(lookup: PointLookup, parameters: Mapping[str, Any]) -> 
 
 def _find_value(node_id: LiteralValue | ParameterReference, parameters: Mapping[str, Any]) -> Any:
     return node_id.value if isinstance(node_id, LiteralValue) else parameters.get(node_id.name)
+
+
+def _read_property(row: NodeRow, name: str) -> Any:
+    return None if name == LABEL_PROPERTY and row.type == NO_LABEL else _read_column(row, name)
 
 
 def _read_column(row: NodeRow, name: str) -> Any:

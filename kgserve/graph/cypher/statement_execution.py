@@ -29,7 +29,7 @@ from kgserve.graph.cypher.engine_read_statements import (
     open_engine_read_statement_result,
     retry_after_engine_process_crash,
 )
-from kgserve.graph.cypher.engine_write_statements import EngineWriteStatement
+from kgserve.graph.cypher.engine_write_statements import EngineRefusedStatement, EngineWriteStatement
 from kgserve.graph.cypher.interpreted_statements import (
     MAX_CACHED_QUERIES,
     InterpretedStatement,
@@ -81,13 +81,15 @@ class StatementRouter:
         except Forbidden as refusal:
             return self._interpret_call(refusal)
         if guarded.names_links:
-            return guarded
-        self.guarded = guarded
-        with suppress(InvalidInput):
+            return guarded.without_column_assumptions()
+        try:
             statement = self._interpreted()
-            self.columns = statement.info.columns
-            if statement.needs_interpreter or statement.lookup is not None or not self._has_exact_parameters(guarded):
-                return statement
+        except InvalidInput:
+            self.guarded = guarded.without_column_assumptions()
+            return self.guarded
+        self.guarded, self.columns = guarded, statement.info.columns
+        if statement.needs_interpreter or statement.lookup is not None or not self._has_exact_parameters(guarded):
+            return statement
         return guarded
 
     def _has_exact_parameters(self, guarded: GuardedCypherStatement) -> bool:
@@ -104,12 +106,12 @@ class StatementRouter:
         except InvalidInput as error:
             raise (refusal if _ENGINE_WORDS.search(self._text) else error) from None
 
-    def interpret_without_disk(self, full: DiskFull) -> InterpretedStatement:
-        """Return the statement for the interpreter, which needs no files; raise ``full`` if it does not accept it."""
+    def interpret_instead(self, failure: InvalidInput | DiskFull) -> InterpretedStatement:
+        """Return the statement for the interpreter; raise the ``failure`` of the engine if it does not accept it."""
         try:
             return self._interpreted()
         except InvalidInput:
-            raise full from None
+            raise failure from None
 
     def _interpret_call(self, refusal: Forbidden) -> InterpretedStatement:
         """Return a statement that calls a procedure of the interpreter, or that has a plan of it.
@@ -173,10 +175,8 @@ def _read(
             answer = _read_from_engine(graph, statement, seconds, most, control, router.named(use))
             _note_route(router.request.query, "engine")
             return answer
-        except InvalidInput as refusal:
-            statement = router.interpret(refusal)
-        except DiskFull as full:
-            statement = router.interpret_without_disk(full)
+        except (InvalidInput, DiskFull) as failure:
+            statement = router.interpret_instead(failure)
     with open_interpreted_result(graph, statement, seconds, most, control) as cursor:
         return use(cursor)
 
@@ -286,8 +286,6 @@ def _write(
                 answer = EngineWriteStatement(store, statement, most, seconds, control).run()
                 rows = [convert_temporals_to_texts(row) for row in answer.rows]
                 return msgspec.structs.replace(answer, columns=router.name_columns(answer.columns), rows=rows)
-            except InvalidInput as refusal:
-                if not statement.assumptions:
-                    raise
-                statement = router.interpret(refusal)
+            except EngineRefusedStatement as refused:
+                statement = router.interpret_instead(refused.refusal)
         return InterpretedWrite(store, statement, most, seconds, control).run()

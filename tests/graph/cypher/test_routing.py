@@ -54,7 +54,15 @@ def run(pool: StorePool, query: str, **more: Any) -> list[list[Any]]:
         ("MATCH (n) WHERE n:person OR n.status IN ['open'] RETURN n.id ORDER BY n.id", [["a"], ["c"]]),
         ("CALL db.labels() YIELD label RETURN label", [["person"], ["task"]]),
         ("CALL db.relationshipTypes()", [["BLOCKS"], ["OWNS"]]),
+        ("CALL { RETURN 1 AS x UNION RETURN 2 AS x } RETURN x", [[1], [2]]),
+        (
+            "MATCH (a:task) CALL { WITH a MATCH (a)-->(b) RETURN count(b) AS c } RETURN a.id, c ORDER BY a.id",
+            [["a", 1], ["b", 0]],
+        ),
+        ("MATCH (a {id: 'a'}) CALL (a) { MATCH (a)--(b) RETURN count(b) AS c } RETURN c", [[2]]),
         ("MATCH (n) RETURN count(*) > 2", [[True]]),
+        ("MATCH (n {id: 'a'})-[*0..2]-(m) RETURN DISTINCT m.id ORDER BY m.id", [["a"], ["b"], ["c"]]),
+        ("MATCH (n {id: 'a'})-[*0..2]-(m) RETURN count(DISTINCT m.id)", [[3]]),
         ("MATCH (n:nothing) RETURN n", []),
         ("UNWIND $rows AS row RETURN row.a, row['b']", [[1, None], ["x", 2.5]]),
     ],
@@ -62,6 +70,47 @@ def run(pool: StorePool, query: str, **more: Any) -> list[list[Any]]:
 def test_answers_of_statements_that_the_engine_cannot_run(filled: StorePool, query: str, rows: list[Any]) -> None:
     params = {"rows": [{"a": 1, "b": None}, {"a": "x", "b": 2.5}]} if "$rows" in query else {}
     assert run(filled, query, params=params) == rows
+
+
+SHADOWED = {
+    "nodes": [
+        {"id": "a", "type": "P", "attributes": {"summary": "s", "tags": ["q"], "valid_from": "x", "weight": 2}},
+        {"id": "b", "type": "P", "summary": "column"},
+        {"id": "c", "type": "_"},
+    ],
+    "edges": [{"from": "a", "to": "b", "relation_type": "R", "attributes": {"ordinal": "o", "content": "k"}}],
+}
+
+
+@pytest.fixture(scope="module")
+def shadowed(filled: StorePool) -> StorePool:
+    batch = msgspec.convert(SHADOWED, InjectRequest)
+    upsert_nodes_and_edges(graph_of(filled, "shadowed"), batch).result(PATIENCE)
+    return filled
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("MATCH (n) WHERE n.summary = 's' RETURN n.id", [["a"]]),
+        ("MATCH (n {summary: 's'}) RETURN n.id", [["a"]]),
+        ("MATCH (n) RETURN n.summary ORDER BY n.id", [["s"], ["column"], [None]]),
+        ("MATCH (n) WHERE n.tags = ['q'] RETURN n.valid_from", [["x"]]),
+        ("MATCH ()-[r]->() RETURN r.ordinal, r.content", [["o", "k"]]),
+        ("MATCH (n) WHERE n.weight = 2 RETURN n.id", [["a"]]),
+        ("MATCH (n {id: 'c'}) RETURN n.type", [[None]]),
+        ("MATCH (n) WHERE n.type IS NULL RETURN count(n)", [[1]]),
+        ("MATCH (n) WHERE n.type <> 'Q' RETURN n.id ORDER BY n.id", [["a"], ["b"]]),
+        ("MATCH (n) WHERE NOT n.type = 'P' RETURN n.id", []),
+        ("MATCH (n {type: '_'}) RETURN n.id", []),
+        ("MATCH (n) WHERE n.type = $label RETURN n.id", []),
+        ("MATCH (n) WITH collect(n) AS found UNWIND found AS n RETURN n.type ORDER BY n.id", [["P"], ["P"], [None]]),
+        ("MATCH (a {id: 'a'})-[* SHORTEST 1..2]->(b) RETURN b.type, b.summary", [["P", "column"]]),
+    ],
+)
+def test_properties_are_the_same_in_the_engine(shadowed: StorePool, query: str, rows: list[Any]) -> None:
+    params = {"label": "_"} if "$label" in query else {}
+    assert run_cypher_request(graph_of(shadowed, "shadowed"), CypherRequest(query=query, params=params)).rows == rows
 
 
 @pytest.mark.parametrize(
@@ -119,6 +168,8 @@ def test_profile_counts_the_rows_of_clauses(filled: StorePool) -> None:
         ("MATCH (n:task) RETURN m.x", InvalidInput, "variable m is not defined, at line 1, column 23"),
         ("MATCH (n:task {status: $gone}) RETURN n", InvalidInput, r"no value is given for \$gone"),
         ("MATCH (a:task)-[:LINKS_TO]->(b) RETURN b.id", InvalidInput, "Elsewhere"),
+        ("MATCH (a) CALL { WITH a RETURN 1 AS x } IN TRANSACTIONS RETURN x", InvalidInput, "IN TRANSACTIONS"),
+        ("CALL { CREATE (n:task) } RETURN 1", Forbidden, "only read"),
         ("CALL apoc.help('x')", InvalidInput, "no procedure apoc.help; available are db.labels"),
         ("PROFILE MATCH (n:task) SET n.x = 1", Forbidden, "only read"),
         ("EXPLAIN MATCH (n:task RETURN n", InvalidInput, "line 1"),

@@ -68,13 +68,14 @@ def test_cypher_names_of_link_targets(http: httpx.Client, api: str) -> None:
         "MATCH (e:Elsewhere {store: 'elsewhere'}) MATCH (a)-[:LINKS_TO]->(e) RETURN a.id ORDER BY a.id",
         "MATCH (a)-[:LINKS_TO]->(e:Elsewhere)<-[:LINKS_TO]-(b) WHERE b.id <> '' RETURN a.id",
         "MATCH (a) WHERE EXISTS { MATCH (a)-[:LINKS_TO]->(:Elsewhere {id: 'x'}) } RETURN a.id ORDER BY a.id",
-        "MATCH (e:`elsewhere`)<-[:links_to]-(a) RETURN a.id ORDER BY a.id",
+        "MATCH (e:`Elsewhere`)<-[:LINKS_TO]-(a) RETURN a.id ORDER BY a.id",
         "MATCH (a)-[:RELATES_TO|LINKS_TO]->(e:Elsewhere) RETURN a.id ORDER BY a.id",
     ):
         assert sorted({row[0] for row in rows(http, api, query)}) == ["a", "b"], query
     assert rows(http, api, "MATCH (a)-[:RELATES_TO|LINKS_TO*2..2]->(e:Elsewhere) RETURN a.id, e.id") == [["a", "x"]]
     # A name or text with this word queries no link.
     assert rows(http, api, "MATCH (elsewhere {type: 'elsewhere'}) RETURN elsewhere.id") == []
+    assert rows(http, api, "MATCH (e:elsewhere)<-[:links_to]-(a) RETURN a.id") == []
 
 
 def test_a_store_without_links_answers(http: httpx.Client, api: str) -> None:
@@ -90,8 +91,8 @@ def test_a_store_without_links_answers(http: httpx.Client, api: str) -> None:
         "MATCH (a {id: 'a'}) CREATE (a)-[:LINKS_TO {relation_type: 'x'}]->(:Elsewhere {store: 's', id: 'x'})",
         "MATCH (a)-[l:LINKS_TO]->(e:Elsewhere) DELETE l",
         "MATCH (e:Entity:`Elsewhere`) SET e.content = 'x'",
-        "MERGE (:elsewhere {store: 's', id: 'x'})",
-        "MATCH (a)-[:RELATES_TO|links_to]->(b) SET a.content = 'x'",
+        "MERGE (:Elsewhere {store: 's', id: 'x'})",
+        "MATCH (a)-[:RELATES_TO|LINKS_TO]->(b) SET a.content = 'x'",
     ],
 )
 def test_links_are_not_written_in_cypher(http: httpx.Client, api: str, query: str) -> None:

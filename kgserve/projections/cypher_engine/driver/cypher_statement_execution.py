@@ -11,18 +11,23 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import numpy as np
 
 from kgserve.cypher.analysis_context import ASSUMES_FEW_RELATIONS, ASSUMES_NO_SELF_LOOPS
+from kgserve.cypher.column_assumptions import ASSUMES_LABELS, find_assumed_missing_attributes
 from kgserve.cypher.guard import GuardedCypherStatement
+from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL
 from kgserve.errors import FieldError, InvalidInput
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.cypher_engine.driver.error_translation import STATEMENT_ERRORS, translate_statement_error
-from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.prepared_statement_session import (
+    EngineFileFacts,
+    PreparedStatementSession,
+)
 from kgserve.projections.cypher_engine.driver.row_to_engine_conversion import naive_utc_to_microseconds
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import INTERNAL, QueryResult
 from kgserve.storage.model.node_edge_fields import NodeEdgeColumnSet
@@ -252,15 +257,23 @@ _INTERNAL_ID = {"offset", "table"}
 
 
 _MATCH_SELF_LOOP_COUNT = "MATCH (a:Entity)-[r:RELATES_TO]->(a) RETURN count(*)"
+_MATCH_LABEL_COUNT = "MATCH (n:Entity) WHERE n.type = $text RETURN count(*)"
+_MATCH_ATTRIBUTE_COUNTS: tuple[tuple[bool, LiteralString], ...] = (
+    (True, "MATCH (n:Entity) WHERE contains(n.attributes, $text) RETURN count(*)"),
+    (False, "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) WHERE contains(r.attributes, $text) RETURN count(*)"),
+)
+"""Counts of nodes, and of edges, whose attributes may contain a name."""
 _MATCH_EDGE_COUNT = "MATCH (:Entity)-[r:RELATES_TO]->(:Entity) RETURN count(*)"
 MAX_UNBOUNDED_PATH_HOPS = 30
 """Maximum number of relationships in a path without an upper bound, in both engines."""
 
 
-def _check_assumptions(session: PreparedStatementSession, statement: GuardedCypherStatement) -> None:
+def _check_assumptions(
+    session: PreparedStatementSession, statement: GuardedCypherStatement, facts: EngineFileFacts
+) -> None:
     """Raise InvalidInput if the store's data would make the engine answer the statement incorrectly."""
-    message = ""
-    if ASSUMES_NO_SELF_LOOPS in statement.assumptions and session.rows(_MATCH_SELF_LOOP_COUNT)[0][0]:
+    message = _find_hidden_property(session, statement, facts)
+    if ASSUMES_NO_SELF_LOOPS in statement.assumptions and facts.count(session, _MATCH_SELF_LOOP_COUNT):
         message = (
             "this store has relationships from a node to itself, which the engine matches twice if a pattern has"
             " no direction or may have length 0; add a direction, as in -[]->, and use *1.. instead of *0..; or exclude"
@@ -268,7 +281,7 @@ def _check_assumptions(session: PreparedStatementSession, statement: GuardedCyph
         )
     elif (
         ASSUMES_FEW_RELATIONS in statement.assumptions
-        and session.rows(_MATCH_EDGE_COUNT)[0][0] > MAX_UNBOUNDED_PATH_HOPS
+        and facts.count(session, _MATCH_EDGE_COUNT) > MAX_UNBOUNDED_PATH_HOPS
     ):
         message = (
             f"the engine follows at most {MAX_UNBOUNDED_PATH_HOPS} relationships in a path, "
@@ -277,6 +290,19 @@ def _check_assumptions(session: PreparedStatementSession, statement: GuardedCyph
         )
     if message:
         raise InvalidInput(f"query: {message}", (FieldError("query", message),))
+
+
+def _find_hidden_property(
+    session: PreparedStatementSession, statement: GuardedCypherStatement, facts: EngineFileFacts
+) -> str:
+    """Return what columns of the engine do not show of properties that a statement reads; empty if nothing."""
+    if ASSUMES_LABELS in statement.assumptions and facts.count(session, _MATCH_LABEL_COUNT, NO_LABEL):
+        return f"the engine shows the type {NO_LABEL!r} of nodes without label"
+    for of_nodes, query in _MATCH_ATTRIBUTE_COUNTS:
+        for name in find_assumed_missing_attributes(statement.assumptions, of_nodes=of_nodes):
+            if facts.count(session, query, f'"{name}":'):
+                return f"the engine does not show attributes named {name}"
+    return ""
 
 
 @contextmanager
@@ -288,7 +314,7 @@ def open_read_statement_result(
     A read-only transaction costs as much as a point query, so statements that have run in one are cached as read-only.
     """
     if statement.assumptions:
-        _check_assumptions(session, statement)
+        _check_assumptions(session, statement, session.facts or EngineFileFacts())
     known = session.rerun_cached_statement(statement)
     if known is not None:
         with known:
@@ -309,7 +335,7 @@ def open_write_statement_result(
 ) -> Generator[EngineStatementResult]:
     """Yield the result of a statement that may change the session's file, which must be a scratch copy."""
     if statement.assumptions:
-        _check_assumptions(session, statement)
+        _check_assumptions(session, statement, EngineFileFacts())
     with session.run_guarded(statement) as result:
         yield EngineStatementResult(session, statement, result, through_arrow=True)
 

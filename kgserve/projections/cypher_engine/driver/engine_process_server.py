@@ -27,7 +27,10 @@ from kgserve.projections.cypher_engine.driver.apply_changes import apply_net_cha
 from kgserve.projections.cypher_engine.driver.cypher_statement_execution import EngineStatementResult
 from kgserve.projections.cypher_engine.driver.dry_run_row_diff import DryRunRowComparison
 from kgserve.projections.cypher_engine.driver.error_translation import OUT_OF_MEMORY_MESSAGE
-from kgserve.projections.cypher_engine.driver.prepared_statement_session import PreparedStatementSession
+from kgserve.projections.cypher_engine.driver.prepared_statement_session import (
+    EngineFileFacts,
+    PreparedStatementSession,
+)
 from kgserve.projections.cypher_engine.driver.selected_engine_classes import Database
 from kgserve.projections.cypher_engine.engine.protocol import (
     ApplyNetChangeRequest,
@@ -73,6 +76,7 @@ class ServedEngineFile:
         self.options = EngineFileOptions()
         self._database: Database | None = None
         self.writer: PreparedStatementSession | None = None
+        self.facts = EngineFileFacts()
 
     def build(self, asked: BuildEngineFileRequest) -> None:
         """Build a new file from a folder of rows, and leave it closed."""
@@ -109,6 +113,7 @@ class ServedEngineFile:
         """Put a file in service, and limit the memory of this process."""
         self.options = options
         self._database, self.writer = opened
+        self.facts.forget()
         _bound_memory(options.memory_bytes)
         return self.writer
 
@@ -116,7 +121,7 @@ class ServedEngineFile:
         """Return a new session with the column set of the writing session."""
         if self._database is None or self.writer is None:
             raise EngineFailed("the engine has no file open")
-        session = PreparedStatementSession(self._database, self.writer.width)
+        session = PreparedStatementSession(self._database, self.writer.width, self.facts)
         session.slice_bytes = self.options.cache_bytes // _SHARE
         return session
 
@@ -219,7 +224,10 @@ class EngineChannelServer:
         return self._file.open(asked)
 
     def _change(self, asked: ApplyNetChangeRequest) -> None:
-        apply_net_change_to_engine(self._ensure_session(), asked.net, asked.state and asked.state.state)
+        try:
+            apply_net_change_to_engine(self._ensure_session(), asked.net, asked.state and asked.state.state)
+        finally:
+            self._file.facts.forget()
 
     def _query(self, asked: EngineInternalQueryRequest) -> list[list[Any]]:
         session = self._ensure_session()

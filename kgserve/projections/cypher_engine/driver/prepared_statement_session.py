@@ -31,14 +31,39 @@ MAX_PREPARED_STATEMENTS = 64
 _ = importlib.util
 
 
+class EngineFileFacts:
+    """Counts of rows of an engine file, kept until `forget` says that rows have changed. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def forget(self) -> None:
+        """Forget all counts, also those that are being computed."""
+        self._counts = {}
+
+    def count(self, session: PreparedStatementSession, query: LiteralString, text: str = "") -> int:
+        """Return the count that a query with the parameter ``text`` finds. Raises errors from `kgserve.errors`."""
+        counts = self._counts
+        if (query, text) not in counts:
+            counts[query, text] = session.rows(query, {"text": text} if text else None)[0][0]
+        return counts[query, text]
+
+
 class PreparedStatementSession:
     """Engine connection that runs literal statements with parameters and caches their prepared form.
 
-    ``width``: column set of the file. ``slice_bytes``: bytes that a statement may collect in the page cache.
+    ``width``: column set of the file. ``slice_bytes``: bytes that a statement may collect in the page cache. ``facts``:
+    what all sessions of the file know about its rows, if it learns of changes.
     """
 
-    def __init__(self, database: Database, width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN) -> None:
+    def __init__(
+        self,
+        database: Database,
+        width: NodeEdgeColumnSet = NodeEdgeColumnSet.PLAIN,
+        facts: EngineFileFacts | None = None,
+    ) -> None:
         self._connection = Connection(database)
+        self.facts = facts
         self._prepared: dict[str, PreparedStatement] = {}
         # Read statements of callers, least recently used first; a statement is prepared at its second use.
         self._known_statements: dict[str, PreparedStatement | None] = {}

@@ -187,7 +187,7 @@ def test_rows_of_a_write(tmp_path: Path) -> None:
     assert node["created_at"].endswith("20000-01-01T00:00:00.000000Z")
     assert (relation["_from"], relation["_to"], relation["weight"], missing) == ("a", "b", None, None)
     with cypher_statement_execution.open_write_statement_result(
-        engine.writer, examined("MATCH (n {id: 'b'}) DETACH DELETE n RETURN n.id")
+        engine.writer, examined("MATCH (n {id: 'b'}) WITH n, n.id AS id DETACH DELETE n RETURN id")
     ) as cursor:
         assert cursor.take(10) == [["b"]]
     engine.retire()
