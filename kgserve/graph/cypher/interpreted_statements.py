@@ -25,7 +25,7 @@ from kgserve.cypher.interpreter.explained_statement_plan import (
 )
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphChanges
-from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, ExecutionLimits, StatementGraphView
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, StatementGraphView
 from kgserve.cypher.interpreter.json_results import convert_cypher_column_value_to_json, infer_result_column_type
 from kgserve.cypher.interpreter.kuzu_table_names import rewrite_kuzu_table_names_in_query
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_properties
@@ -327,18 +327,15 @@ class InterpretedWrite(OptimisticWrite):
 def convert_graph_changes_to_row_changes(changes: GraphChanges, graph: SnapshotGraphView) -> StatementRowChanges:
     """Return the changed rows of a statement. Raises InvalidInput for values that no row accepts."""
     gone = {each.id for each in changes.deleted_nodes}
-    removed = [each.key for each in changes.deleted_relationships]
-    nodes = (*changes.created_nodes, *changes.updated_nodes)
+    replaced = [each for each in changes.updated_relationships if each.is_replaced]
+    removed = [each.key for each in (*changes.deleted_relationships, *replaced)]
     edges = (*changes.created_relationships, *changes.updated_relationships)
     return StatementRowChanges(
         nodes=[
-            build_node_properties_change(graph.node_row(each.id), each.id, each.label or NO_LABEL, each.properties)
-            for each in nodes
+            *(build_node_properties_change(None, each) for each in changes.created_nodes),
+            *(build_node_properties_change(graph.node_row(each.id), each) for each in changes.updated_nodes),
         ],
-        edges=[
-            build_relationship_properties_change(graph.edge_row(each.key), each.key, each.properties or {})
-            for each in edges
-        ],
+        edges=[build_relationship_properties_change(graph.changed_edge_row(each), each) for each in edges],
         nodes_gone=[*gone],
         edges_gone=[key for key in removed if not gone.intersection(key[:2])],
         doubled=[],
