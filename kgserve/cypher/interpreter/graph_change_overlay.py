@@ -83,7 +83,9 @@ class GraphChangeOverlay(WritableGraphView):
         self._base_indexes = TemporaryPropertyIndexes(base)
         self._nodes: dict[str, EditedNode] = {}
         self._created: set[str] = set()
-        self._deleted: dict[str, bool] = {}
+        self._deleted: dict[str, None] = {}
+        self._deleted_by_statement: set[str] = set()
+        self._replaced: set[str] = set()
         self._edited_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._edited_by_value: defaultdict[tuple[str, Hashable], dict[str, None]] = defaultdict(dict)
         self._edit_order: list[str] = []
@@ -98,7 +100,7 @@ class GraphChangeOverlay(WritableGraphView):
     @override
     def node_ids(self) -> Iterator[str]:
         for node_id in self.base.node_ids():
-            if node_id not in self._deleted:
+            if node_id not in self._deleted and node_id not in self._replaced:
                 yield node_id
         yield from [node_id for node_id in self._nodes if node_id in self._created]
 
@@ -210,6 +212,10 @@ class GraphChangeOverlay(WritableGraphView):
             check_property_value(name, value)
             kept[name] = self.base.convert_node_property(node_id, name, value, is_new=True)
         kept = {name: value for name, value in kept.items() if value is not None}
+        if node_id in self._deleted:
+            del self._deleted[node_id]
+            if self.base.has_node(node_id):
+                self._replaced.add(node_id)
         self._created.add(node_id)
         self._put_node(node_id, EditedNode(label, kept))
         self.counts.nodes_created += 1
@@ -261,7 +267,8 @@ class GraphChangeOverlay(WritableGraphView):
         node = self._nodes.pop(node_id, None)
         if node is not None:
             self._edited_by_label[node.label].pop(node_id, None)
-        self._deleted[node_id] = True
+        self._deleted[node_id] = None
+        self._deleted_by_statement.add(node_id)
         self.version += 1
         self.counts.nodes_deleted += 1
 
@@ -422,13 +429,14 @@ class GraphChangeOverlay(WritableGraphView):
                         f"node {node_id!r} cannot be deleted: it still has the relationship {type_} from {source!r} "
                         f"to {target!r}; delete its relationships too, or use DETACH DELETE"
                     )
+        self._deleted_by_statement.clear()
 
     # Statistics
 
     @override
     def node_count(self, label: str | None = None) -> int:
         if label is None:
-            return self.base.node_count() + len(self._created) - len(self._deleted)
+            return self.base.node_count() + len(self._created) - len(self._deleted) - len(self._replaced)
         return self.base.node_count(label) + len(self._edited_by_label.get(label, ()))
 
     @override
@@ -466,9 +474,16 @@ class GraphChangeOverlay(WritableGraphView):
     # Result
 
     def changes(self) -> GraphChanges:
-        """Return the differences to the base; what a statement created and deleted again is not among them."""
+        """Return the differences to the base; what a statement created and deleted again is not among them.
+
+        A node that one statement deleted and a later one created is both deleted and created.
+        """
         nodes = [self._describe_node(node_id, node) for node_id, node in self._nodes.items()]
-        deleted = [self._describe_base_node(node_id) for node_id in self._deleted if node_id not in self._created]
+        deleted = [
+            self._describe_base_node(node_id)
+            for node_id in {**self._deleted, **dict.fromkeys(self._replaced)}
+            if node_id not in self._created or node_id in self._replaced
+        ]
         relationships = [
             self._describe_relationship(key) for key in {**self._relationships, **dict.fromkeys(self._removed)}
         ]
@@ -511,12 +526,12 @@ class GraphChangeOverlay(WritableGraphView):
 
     def _describe_relationship(self, key: RelationshipKey) -> RelationshipDifference:
         own = self._relationships.get(key)
-        is_new = key[0] in self._created or key[1] in self._created or not self.base.has_relationship(key)
+        is_new = key not in self._removed and self._is_new_relationship(key)
         return RelationshipDifference(
             key=key,
             properties_before=None if is_new else self.base.relationship_properties(key),
             properties=None if own is None else {**own},
-            is_replaced=key in self._removed and not is_new,
+            is_replaced=key in self._removed and own is not None,
         )
 
     # Parts
@@ -549,7 +564,7 @@ class GraphChangeOverlay(WritableGraphView):
                 f"the property id of a node must be a string that is not empty, not {describe_value(node_id)}; "
                 "give the number another name, or write toString(…)"
             )
-        if node_id in self._deleted:
+        if node_id in self._deleted_by_statement:
             raise InvalidInput(f"node {node_id!r} was deleted by the same statement; create it in another one")
         if self.has_node(node_id):
             raise InvalidInput(f"a node with the id {node_id!r} exists already; use MERGE to match or create it")

@@ -219,7 +219,7 @@ class WritableGraphView(StatementGraphView):
 
     @abstractmethod
     def check_deletions(self) -> None:
-        """Raise InvalidInput if a relationship of a deleted node still exists."""
+        """End a statement. Raises InvalidInput if a relationship of a deleted node still exists."""
 
 
 class NodeReference:
