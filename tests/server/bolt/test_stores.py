@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from neo4j import Bookmarks, GraphDatabase, Query, Session
@@ -122,7 +122,7 @@ def test_a_transaction_is_one_commit_or_none(session: Session, pool: StorePool, 
 
 @pytest.mark.parametrize("clause", ["CREATE", "MERGE"])
 def test_a_transaction_creates_a_node_again_that_it_deleted(
-    session: Session, pool: StorePool, database: str, clause: str
+    session: Session, pool: StorePool, database: str, clause: LiteralString
 ) -> None:
     session.run(
         "CREATE (a:T {id: 'a', x: 1, tags: ['t'], content: 'c'})-[:R {y: 1}]->(b:T {id: 'b'})-[:S]->(a)"
