@@ -43,6 +43,9 @@ QueryFunction: TypeAlias = Callable[[Row], Iterator[Row]]
 _PROCEDURE_STEPS = 100
 """Work that a call counts as, next to that of its own loops."""
 MAX_PROCEDURE_QUERIES = 1_000
+MAX_STREAMED_CLAUSES = 50
+MAX_STREAMED_SUBQUERY_CLAUSES = 10
+"""Clauses that pass rows on one by one; each takes some frames of Python's stack, in every subquery around it."""
 """Compiled queries of procedures that a statement keeps."""
 
 
@@ -127,6 +130,7 @@ class QueryCompiler:
         self.matcher = GraphPatternCompiler(environment, self.compiler)
         environment.match_pattern = self.matcher.compile_path
         environment.run_subquery = self.compile_query
+        self._query_depth = 0
         self._procedure_queries: dict[str, QueryFunction] = {}
         self._compilers: dict[type, Callable[[Any], StageFunction]] = {
             MatchClauseNode: self._compile_match,
@@ -148,7 +152,9 @@ class QueryCompiler:
     def _compile_union(self, query: QueryUnion, call: CallSubqueryClauseNode | None) -> QueryFunction:
         """Compile a query, of CALL { … } if there is one: each part selects the variables that it imports."""
         is_eager = is_updating_query(query)
+        self._query_depth += 1
         parts = [self._compile_stages(stages, is_eager=is_eager) for stages in query.queries]
+        self._query_depth -= 1
         if call is not None:
             parts = [
                 _select_imports(part, stages, call.imports) for part, stages in zip(parts, query.queries, strict=True)
@@ -175,19 +181,24 @@ class QueryCompiler:
         return run_distinct
 
     def _compile_stages(self, stages: tuple[QueryStage, ...], *, is_eager: bool) -> QueryFunction:
-        """Compile the clauses of one query; if any of them writes, each is completed before the next one begins."""
+        """Compile the clauses of one query; if any of them writes, each is completed before the next one begins.
+
+        Of very many clauses, some are completed first in any case.
+        """
         following = (*stages[1:], None)
         functions = [self._compile_stage(*each, is_eager=is_eager) for each in zip(stages, following, strict=True)]
         if self.environment.profile is not None:
             measure = self.environment.profile.measure
             functions = [measure(*each) for each in zip(stages, functions, strict=True)]
 
+        streamed = MAX_STREAMED_CLAUSES if self._query_depth == 1 else MAX_STREAMED_SUBQUERY_CLAUSES
+
         def run(row: Row) -> Iterator[Row]:
             rows: Iterator[Row] = iter((row,))
             count = 0
-            for function in functions:
+            for index, function in enumerate(functions):
                 rows = function(rows)
-                if is_eager:
+                if is_eager or index % streamed == streamed - 1:
                     held = list(rows)
                     self.limits.hold(len(held) - count)
                     rows, count = iter(held), len(held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -11,9 +11,12 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.graph_view_interface import (
+    GENERATED_ID_PREFIX,
     NO_LABEL,
+    RelationshipDifference,
     RelationshipKey,
     StatementGraphView,
+    StatementNodeDifference,
     WritableGraphView,
 )
 from kgserve.cypher.interpreter.marker_labels import is_marker_label
@@ -22,40 +25,13 @@ from kgserve.cypher.interpreter.property_values import (
     get_label_from_type_property,
     resolve_new_node_label,
 )
-from kgserve.cypher.interpreter.stored_temporal_values import encode_property_as_json
 from kgserve.cypher.interpreter.temporary_property_indexes import TemporaryPropertyIndexes
 from kgserve.cypher.interpreter.value_comparison import describe_value, value_equivalence_key
 from kgserve.errors import InvalidInput
 from kgserve.platform.json_values import is_same_json_value
 
-_encode = msgspec.json.Encoder(order="sorted").encode
-GENERATED_ID_PREFIX = "_:"
-"""Begins the ids of nodes that were created without one; such an id is no property of its node."""
-NODE_COLUMNS = frozenset({"content", "summary", "tags"})
-"""Properties of a node that its row has in columns of their own."""
-RELATIONSHIP_COLUMNS = frozenset({"weight"})
-"""Properties of a relationship that its row has in columns of their own."""
-
-
-class StatementNodeDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Difference of a node before and after a statement; a label is None where the node does not exist.
-
-    ``properties`` lack null values, the label and the id.
-    """
-
-    id: str
-    label_before: str | None = None
-    label: str | None = None
-    properties_before: dict[str, Any] = {}
-    properties: dict[str, Any] = {}
-
-
-class RelationshipDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Difference that a statement makes to a relationship: properties before and after, None where it is missing."""
-
-    key: RelationshipKey
-    properties_before: dict[str, Any] | None = None
-    properties: dict[str, Any] | None = None
+_ATTRIBUTES_COLUMN = "attributes"
+_TYPE_COLUMN = "relation_type"
 
 
 class GraphChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,23 +76,16 @@ class GraphChangeOverlay(WritableGraphView):
     still be shown: those of an empty one.
     """
 
-    def __init__(
-        self,
-        base: StatementGraphView,
-        *,
-        node_columns: Collection[str] = NODE_COLUMNS,
-        relationship_columns: Collection[str] = RELATIONSHIP_COLUMNS,
-    ) -> None:
-        """Name the properties that `node_columns` and `relationship_columns` show outside ``attributes``."""
+    def __init__(self, base: StatementGraphView) -> None:
         self.base = base
         self.version = 0
         self.counts = GraphUpdateCounts()
-        self._node_columns = frozenset(node_columns)
-        self._relationship_columns = frozenset(relationship_columns)
         self._base_indexes = TemporaryPropertyIndexes(base)
         self._nodes: dict[str, EditedNode] = {}
         self._created: set[str] = set()
-        self._deleted: dict[str, bool] = {}
+        self._deleted: dict[str, None] = {}
+        self._deleted_by_statement: set[str] = set()
+        self._replaced: set[str] = set()
         self._edited_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._edited_by_value: defaultdict[tuple[str, Hashable], dict[str, None]] = defaultdict(dict)
         self._edit_order: list[str] = []
@@ -131,7 +100,7 @@ class GraphChangeOverlay(WritableGraphView):
     @override
     def node_ids(self) -> Iterator[str]:
         for node_id in self.base.node_ids():
-            if node_id not in self._deleted:
+            if node_id not in self._deleted and node_id not in self._replaced:
                 yield node_id
         yield from [node_id for node_id in self._nodes if node_id in self._created]
 
@@ -162,7 +131,8 @@ class GraphChangeOverlay(WritableGraphView):
         """Return the changed nodes that have a value for a property without being given one."""
         found, count = self._defaults.get(name, ({}, 0))
         for node_id in self._edit_order[count:]:
-            if self.base.unset_node_property(node_id, name) is not None:
+            is_new = node_id in self._created
+            if name == _ATTRIBUTES_COLUMN or self.base.unset_node_property(node_id, name, is_new=is_new) is not None:
                 found[node_id] = None
         self._defaults[name] = (found, len(self._edit_order))
         return found
@@ -190,8 +160,12 @@ class GraphChangeOverlay(WritableGraphView):
             return None if node.label == NO_LABEL else node.label
         value = node.properties.get(name)
         if value is None and name == node.label and is_marker_label(name):
-            return True
-        return self.base.unset_node_property(node_id, name) if value is None else value
+            value = True
+        elif name == _ATTRIBUTES_COLUMN:
+            value = self.node_columns(node_id)[name]
+        elif value is None:
+            value = self.base.unset_node_property(node_id, name, is_new=node_id in self._created)
+        return value
 
     @override
     def node_properties(self, node_id: str) -> dict[str, Any]:
@@ -204,22 +178,25 @@ class GraphChangeOverlay(WritableGraphView):
         return {"id": node_id, **node.properties}
 
     @override
-    def unset_node_property(self, node_id: str, name: str) -> Any:
-        return self.base.unset_node_property(node_id, name)
+    def unset_node_property(self, node_id: str, name: str, *, is_new: bool) -> Any:
+        return self.base.unset_node_property(node_id, name, is_new=is_new)
+
+    @override
+    def convert_node_property(self, node_id: str, name: str, value: Any, *, is_new: bool) -> Any:
+        return self.base.convert_node_property(node_id, name, value, is_new=is_new)
 
     @override
     def node_columns(self, node_id: str) -> dict[str, Any]:
         node = self._nodes.get(node_id)
+        if node is not None:
+            return self.base.changed_node_columns(self._describe_node(node_id, node))
         if node_id in self._deleted:
-            node = EditedNode(NO_LABEL, {})
-        if node is None:
-            return self.base.node_columns(node_id)
-        is_own = node_id in self._created or node_id in self._deleted
-        shown = {"_label": "Entity"} if is_own else self.base.node_columns(node_id)
-        shown = {key: value for key, value in shown.items() if key not in self._node_columns}
-        own = {key: value for key, value in node.properties.items() if key in self._node_columns}
-        attributes = {key: value for key, value in node.properties.items() if key not in self._node_columns}
-        return {**shown, "id": node_id, "type": node.label, **own, "attributes": _encode_attributes(attributes)}
+            return super().changed_node_columns(StatementNodeDifference(id=node_id, label=NO_LABEL))
+        return self.base.node_columns(node_id)
+
+    @override
+    def changed_node_columns(self, change: StatementNodeDifference) -> dict[str, Any]:
+        return self.base.changed_node_columns(change)
 
     @override
     def create_node(self, label: str, properties: dict[str, Any]) -> str:
@@ -229,13 +206,20 @@ class GraphChangeOverlay(WritableGraphView):
         else:
             self._check_new_id(node_id)
         label = resolve_new_node_label(label, properties.get("type"))
-        kept = {name: value for name, value in properties.items() if value is not None and name not in {"id", "type"}}
-        for name, value in kept.items():
+        given = {name: value for name, value in properties.items() if value is not None and name not in {"id", "type"}}
+        kept: dict[str, Any] = {}
+        for name, value in given.items():
             check_property_value(name, value)
+            kept[name] = self.base.convert_node_property(node_id, name, value, is_new=True)
+        kept = {name: value for name, value in kept.items() if value is not None}
+        if node_id in self._deleted:
+            del self._deleted[node_id]
+            if self.base.has_node(node_id):
+                self._replaced.add(node_id)
         self._created.add(node_id)
         self._put_node(node_id, EditedNode(label, kept))
         self.counts.nodes_created += 1
-        self.counts.properties_set += len(kept)
+        self.counts.properties_set += len(given)
         self.counts.labels_added += label != NO_LABEL
         return node_id
 
@@ -249,13 +233,18 @@ class GraphChangeOverlay(WritableGraphView):
             self.set_node_label(node_id, NO_LABEL if value is None else get_label_from_type_property(value))
             return
         node = self._edit_node(node_id)
-        if value is None:
-            if node.properties.pop(name, None) is not None:
-                self.counts.properties_set += 1
-        else:
-            check_property_value(name, value)
-            node.properties[name] = value
-            self._edited_by_value[name, _lookup_key(value)][node_id] = None
+        check_property_value(name, value)
+        stored = self.base.convert_node_property(node_id, name, value, is_new=node_id in self._created)
+        self._count_assignment(node.properties, name, value, stored)
+        if stored is not None:
+            self._edited_by_value[name, _lookup_key(stored)][node_id] = None
+
+    def _count_assignment(self, properties: dict[str, Any], name: str, value: Any, stored: Any) -> None:
+        """Set a property to its stored value, or remove it, and count this if it does anything."""
+        had_value = properties.pop(name, None) is not None
+        if stored is not None:
+            properties[name] = stored
+        if had_value or value is not None:
             self.counts.properties_set += 1
         self.version += 1
 
@@ -278,7 +267,8 @@ class GraphChangeOverlay(WritableGraphView):
         node = self._nodes.pop(node_id, None)
         if node is not None:
             self._edited_by_label[node.label].pop(node_id, None)
-        self._deleted[node_id] = True
+        self._deleted[node_id] = None
+        self._deleted_by_statement.add(node_id)
         self.version += 1
         self.counts.nodes_deleted += 1
 
@@ -333,8 +323,10 @@ class GraphChangeOverlay(WritableGraphView):
     def relationship_property(self, key: RelationshipKey, name: str) -> Any:
         own = self._relationships.get(key)
         if own is not None:
-            value = own.get(name)
-            return self.base.unset_relationship_property(key, name) if value is None else value
+            value = self.relationship_columns(key)[name] if name == _ATTRIBUTES_COLUMN else own.get(name)
+            if value is not None:
+                return value
+            return self.base.unset_relationship_property(key, name, is_new=self._is_new_relationship(key))
         self._refuse_removed(key)
         return self.base.relationship_property(key, name)
 
@@ -347,30 +339,24 @@ class GraphChangeOverlay(WritableGraphView):
         return self.base.relationship_properties(key)
 
     @override
-    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
-        return self.base.unset_relationship_property(key, name)
+    def unset_relationship_property(self, key: RelationshipKey, name: str, *, is_new: bool) -> Any:
+        return self.base.unset_relationship_property(key, name, is_new=is_new)
+
+    @override
+    def convert_relationship_property(self, key: RelationshipKey, name: str, value: Any, *, is_new: bool) -> Any:
+        return self.base.convert_relationship_property(key, name, value, is_new=is_new)
 
     @override
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:
-        own = self._relationships.get(key)
-        if own is None:
-            if self.has_relationship(key):
-                return self.base.relationship_columns(key)
-            own = {}
-        in_base = key not in self._removed and key[0] not in self._created and self.base.has_relationship(key)
-        shown = self.base.relationship_columns(key) if in_base else {"_label": "RELATES_TO"}
-        shown = {name: value for name, value in shown.items() if name not in self._relationship_columns}
-        columns = {name: value for name, value in own.items() if name in self._relationship_columns}
-        attributes = {name: value for name, value in own.items() if name not in self._relationship_columns}
-        source, target, type_ = key
-        return {
-            **shown,
-            "_from": source,
-            "_to": target,
-            "relation_type": type_,
-            **columns,
-            "attributes": _encode_attributes(attributes),
-        }
+        if key in self._relationships:
+            return self.base.changed_relationship_columns(self._describe_relationship(key))
+        if not self.has_relationship(key):
+            return super().changed_relationship_columns(RelationshipDifference(key=key))
+        return self.base.relationship_columns(key)
+
+    @override
+    def changed_relationship_columns(self, change: RelationshipDifference) -> dict[str, Any]:
+        return self.base.changed_relationship_columns(change)
 
     @override
     def create_relationship(self, source: str, target: str, type_: str, properties: dict[str, Any]) -> RelationshipKey:
@@ -383,10 +369,12 @@ class GraphChangeOverlay(WritableGraphView):
                 f"a relationship {type_} from {source!r} to {target!r} exists already, and there can be only one; "
                 "use MERGE, or match it and SET its properties"
             )
-        kept = {name: value for name, value in properties.items() if value is not None}
-        for name, value in kept.items():
-            check_property_value(name, value)
-        self._relationships[key] = kept
+        kept: dict[str, Any] = {}
+        for name, value in properties.items():
+            if value is not None and not self._is_type_of_relationship(key, name, value):
+                check_property_value(name, value)
+                kept[name] = self.base.convert_relationship_property(key, name, value, is_new=True)
+        self._relationships[key] = {name: value for name, value in kept.items() if value is not None}
         self._outgoing[source][key] = None
         self._incoming[target][key] = None
         self.version += 1
@@ -396,18 +384,28 @@ class GraphChangeOverlay(WritableGraphView):
 
     @override
     def set_relationship_property(self, key: RelationshipKey, name: str, value: Any) -> None:
+        if self._is_type_of_relationship(key, name, value):
+            return
         own = self._relationships.get(key)
         if own is None:
             self._refuse_removed(key)
             own = self._relationships[key] = {**self.base.relationship_properties(key)}
-        if value is None:
-            if own.pop(name, None) is not None:
-                self.counts.properties_set += 1
-        else:
-            check_property_value(name, value)
-            own[name] = value
-            self.counts.properties_set += 1
-        self.version += 1
+        check_property_value(name, value)
+        stored = self.base.convert_relationship_property(key, name, value, is_new=self._is_new_relationship(key))
+        self._count_assignment(own, name, value, stored)
+
+    def _is_type_of_relationship(self, key: RelationshipKey, name: str, value: Any) -> bool:
+        """Return whether a property is the relationship's type, unchanged. Raises InvalidInput for another type."""
+        if name == _TYPE_COLUMN and value != key[2]:
+            raise InvalidInput(
+                f"the relationship {key[2]} from {key[0]!r} to {key[1]!r}: its type cannot change; "
+                "delete it and create another one"
+            )
+        return name == _TYPE_COLUMN
+
+    def _is_new_relationship(self, key: RelationshipKey) -> bool:
+        """Return whether a changed relationship is not, or no longer, the one of the base."""
+        return key in self._removed or not {*key[:2]}.isdisjoint(self._created) or not self.base.has_relationship(key)
 
     @override
     def delete_relationship(self, key: RelationshipKey) -> None:
@@ -431,13 +429,14 @@ class GraphChangeOverlay(WritableGraphView):
                         f"node {node_id!r} cannot be deleted: it still has the relationship {type_} from {source!r} "
                         f"to {target!r}; delete its relationships too, or use DETACH DELETE"
                     )
+        self._deleted_by_statement.clear()
 
     # Statistics
 
     @override
     def node_count(self, label: str | None = None) -> int:
         if label is None:
-            return self.base.node_count() + len(self._created) - len(self._deleted)
+            return self.base.node_count() + len(self._created) - len(self._deleted) - len(self._replaced)
         return self.base.node_count(label) + len(self._edited_by_label.get(label, ()))
 
     @override
@@ -475,24 +474,29 @@ class GraphChangeOverlay(WritableGraphView):
     # Result
 
     def changes(self) -> GraphChanges:
-        """Return the differences to the base; what a statement created and deleted again is not among them."""
-        created = [
-            StatementNodeDifference(id=node_id, label=node.label, properties={**node.properties})
-            for node_id, node in self._nodes.items()
-            if node_id in self._created
+        """Return the differences to the base; what a statement created and deleted again is not among them.
+
+        A node that one statement deleted and a later one created is both deleted and created.
+        """
+        nodes = [self._describe_node(node_id, node) for node_id, node in self._nodes.items()]
+        deleted = [
+            self._describe_base_node(node_id)
+            for node_id in {**self._deleted, **dict.fromkeys(self._replaced)}
+            if node_id not in self._created or node_id in self._replaced
         ]
-        updated = [
-            change
-            for node_id, node in self._nodes.items()
-            if node_id not in self._created and (change := self._describe_update(node_id, node)) is not None
-        ]
-        deleted = [self._describe_base_node(node_id) for node_id in self._deleted if node_id not in self._created]
         relationships = [
             self._describe_relationship(key) for key in {**self._relationships, **dict.fromkeys(self._removed)}
         ]
         return GraphChanges(
-            created_nodes=created,
-            updated_nodes=updated,
+            created_nodes=[each for each in nodes if each.label_before is None],
+            updated_nodes=[
+                each
+                for each in nodes
+                if each.label_before is not None
+                and not (
+                    each.label == each.label_before and is_same_json_value(each.properties, each.properties_before)
+                )
+            ],
             deleted_nodes=deleted,
             created_relationships=[each for each in relationships if each.properties_before is None],
             updated_relationships=[
@@ -500,35 +504,34 @@ class GraphChangeOverlay(WritableGraphView):
                 for each in relationships
                 if each.properties is not None
                 and each.properties_before is not None
-                and not is_same_json_value(each.properties, each.properties_before)
+                and (each.is_replaced or not is_same_json_value(each.properties, each.properties_before))
             ],
             deleted_relationships=[each for each in relationships if each.properties is None],
         )
 
-    def _describe_base_node(self, node_id: str, after: EditedNode | None = None) -> StatementNodeDifference:
+    def _describe_node(self, node_id: str, node: EditedNode) -> StatementNodeDifference:
+        """Return the difference of a new or changed node to the base."""
+        if node_id in self._created:
+            return StatementNodeDifference(id=node_id, label=node.label, properties={**node.properties})
+        before = self._describe_base_node(node_id)
+        return msgspec.structs.replace(before, label=node.label, properties={**node.properties})
+
+    def _describe_base_node(self, node_id: str) -> StatementNodeDifference:
         before = self.base.node_properties(node_id)
         return StatementNodeDifference(
             id=node_id,
             label_before=self.base.node_label(node_id),
             properties_before={name: value for name, value in before.items() if name not in {"id", "type"}},
-            label=after and after.label,
-            properties={**after.properties} if after is not None else {},
         )
-
-    def _describe_update(self, node_id: str, node: EditedNode) -> StatementNodeDifference | None:
-        change = self._describe_base_node(node_id, node)
-        is_unchanged = change.label == change.label_before and is_same_json_value(
-            change.properties, change.properties_before
-        )
-        return None if is_unchanged else change
 
     def _describe_relationship(self, key: RelationshipKey) -> RelationshipDifference:
         own = self._relationships.get(key)
-        is_new = key[0] in self._created or key[1] in self._created or not self.base.has_relationship(key)
+        is_new = key not in self._removed and self._is_new_relationship(key)
         return RelationshipDifference(
             key=key,
             properties_before=None if is_new else self.base.relationship_properties(key),
             properties=None if own is None else {**own},
+            is_replaced=key in self._removed and own is not None,
         )
 
     # Parts
@@ -561,7 +564,7 @@ class GraphChangeOverlay(WritableGraphView):
                 f"the property id of a node must be a string that is not empty, not {describe_value(node_id)}; "
                 "give the number another name, or write toString(…)"
             )
-        if node_id in self._deleted:
+        if node_id in self._deleted_by_statement:
             raise InvalidInput(f"node {node_id!r} was deleted by the same statement; create it in another one")
         if self.has_node(node_id):
             raise InvalidInput(f"a node with the id {node_id!r} exists already; use MERGE to match or create it")
@@ -584,8 +587,3 @@ class GraphChangeOverlay(WritableGraphView):
 def _lookup_key(value: Any) -> Hashable:
     """Return a key that equal values share; all lists and all maps share one."""
     return type(value) if isinstance(value, list | dict) else value_equivalence_key(value)
-
-
-def _encode_attributes(attributes: dict[str, Any]) -> str:
-    """Return attributes as rows store them: the text of a JSON object."""
-    return _encode(encode_property_as_json(attributes)).decode()

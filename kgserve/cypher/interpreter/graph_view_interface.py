@@ -11,8 +11,10 @@ import msgspec
 from typing_extensions import override
 
 from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes
+from kgserve.cypher.interpreter.stored_temporal_values import encode_property_as_json
 from kgserve.errors import TooLarge
 
+_encode = msgspec.json.Encoder(order="sorted").encode
 RelationshipKey: TypeAlias = tuple[str, str, str]
 """Source id, target id and type: a store has at most one relationship of a type from one node to another."""
 
@@ -20,6 +22,33 @@ MATCH_COUNT = " matches"
 """Hidden variable of a row that stands for several equal ones: their number."""
 NO_LABEL = "_"
 """Type of a node that was created without a label."""
+GENERATED_ID_PREFIX = "_:"
+"""Begins the ids of nodes that were created without one; such an id is no property of its node."""
+
+
+class StatementNodeDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference of a node before and after a statement; a label is None where the node does not exist.
+
+    ``properties`` lack null values, the label and the id.
+    """
+
+    id: str
+    label_before: str | None = None
+    label: str | None = None
+    properties_before: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+
+
+class RelationshipDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference that a statement makes to a relationship: properties before and after, None where it is missing.
+
+    One that was deleted and created again ``is_replaced``.
+    """
+
+    key: RelationshipKey
+    properties_before: dict[str, Any] | None = None
+    properties: dict[str, Any] | None = None
+    is_replaced: bool = False
 
 
 class StatementGraphView(ABC):
@@ -66,13 +95,24 @@ class StatementGraphView(ABC):
     def node_properties(self, node_id: str) -> dict[str, Any]:
         """Return the properties of a node that are not null. Raises InvalidInput if the node was deleted."""
 
-    def unset_node_property(self, node_id: str, name: str) -> Any:  # noqa: ARG002
+    def unset_node_property(self, node_id: str, name: str, *, is_new: bool) -> Any:  # noqa: ARG002
         """Return the value of a property that a new or changed node was not given; null without defaults."""
         return None
+
+    def convert_node_property(self, node_id: str, name: str, value: Any, *, is_new: bool) -> Any:  # noqa: ARG002
+        """Return a value as the property of a new or changed node shows it once it is stored, null for none.
+
+        Raises InvalidInput for a value that the property cannot have.
+        """
+        return value
 
     @abstractmethod
     def node_columns(self, node_id: str) -> dict[str, Any]:
         """Return a node as JSON answers show it: all columns by name."""
+
+    def changed_node_columns(self, change: StatementNodeDifference) -> dict[str, Any]:
+        """Return a new or changed node as JSON answers show it; a node without label before is new."""
+        return {"_label": "Entity", "id": change.id, "type": change.label} | _format_attributes(change.properties)
 
     @abstractmethod
     def relationships(
@@ -96,13 +136,30 @@ class StatementGraphView(ABC):
     def relationship_properties(self, key: RelationshipKey) -> dict[str, Any]:
         """Return the properties of a relationship that are not null. Raises InvalidInput if it was deleted."""
 
-    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:  # noqa: ARG002
+    def unset_relationship_property(self, key: RelationshipKey, name: str, *, is_new: bool) -> Any:  # noqa: ARG002
         """Return the value of a property that a new or changed relationship was not given; null without defaults."""
         return None
+
+    def convert_relationship_property(
+        self,
+        key: RelationshipKey,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+        value: Any,
+        *,
+        is_new: bool,  # noqa: ARG002
+    ) -> Any:
+        """Return a value as the property of a relationship shows it once it is stored. Raises InvalidInput."""
+        return value
 
     @abstractmethod
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:
         """Return a relationship as JSON answers show it: all columns by name."""
+
+    def changed_relationship_columns(self, change: RelationshipDifference) -> dict[str, Any]:
+        """Return a new, replaced or changed relationship as JSON answers show it."""
+        source, target, type_ = change.key
+        shown = {"_label": "RELATES_TO", "_from": source, "_to": target, "relation_type": type_}
+        return shown | _format_attributes(change.properties or {})
 
     @abstractmethod
     def node_count(self, label: str | None = None) -> int:
@@ -119,6 +176,10 @@ class StatementGraphView(ABC):
     @abstractmethod
     def property_keys(self) -> list[str]:
         """Return the names of properties in use, sorted."""
+
+
+def _format_attributes(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"attributes": _encode(encode_property_as_json(properties)).decode()}
 
 
 class WritableGraphView(StatementGraphView):
@@ -158,7 +219,7 @@ class WritableGraphView(StatementGraphView):
 
     @abstractmethod
     def check_deletions(self) -> None:
-        """Raise InvalidInput if a relationship of a deleted node still exists."""
+        """End a statement. Raises InvalidInput if a relationship of a deleted node still exists."""
 
 
 class NodeReference:

@@ -25,7 +25,7 @@ from kgserve.cypher.interpreter.explained_statement_plan import (
 )
 from kgserve.cypher.interpreter.expression_compiler import EvaluationEnvironment
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphChanges
-from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, ExecutionLimits, StatementGraphView
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, StatementGraphView
 from kgserve.cypher.interpreter.json_results import convert_cypher_column_value_to_json, infer_result_column_type
 from kgserve.cypher.interpreter.kuzu_table_names import rewrite_kuzu_table_names_in_query
 from kgserve.cypher.interpreter.marker_labels import replace_marker_labels_by_properties
@@ -40,6 +40,7 @@ from kgserve.graph.cypher.engine_read_statements import StatementCancellation, c
 from kgserve.graph.cypher.engine_support_check import has_cross_store_link_patterns, has_names_unknown_to_engine
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup, has_string_lookup_id
+from kgserve.graph.cypher.returned_written_values import does_return_written_values
 from kgserve.graph.cypher.row_properties import build_node_properties_change, build_relationship_properties_change
 from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, StatementReadSet, open_snapshot_graph_view
 from kgserve.graph.store_handle import StoreHandle
@@ -67,7 +68,7 @@ class InterpretedStatement(NamedTuple):
     text: str
     parameters: Mapping[str, Any]
     needs_interpreter: bool
-    """True if the statement uses labels, types, properties or functions that the engine does not know."""
+    """True if the statement uses names that the engine does not know, or returns what it has written."""
     plan: PlanRequest = ""
     """Prefix of the statement: its plan is shown instead of its rows."""
     lookup: PointLookup | None = None
@@ -135,9 +136,8 @@ def _parse(text: str) -> _ParsedQuery:
     query = replace_marker_labels_by_properties(rewrite_kuzu_table_names_in_query(typed))
     used = [node for node in iterate_syntax_tree(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}
-    return _ParsedQuery(
-        query, check_query_semantics(query, text), has_names_unknown_to_engine(typed), places, find_point_lookup(typed)
-    )
+    needs_interpreter = has_names_unknown_to_engine(typed) or does_return_written_values(typed)
+    return _ParsedQuery(query, check_query_semantics(query, text), needs_interpreter, places, find_point_lookup(typed))
 
 
 def require_valid_cypher_parameter_value(value: Any, path: str, depth: int = 0) -> None:
@@ -327,18 +327,15 @@ class InterpretedWrite(OptimisticWrite):
 def convert_graph_changes_to_row_changes(changes: GraphChanges, graph: SnapshotGraphView) -> StatementRowChanges:
     """Return the changed rows of a statement. Raises InvalidInput for values that no row accepts."""
     gone = {each.id for each in changes.deleted_nodes}
-    removed = [each.key for each in changes.deleted_relationships]
-    nodes = (*changes.created_nodes, *changes.updated_nodes)
+    replaced = [each for each in changes.updated_relationships if each.is_replaced]
+    removed = [each.key for each in (*changes.deleted_relationships, *replaced)]
     edges = (*changes.created_relationships, *changes.updated_relationships)
     return StatementRowChanges(
         nodes=[
-            build_node_properties_change(graph.node_row(each.id), each.id, each.label or NO_LABEL, each.properties)
-            for each in nodes
+            *(build_node_properties_change(None, each) for each in changes.created_nodes),
+            *(build_node_properties_change(graph.node_row(each.id), each) for each in changes.updated_nodes),
         ],
-        edges=[
-            build_relationship_properties_change(graph.edge_row(each.key), each.key, each.properties or {})
-            for each in edges
-        ],
+        edges=[build_relationship_properties_change(graph.changed_edge_row(each), each) for each in edges],
         nodes_gone=[*gone],
         edges_gone=[key for key in removed if not gone.intersection(key[:2])],
         doubled=[],

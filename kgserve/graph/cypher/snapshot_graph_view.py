@@ -8,18 +8,26 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL, RelationshipKey, StatementGraphView
+from kgserve.cypher.interpreter.graph_view_interface import (
+    NO_LABEL,
+    RelationshipDifference,
+    RelationshipKey,
+    StatementGraphView,
+    StatementNodeDifference,
+)
 from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes, is_marker_label
 from kgserve.errors import Gone, InvalidInput, Unavailable
 from kgserve.graph.cypher import row_properties
 from kgserve.graph.cypher.row_properties import NODE_MEMORY_PROPERTIES, NODE_PROPERTY_NAMES, Attributes
+from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.catalog.node_catalog import NodeCatalog
+from kgserve.projections.cypher_engine.engine.protocol import ChangedRow
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.attribute_filters import build_attribute_filter_conditions
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
-from kgserve.storage.model.node_edge_fields import EDGE, NODE, TIMESTAMP_TYPE, RowFieldGroups
+from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD, EDGE, NODE, TIMESTAMP_TYPE, RowFieldGroups
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
@@ -248,13 +256,24 @@ class SnapshotGraphView(StatementGraphView):
         return row_properties.get_node_property_map(row, self._attributes_of_node(row))
 
     @override
-    def unset_node_property(self, node_id: str, name: str) -> Any:
-        return row_properties.read_implicit_node_property(self.node_row(node_id), name)
+    def unset_node_property(self, node_id: str, name: str, *, is_new: bool) -> Any:
+        return row_properties.read_implicit_node_property(None if is_new else self.node_row(node_id), name)
+
+    @override
+    def convert_node_property(self, node_id: str, name: str, value: Any, *, is_new: bool) -> Any:
+        row = None if is_new else self.node_row(node_id)
+        attributes = {} if row is None else self._attributes_of_node(row)
+        return row_properties.convert_node_property_value(row, attributes, node_id, name, value)
 
     @override
     def node_columns(self, node_id: str) -> dict[str, Any]:
         row = self._existing_node(node_id)
         return {"_label": "Entity"} | _columns(row, NODE)
+
+    @override
+    def changed_node_columns(self, change: StatementNodeDifference) -> dict[str, Any]:
+        row = None if change.label_before is None else self._existing_node(change.id)
+        return {"_label": "Entity"} | _changed_columns(row_properties.build_node_properties_change(row, change), NODE)
 
     @override
     def relationships(
@@ -310,14 +329,31 @@ class SnapshotGraphView(StatementGraphView):
         return row_properties.get_edge_property_map(row, self._attributes_of_edge(row))
 
     @override
-    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
-        return row_properties.read_implicit_edge_property(self.edge_row(key), key, name)
+    def unset_relationship_property(self, key: RelationshipKey, name: str, *, is_new: bool) -> Any:
+        return row_properties.read_implicit_edge_property(None if is_new else self.edge_row(key), key, name)
+
+    @override
+    def convert_relationship_property(self, key: RelationshipKey, name: str, value: Any, *, is_new: bool) -> Any:
+        row = None if is_new else self.edge_row(key)
+        attributes = {} if row is None else self._attributes_of_edge(row)
+        return row_properties.convert_edge_property_value(row, attributes, key, name, value)
 
     @override
     def relationship_columns(self, key: RelationshipKey) -> dict[str, Any]:
-        row = self._existing_edge(key)
-        columns = _columns(row, EDGE)
-        return {"_label": "RELATES_TO", "_from": columns.pop("source"), "_to": columns.pop("target")} | columns
+        return _name_edge_ends(_columns(self._existing_edge(key), EDGE))
+
+    @override
+    def changed_relationship_columns(self, change: RelationshipDifference) -> dict[str, Any]:
+        row = self.changed_edge_row(change)
+        columns = _changed_columns(row_properties.build_relationship_properties_change(row, change), EDGE)
+        if row is not None:
+            columns["attributes"] = row_properties.keep_edge_times(row, columns["attributes"])
+        return _name_edge_ends(columns)
+
+    def changed_edge_row(self, change: RelationshipDifference) -> EdgeRow | None:
+        """Return the row that a statement changes; None if it creates the relationship."""
+        is_new = change.properties_before is None or change.is_replaced
+        return None if is_new else self._existing_edge(change.key)
 
     @override
     def node_count(self, label: str | None = None) -> int:
@@ -415,9 +451,29 @@ def _columns(row: NodeRow | EdgeRow, fields: RowFieldGroups) -> dict[str, Any]:
     """Return the columns of every row, and those extras that are set; times as text."""
     plain = {field.name: getattr(row, field.name) for field in fields.plain}
     extras = {} if row.extras is None else {field.name: getattr(row.extras, field.name) for field in fields.optional}
-    found = plain | {name: value for name, value in extras.items() if value is not None and value not in ("", ())}
+    return _format_columns(plain | extras, fields)
+
+
+def _changed_columns(change: ChangedRow, fields: RowFieldGroups) -> dict[str, Any]:
+    """Return the columns of a new or changed row; those that kgserve manages are the ones before the statement."""
+    tags = change.now.get("tags")
+    shown = {**change.now, "tags": decode_json(tags, list[str])} if isinstance(tags, str) else change.now
+    # A statement names no author.
+    return _format_columns({name: value for name, value in shown.items() if name != AUTHOR_FIELD}, fields)
+
+
+def _format_columns(values: dict[str, Any], fields: RowFieldGroups) -> dict[str, Any]:
     times = {field.name for field in fields.whole if field.type is TIMESTAMP_TYPE}
-    return {name: format_rfc3339_timestamp(value) if name in times else value for name, value in found.items()}
+    plain = {field.name for field in fields.plain}
+    return {
+        name: format_rfc3339_timestamp(value) if name in times else value
+        for name, value in values.items()
+        if value is not None and (name in plain or value not in ("", ()))
+    }
+
+
+def _name_edge_ends(columns: dict[str, Any]) -> dict[str, Any]:
+    return {"_label": "RELATES_TO", "_from": columns.pop("source"), "_to": columns.pop("target")} | columns
 
 
 def open_snapshot_graph_view(store: OpenStore, rows: RowsSnapshot) -> SnapshotGraphView:

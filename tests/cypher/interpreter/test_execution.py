@@ -176,3 +176,22 @@ def test_writing_needs_a_graph_that_can_be_written() -> None:
         execute_cypher_statement(
             query, check_query_semantics(query, "CREATE (n)"), ITEMS, {}, ExecutionLimits(lambda: None), NOW
         )
+
+
+GROUPED = "WITH DISTINCT x, count(*) AS c ORDER BY x SKIP 0 LIMIT 1 "
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("WITH 1 AS x " + "WITH x + 1 AS x " * 1_000 + "RETURN x", 1_001),
+        ("WITH 1 AS x " + GROUPED * 400 + "RETURN x", 1),
+        ("WITH 1 AS x " + "UNWIND [x] AS x0 WITH x0 AS x " * 400 + "RETURN x", 1),
+        ("".join(f"OPTIONAL MATCH (n{at}) " for at in range(1_000)) + "RETURN count(*)", 1),
+        ("".join(f"CALL {{ RETURN 1 AS x{at} }} " for at in range(1_000)) + "RETURN count(*)", 1),
+        ("CALL { " * 8 + f"WITH 1 AS x {GROUPED * 60} RETURN x" + f" }} {GROUPED * 60} RETURN x" * 8, 1),
+    ],
+    ids=range(6),
+)
+def test_very_many_clauses_need_no_deep_stack(statement: str, expected: int) -> None:
+    assert run_statement(MemoryGraph(), statement) == [[expected]]

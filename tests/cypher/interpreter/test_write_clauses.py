@@ -200,26 +200,15 @@ def test_relationship_that_is_deleted_and_created_again_is_an_update() -> None:
     assert (edge.properties_before, edge.properties) == ({"since": 1}, {"since": 9})
 
 
-def test_columns_of_changed_elements() -> None:
-    edits = GraphChangeOverlay(friends())
-    [[node, edge]] = evaluate_on(
-        edits, "MATCH (a {id: 'a'})<-[r]-() SET a.content = 'c', a.x = 1, r.weight = 2.0, r.y = 3 RETURN a, r"
-    )
-    shown = edits.node_columns(node.id)
-    assert (shown["content"], shown["attributes"], shown["type"]) == ("c", '{"n":1,"x":1}', "Friend")
-    shown = edits.relationship_columns(edge.key)
-    assert (shown["weight"], shown["attributes"], shown["_from"]) == (2.0, '{"since":1,"y":3}', "u")
-
-
 class GraphWithDefaults(MemoryGraph):
     """Has values for properties that were not given, as rows have versions and weights."""
 
     @override
-    def unset_node_property(self, node_id: str, name: str) -> Any:
+    def unset_node_property(self, node_id: str, name: str, *, is_new: bool) -> Any:
         return 7 if name == "version" else None
 
     @override
-    def unset_relationship_property(self, key: RelationshipKey, name: str) -> Any:
+    def unset_relationship_property(self, key: RelationshipKey, name: str, *, is_new: bool) -> Any:
         return 8 if name == "version" else None
 
 

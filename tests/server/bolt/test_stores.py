@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from neo4j import Bookmarks, GraphDatabase, Query, Session
@@ -22,7 +22,7 @@ from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.pool import StorePool
 from tests.server.bolt.running import RunningServer, running
-from tests.stores.writing import settings
+from tests.stores.writing import assert_whole, ids, settings
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,35 @@ def test_a_transaction_is_one_commit_or_none(session: Session, pool: StorePool, 
     assert values(session, "MATCH (:hub)-[:HAS]->(n) RETURN n.v ORDER BY n.v") == [0, 1, 2]
     with pool.lease(database) as store:
         assert store.state.sequence == 1
+
+
+@pytest.mark.parametrize("clause", ["CREATE", "MERGE"])
+def test_a_transaction_creates_a_node_again_that_it_deleted(
+    session: Session, pool: StorePool, database: str, clause: LiteralString
+) -> None:
+    session.run(
+        "CREATE (a:T {id: 'a', x: 1, tags: ['t'], content: 'c'})-[:R {y: 1}]->(b:T {id: 'b'})-[:S]->(a)"
+    ).consume()
+    with session.begin_transaction() as transaction:
+        transaction.run("MATCH (a {id: 'a'}) DETACH DELETE a")
+        created = transaction.run(f"{clause} (a:P {{id: 'a', z: 2}}) RETURN a, a.version, a.tags, a.content")
+        node, *columns = created.single(strict=True).values()
+        assert (dict(node), columns) == ({"id": "a", "z": 2}, [None, None, ""])
+        transaction.run("MATCH (a {id: 'a'}), (b {id: 'b'}) CREATE (a)-[:R {w: 3}]->(b)")
+        assert transaction.run("MATCH (n) RETURN n.id ORDER BY n.id").value() == ["a", "b"]
+        assert transaction.run("MATCH (n:T) RETURN n.id").value() == ["b"]
+        assert transaction.run("MATCH ({id: 'b'})--(a) RETURN a.z").value() == [2]
+        transaction.commit()
+    assert values(session, "MATCH (n)-[r]->(m) RETURN [n.z, n.tags, n.content, r.w, r.y, m.id]") == [
+        [2, None, "", 3, None, "b"]
+    ]
+    with session.begin_transaction() as transaction:
+        for clauses in ("DETACH DELETE a", "CREATE (:Q {id: 'a'})", "DELETE a"):
+            transaction.run(clauses if clauses.startswith("CREATE") else f"MATCH (a {{id: 'a'}}) {clauses}")
+        transaction.commit()
+    with pool.lease(database) as store:
+        assert_whole(store)
+        assert ids(store) == ["b"]
 
 
 def test_conflicting_transactions_fail_and_managed_ones_run_again(
