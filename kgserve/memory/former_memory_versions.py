@@ -232,8 +232,12 @@ def _write_pieces(
     replaced = [row for row in plan.replaced if row.id != head.id]
     places = [row.id for row in replaced if not _is_unsaved(draft, row, fact)][: len(plan.pieces) - plan.is_head]
     for row in replaced:
-        if row.id not in places:
-            _set_zero_span(draft, row)
+        if row.id not in places and row.sequence == draft.ahead.sequence:
+            # Listed among the versions, because this commit reports it, but never true.
+            at = validity_span(row).start
+            _set_span(draft, row, ValiditySpan(at, at))
+        elif row.id not in places:
+            draft.drop_node(row.id)
     number = 1 if fact.is_one_of_many or plan.is_changed(head) else 0
     ids: list[str] = []
     for position, piece in enumerate(plan.pieces):
@@ -258,12 +262,6 @@ def _set_span(draft: MemoryWriteBatchDraft, row: NodeRow, span: ValiditySpan) ->
         created_by=old.created_by, valid_from=span.known_start, valid_to=span.known_end, former_from=began
     )
     draft.put_node(NodeUpsert(0, row.id, extras=extras))
-
-
-def _set_zero_span(draft: MemoryWriteBatchDraft, row: NodeRow) -> None:
-    """Make a version one of zero length: never true, but still listed among the versions."""
-    at = validity_span(row).start
-    _set_span(draft, row, ValiditySpan(at, at))
 
 
 def _put_fact(draft: MemoryWriteBatchDraft, node_id: str, put: NodeUpsert, **bounds: TimestampPut) -> NodeRow:

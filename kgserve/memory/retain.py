@@ -479,7 +479,7 @@ class RetainDeduplicator(MemoryDeduplicator):
         if item.request.update == "never" and not is_known:
             what = "other times" if is_same_text else "another text"
             raise Conflict(f"memory {row.id!r} exists with {what}, and update is `never`")
-        if is_known and item.start is None:
+        if is_known and (item.start is None or item.request.update == "never"):
             reason = format_known_reason(said)
             self._record_statement(RetainMemoryStep("noop", said.id, said.content, reason, is_new=False))
             if said.id != row.id:

@@ -475,6 +475,8 @@ def test_known_text_with_other_times_is_update(
     assert done.version_id in {each.id for each in versions(graph, "job")}
     is_true_now = "2090" in str(expected) or expected[-1][1] in {None, "2099"}
     assert true_at(graph, None) == ({"job": JOB} if is_true_now else {})
+    if len(expected) == 1:
+        assert retain_operation(graph, JOB, entity_id="job", update="never", **again).type == "noop"
     # Sent again, the times are known.
     assert retain_operation(graph, JOB, **{name: "job"}, **again).type == "noop"
 
