@@ -35,7 +35,7 @@ class BertArchitectureConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_bert_onnx(path: Path, shape: BertArchitectureConfig, weights: BertWeights) -> None:
-    """Write the graph of a BERT with an erf GELU, and its weights to a file beside it, named ``path`` and ``_data``.
+    """Write the graph of a BERT with an erf GELU, and its weights to a file next to it, named ``path`` and ``_data``.
 
     The runtime maps a file of weights into memory, and would copy weights in the graph. Raises KeyError naming a tensor
     missing in ``weights``.

@@ -10,7 +10,7 @@ from kgserve.errors import Conflict
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow
-from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION, is_former_version_of_memory
+from kgserve.storage.model.soft_delete import REASON_SUPERSEDED, VERSION_OF_RELATION, is_memory_predecessor
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 
@@ -98,7 +98,9 @@ def list_other_memory_versions(rows: RowsSnapshot, row: NodeRow) -> list[NodeRow
     head = extras.belongs_to if extras.ended == REASON_SUPERSEDED else row.id
     former = (edge.source for edge in incoming_edges_of_type(rows, head, VERSION_OF_RELATION))
     found = rows.nodes([each for each in (head, *former) if each != row.id])
-    return [each for each in found.values() if each.id == head or is_former_version_of_memory(each, head)]
+    return [
+        each for each in found.values() if each.id == head or is_memory_predecessor(each, VERSION_OF_RELATION, head, "")
+    ]
 
 
 def check_version_validity_overlap(head: NodeRow, versions: Iterable[NodeRow]) -> None:

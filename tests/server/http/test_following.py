@@ -123,7 +123,8 @@ def test_cross_store_traversal_as_of_and_valid_at(http: httpx.Client, names: lis
     accepted(http.delete(f"/api/memory/{b}/nodes/y"))
     before = {(a, "s"): 0, (b, "x"): 1, (b, "y"): 1}
     assert depths(walk(http, a, "s", as_of=updated, valid_at="2019-01-01T00:00:00Z")) == before
-    for asked in ({"as_of": updated, "valid_at": "now"}, {"valid_at": "now"}, {}):
+    moments: list[Json] = [{"as_of": updated, "valid_at": "now"}, {"valid_at": "now"}, {}]
+    for asked in moments:
         assert depths(walk(http, a, "s", **asked)) == {(a, "s"): 0, (b, "y"): 1}
     assert depths(walk(http, b, "x", direction="incoming")) == {(b, "x"): 0}
     assert depths(walk(http, b, "x", direction="incoming", valid_at="any")) == {(b, "x"): 0, (a, "s"): 1}
