@@ -20,12 +20,13 @@ from kgserve.errors import Conflict, Gone, InvalidInput
 from kgserve.graph.answers import MAX_REPORTED_ITEMS
 from kgserve.graph.store_handle import StoreHandle, completed_future
 from kgserve.memory.deduplication import MemoryWriteBatchDraft
-from kgserve.memory.deleted_entity_lookup import find_deleted_entity
+from kgserve.memory.deleted_entity_lookup import DeletedEntityWithMemories, find_deleted_entity
 from kgserve.memory.entity_name_mentions import NameMentionFinder
 from kgserve.memory.erasure import remove_memories_from_run_records
 from kgserve.memory.memory_crud import MAX_SIMILAR_CONTENT_CHARS
 from kgserve.memory.memory_erasure_targets import (
     find_detached_predecessors,
+    find_entities_merged_in_history,
     find_memory_remnants,
     get_followed_history,
 )
@@ -105,17 +106,34 @@ def find_entity_to_forget(graph: StoreHandle, store: OpenStore, text: str) -> En
             ]
             ids = (row.id, *(each.id for each in merged))
             return EntityToForget(ids, NameMentionFinder(names), NameMentionFinder(_list_own_names(draft, names, ids)))
-    deleted = None
+    deleted: DeletedEntityWithMemories | None = None
+    others: dict[str, NodeRow] = {}
     with suppress(Gone):
         deleted = find_deleted_entity(graph.graphs.historian, store, text, has_memories=False)
+        others = _find_deleted_merged_entities(graph, store, text if deleted is None else deleted.entity.id)
+        for each in others:
+            deleted = deleted or find_deleted_entity(graph.graphs.historian, store, each, has_memories=False)
     if deleted is None:
         return EntityToForget((), NameMentionFinder((text,)), NameMentionFinder((text,)))
     names = [*deleted.names, text]
+    for row in others.values():
+        names += (*list_entity_names_and_aliases(row), get_node_name_or_id(row))
     with store.reading() as rows:
         draft = MemoryWriteBatchDraft(PendingCommitGroupState(rows, store.memories, now_in_microseconds()))
         own = NameMentionFinder(_list_own_names(draft, names, ()))
         memories = frozenset(filter(rows.has, deleted.memories))
-    return EntityToForget((deleted.entity.id,), NameMentionFinder(names), own, memories)
+    ids = (*dict.fromkeys((deleted.entity.id, *others)),)
+    return EntityToForget(ids, NameMentionFinder(names), own, memories)
+
+
+def _find_deleted_merged_entities(graph: StoreHandle, store: OpenStore, entity: str) -> dict[str, NodeRow]:
+    """Return a deleted entity with those it was merged with, unless they exist; none without a history."""
+    history = get_followed_history(graph, store)
+    if history is None:
+        return {}
+    found = history.look(lambda file: find_entities_merged_in_history(file, entity))
+    with store.reading() as rows:
+        return {node_id: row for node_id, row in found.items() if not rows.has(node_id)}
 
 
 def _list_merged_entities(rows: RowsSnapshot, entity: str) -> list[NodeRow]:

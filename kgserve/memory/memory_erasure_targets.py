@@ -10,6 +10,7 @@ from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, His
 from kgserve.projections.history_follower import HistoryProjection
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.journal.snapshot import list_journal_snapshots, parse_snapshot_sequence
+from kgserve.storage.model.entity_names import list_entity_names_and_aliases
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -137,6 +138,28 @@ def is_node_deleted_at_commit(history: HistoryFile, node_id: str, sequence: int)
     """Return whether a commit deleted a node, in contrast to an update."""
     states = history.node_lifetimes(node_id, _MAX_EXAMINED_STATES)
     return any(last == sequence for _, last in states) and all(first != sequence for first, _ in states)
+
+
+def find_entities_merged_in_history(history: HistoryFile, node_id: str) -> dict[str, NodeRow]:
+    """Return a node and those that it was merged with, in either direction, in the last state that had a name.
+
+    Merges that were undone do not count.
+    """
+    found: dict[str, NodeRow] = {}
+    waiting = [node_id]
+    while waiting:
+        at = waiting.pop()
+        rows = [] if at in found else [state.row for state in history.node_states(at, NO_SEQUENCE_LIMIT, 3)]
+        if not rows or rows[0].is_memory:
+            continue
+        found[at] = next((row for row in rows if list_entity_names_and_aliases(row)), rows[0])
+        waiting += [
+            each for each in history.sources_of(at, MERGED_INTO_RELATION) if _is_merge_in_force(history, each, at)
+        ]
+        numbers = [number for number, _ in history.edge_state_numbers(at, _MAX_EXAMINED_STATES)]
+        into = {key[1] for _, key, _, _ in history.edge_lifetimes(numbers) if key[2] == MERGED_INTO_RELATION}
+        waiting += [each for each in into if _is_merge_in_force(history, at, each)]
+    return found
 
 
 def find_detached_predecessors(store: OpenStore, rows: RowsSnapshot, ids: Collection[str]) -> dict[str, NodeRow]:

@@ -28,7 +28,7 @@ from kgserve.storage.model.entity_names import (
     normalize_entity_name,
 )
 from kgserve.storage.model.merge_redirects import MAX_REDIRECTS, MERGED_INTO_RELATION, is_node_never_valid
-from kgserve.storage.model.node_edge_fields import NO_EXTRAS
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS, NodeExtrasUpsert
 from kgserve.storage.model.node_edge_rows import EdgeKey, EdgeRow, NodeRow, edge_id
 from kgserve.storage.model.soft_delete import PREDECESSOR_RELATIONS
 from kgserve.storage.model.write_batch import (
@@ -125,7 +125,12 @@ class EntityRestorationPlan:
         put = write.put
         if current.type == UNKNOWN_TYPE != row.type:
             put = msgspec.structs.replace(put, type=row.type)
-        if write.taken or put.type is not None:
+        name = (row.extras or NO_EXTRAS).name
+        if name and not (current.extras or NO_EXTRAS).name:
+            extras = msgspec.structs.replace(put.extras or NodeExtrasUpsert(), name=name)
+            put = msgspec.structs.replace(put, extras=extras)
+            self._fills.append(put)
+        elif write.taken or put.type is not None:
             self._fills.append(put)
         left = [*write.left, *(["type"] if put.type is None and current.type != row.type else [])]
         if left:
@@ -197,12 +202,10 @@ def _find(graph: StoreHandle, store: OpenStore, text: str) -> EntityForgottenInH
 
 def _list_deletions(history: HistoryFile, node_id: str) -> list[tuple[str, int]]:
     """Return the commits that deleted an entity, with its id, newest first."""
-    ends = [last for _, last in history.node_lifetimes(node_id, _MAX_NODE_LIFETIMES) if last is not None]
-    return [
-        (node_id, last)
-        for last in ends
-        if is_node_deleted_at_commit(history, node_id, last) and not _is_memory_at(history, node_id, last - 1)
-    ]
+    lifetimes = history.node_lifetimes(node_id, _MAX_NODE_LIFETIMES)
+    starts = {first for first, _ in lifetimes}
+    ends = (last for _, last in lifetimes if last is not None and last not in starts)
+    return [(node_id, last) for last in ends if not _is_memory_at(history, node_id, last - 1)]
 
 
 def _is_memory_at(history: HistoryFile, node_id: str, at: int) -> bool:

@@ -337,14 +337,19 @@ def test_names_that_mean_others_or_nothing_are_kept(library: Library) -> None:
     assert (done.entities_removed, done.ids) == (["Mercury (planet)"], ["sun"])
 
 
-def test_merged_entities_are_forgotten_together(library: Library) -> None:
-    store: Any = library.store(STORE)
-    store.retain("Quixley likes tea.", entities=[{"name": "Quixley"}], entity_id="tea")
-    store.retain("Bertie plays chess.", entities=[{"name": "Bertie"}], entity_id="chess")
-    store.merge_entities("Bertie", "Quixley")
-    done = store.forget(entity="Quixley")
-    assert set(done.ids) == {"tea", "chess"}
-    assert set(done.entities_removed) == {"Quixley", "Bertie"}
+@pytest.mark.parametrize("name", ["Bertie", "Quixley"])
+def test_merged_entities_are_forgotten_together(data: Path, name: str) -> None:
+    with open_library(data, indexes=False) as library:
+        store: Any = library.store(STORE)
+        store.retain("Quixley likes tea.", entities=[{"name": "Quixley"}], entity_id="tea")
+        store.retain("Bertie plays chess.", entities=[{"name": "Bertie"}], entity_id="chess")
+        store.merge_entities("Bertie", "Quixley")
+        done = store.forget(entity="Quixley")
+        assert set(done.ids) == {"tea", "chess"}
+        assert set(done.entities_removed) == {"Quixley", "Bertie"}
+        done = store.forget(entity=name, erase=True, confirm=name)
+        assert (set(done.ids), set(done.entities_removed)) == ({"tea", "chess"}, {"Quixley", "Bertie"})
+        assert traces(data, ["Quixley", "Bertie"]) == {}
 
 
 def test_query_takes_relevant_hits_only(library: Library) -> None:
