@@ -16,12 +16,15 @@ from kgserve.cli.shell.formats import Mode, select_row_writer_by_extension
 from kgserve.cli.shell.shell_output import ShellOutput
 from kgserve.client import Client, Interrupted, Unreachable
 from kgserve.client.json_lines_stream import write_atomically
-from kgserve.errors import InvalidInput, KgserveError
+from kgserve.errors import Forbidden, InvalidInput, KgserveError
 from kgserve.graph.answers import CypherAnswer, CypherChanges, StoreCypherVocabulary
 from kgserve.graph.request_bodies import MAX_CYPHER_ROWS
 from kgserve.platform import server_discovery
 
 Answer = TypeVar("Answer")
+_WRITE_MODE_ADVICE = 'send "mode": "write"'
+_SHELL_ADVICE = "type `:write on`, or start the shell with --write"
+"""The same advice for a statement that writes, in the words of the shell."""
 
 MAX_TERMINAL_ROWS = 1000
 """Maximum number of rows shown on a terminal; programs and files get all rows that the server returns."""
@@ -66,7 +69,10 @@ class ServerConnection:
         """
         mode = "write" if write else "read"
         given = dict(params)
-        return self._answer(lambda client: client.store(store).cypher(query, given, mode=mode, max_rows=max_rows))
+        try:
+            return self._answer(lambda client: client.store(store).cypher(query, given, mode=mode, max_rows=max_rows))
+        except Forbidden as error:
+            raise Forbidden(error.message.replace(_WRITE_MODE_ADVICE, _SHELL_ADVICE)) from None
 
     def stats(self, store: str) -> StoreStats:
         """Return statistics of a store."""

@@ -567,7 +567,12 @@ class GraphChangeOverlay(WritableGraphView):
         if node_id in self._deleted_by_statement:
             raise InvalidInput(f"node {node_id!r} was deleted by the same statement; create it in another one")
         if self.has_node(node_id):
-            raise InvalidInput(f"a node with the id {node_id!r} exists already; use MERGE to match or create it")
+            label = self.node_label(node_id)
+            raise InvalidInput(
+                f"a node with the id {node_id!r} exists already, "
+                f"{'without a label' if label == NO_LABEL else f'with the label {label!r}'}; "
+                "MERGE it by label and id alone, and SET its other properties"
+            )
 
     def _refuse_deleted(self, node_id: str) -> None:
         if node_id in self._deleted:

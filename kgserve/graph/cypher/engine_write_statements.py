@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
 
 from typing_extensions import override
@@ -23,7 +22,11 @@ from kgserve.graph.cypher.engine_read_statements import (
     find_statement_column_set,
     retry_after_engine_process_crash,
 )
-from kgserve.graph.cypher.matched_row_changes import UnsupportedFinalWriteError, compute_row_changes_from_query_result
+from kgserve.graph.cypher.matched_row_changes import (
+    ConnectedEdgesError,
+    UnsupportedFinalWriteError,
+    compute_row_changes_from_query_result,
+)
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.projections.cypher_engine.engine.protocol import StatementRowChanges
 from kgserve.storage.model.change_set import ChangeSet
@@ -65,9 +68,12 @@ class EngineWriteStatement(OptimisticWrite):
     @override
     def run(self) -> CypherAnswer:
         if self._ending is not None:
-            # Errors are reported by the engine when it runs the statement on a copy.
-            with suppress(UnsupportedFinalWriteError, InvalidInput):
+            try:
                 return super().run()
+            except ConnectedEdgesError as error:
+                raise InvalidInput(error.message, error.errors) from None
+            except (UnsupportedFinalWriteError, InvalidInput):
+                pass  # errors are reported by the engine when it runs the statement on a copy
             self._use_ending(None)
         with self._store.copy.exclusive_use(self._control.check):
             return super().run()

@@ -38,9 +38,9 @@ from kgserve.errors import FieldError, InvalidInput, TimedOut
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_rows_up_to_size_limit
 from kgserve.graph.cypher.engine_support_check import has_cross_store_link_patterns, has_names_unknown_to_engine
+from kgserve.graph.cypher.engine_write_gaps import has_writes_unfit_for_engine
 from kgserve.graph.cypher.optimistic_write import OptimisticWrite
 from kgserve.graph.cypher.point_lookup import PointLookup, find_point_lookup, has_string_lookup_id
-from kgserve.graph.cypher.returned_written_values import does_return_written_values
 from kgserve.graph.cypher.row_properties import build_node_properties_change, build_relationship_properties_change
 from kgserve.graph.cypher.snapshot_graph_view import SnapshotGraphView, StatementReadSet, open_snapshot_graph_view
 from kgserve.graph.store_handle import StoreHandle
@@ -68,7 +68,7 @@ class InterpretedStatement(NamedTuple):
     text: str
     parameters: Mapping[str, Any]
     needs_interpreter: bool
-    """True if the statement uses names that the engine does not know, or returns what it has written."""
+    """True if the statement uses names that the engine does not know, or writes in a way unfit for it."""
     plan: PlanRequest = ""
     """Prefix of the statement: its plan is shown instead of its rows."""
     lookup: PointLookup | None = None
@@ -136,7 +136,7 @@ def _parse(text: str) -> _ParsedQuery:
     query = replace_marker_labels_by_properties(rewrite_kuzu_table_names_in_query(typed))
     used = [node for node in iterate_syntax_tree(query) if isinstance(node, ParameterReference)]
     places = {node.name: node.position for node in reversed(used)}
-    needs_interpreter = has_names_unknown_to_engine(typed) or does_return_written_values(typed)
+    needs_interpreter = has_names_unknown_to_engine(typed) or has_writes_unfit_for_engine(typed)
     return _ParsedQuery(query, check_query_semantics(query, text), needs_interpreter, places, find_point_lookup(typed))
 
 

@@ -14,11 +14,11 @@ from kgserve.cypher.write_analysis import (
     ReturnedColumn,
     WrittenNodeOrEdge,
 )
+from kgserve.errors import FieldError, InvalidInput
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import (
     MAX_RESULT_BYTES,
 )
-from kgserve.graph.cypher.row_changes import forbidden_change_error
 from kgserve.platform.codecs import decode_json
 from kgserve.projections.cypher_engine.engine.engine_handle import EngineResultCursor
 from kgserve.projections.cypher_engine.engine.protocol import ChangedRow, StatementRowChanges
@@ -45,6 +45,10 @@ _Key = str | EdgeKey
 
 class UnsupportedFinalWriteError(Exception):
     """The final write cannot be computed from the rows of a query; the statement must run on a copy of the store."""
+
+
+class ConnectedEdgesError(InvalidInput):
+    """A node to delete has edges that are not deleted."""
 
 
 class StaleRowsError(Exception):
@@ -141,10 +145,11 @@ def _check_no_edges_left(nodes: Iterable[str], edges: dict[EdgeKey, None], rows:
         for found in (rows.outgoing(node_id), rows.incoming(node_id)):
             left = next((row for row in found if row.key not in edges), None)
             if left is not None:
-                raise forbidden_change_error(
+                message = (
                     f"node {node_id!r} has connected edges, such as {left.relation_type!r} from {left.source!r} to"
                     f" {left.target!r}: delete them first, or use DETACH DELETE"
                 )
+                raise ConnectedEdgesError(f"query: {message}", (FieldError("query", message),))
 
 
 def _assignment_difference(

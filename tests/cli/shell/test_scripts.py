@@ -131,6 +131,7 @@ def test_writes_need_the_write_option(shell: Shell) -> None:
     create = "CREATE (:Entity {id: 'new', type: 'letter'})"
     refused = shell("-c", create)
     assert (refused.code, refused.out) == (1, "")
+    assert "may only read; type `:write on`, or start the shell with --write" in refused.err
     assert shell("-c", create, "--write") == CommandResult(0, "", "")
     assert shell("-c", f":write on\n{create.replace('new', 'newer')};\n:write") == CommandResult(0, "write is on\n", "")
     found = shell("-c", "MATCH (n:Entity) WHERE n.id STARTS WITH 'new' RETURN n.id ORDER BY n.id")

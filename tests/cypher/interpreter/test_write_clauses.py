@@ -123,7 +123,7 @@ def test_updates(statement: str, expected: list[list[Any]] | None) -> None:
         ("CREATE (:A:B)", "a node has one label: keep 'A' and put 'B' into a property"),
         ("CREATE (:A {id: 5})", r"the property id of a node must be a string that is not empty, not an integer \(5\)"),
         ("CREATE (:A {id: ''})", "must be a string that is not empty"),
-        ("CREATE (:A {id: 'u'})", "a node with the id 'u' exists already; use MERGE"),
+        ("CREATE (:A {id: 'u'})", "a node with the id 'u' exists already, with the label 'User'; MERGE it"),
         ("MERGE (:A {id: 'u'})", "a node with the id 'u' exists already"),
         ("CREATE (:A {type: 'B'})", "'A' and 'B' differ"),
         ("CREATE (:`_`)", "the label '_' is reserved"),

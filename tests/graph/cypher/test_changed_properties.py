@@ -14,7 +14,7 @@ from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.storage.model.node_edge_rows import EdgeRow, NodeRow, split_edge_times_from_attributes
 from kgserve.stores.pool import StorePool
-from tests.graph.statement_helpers import fill, write
+from tests.graph.statement_helpers import changed, fill, write
 from tests.graphs import graph_of
 from tests.stores.writing import NAME, settings
 
@@ -239,3 +239,26 @@ def test_attributes_that_columns_hide_stay_when_the_column_changes(one: StorePoo
 def test_what_cannot_be_set_is_refused_where_it_is_assigned(one: StorePool, query: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         write(one, query)
+
+
+@pytest.mark.parametrize(
+    ("query", "changes"),
+    [
+        ("MERGE (n:Entity {content: 'a'}) ON MATCH SET n.summary = 's'", {"nodes_updated": 1}),
+        ("MERGE (n:Entity {content: 'new'})", {"nodes_created": 1}),
+        ("CREATE (n:Entity {type: 'u'})", {"nodes_created": 1}),
+        ("MATCH p = ({id: 'a'})-[]->({id: 'b'}) DELETE p", {"nodes_deleted": 2, "edges_deleted": 1}),
+    ],
+)
+def test_writes_that_the_engine_refuses_run_in_the_interpreter(
+    pool: StorePool, query: str, changes: dict[str, int]
+) -> None:
+    assert changed(pool, query) == changes
+
+
+@pytest.mark.parametrize(
+    "query", ["MERGE (n:person {id: 'a'})", "MERGE (n:t {id: 'a', x: 3})", "CREATE (n:t {id: 'a'})"]
+)
+def test_a_taken_id_is_refused_with_its_label(pool: StorePool, query: str) -> None:
+    with pytest.raises(InvalidInput, match="'a' exists already, with the label 't'; MERGE it by label and id alone"):
+        write(pool, query)

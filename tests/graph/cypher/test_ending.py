@@ -43,6 +43,7 @@ ASKED = [
     "MATCH (a)-[r:RELATES_TO]->(b) SET r.weight = -0.0, r.attributes = '{\"k\": ' + '1}'",
     "MATCH (n) WHERE n.id > 'c' SET n.type = 'u', n.content = n.id",
     "MATCH (n {id: 'a'}) SET n.content = CASE WHEN n.type = 't' THEN 'yes' ELSE 'no' END",
+    "MATCH (n {id: 'b'}) DELETE n",
 ]
 ON_A_COPY = [
     "MATCH (n {id: 'a'}) SET n.content = 'x', n.content = 'x'",
@@ -53,7 +54,6 @@ ON_A_COPY = [
     "MATCH (n {id: 'a'}) WITH n, n AS m SET n.content = 'x', n.type = m.content",
     "MATCH (n {id: 'd'}) DELETE n CREATE (m:Entity {id: 'd', type: 'again'})",
     # Failures have the error message of the engine.
-    "MATCH (n {id: 'b'}) DELETE n",
     "MATCH (n {id: 'a'}) SET n.weight = 2",
     "MATCH (a)-[r:RELATES_TO]->(b) SET r.content = 'x'",
     "MATCH (a)-[r:RELATES_TO*1..2]->(b) DELETE r",

@@ -51,6 +51,29 @@ _STATEMENT_TOKEN_PATTERN = re.compile(r"\w+|\S")
 _QUOTED_NAME_PATTERN = re.compile(
     r"(?:Variable|function|Function|Table|property|Parameter|parameter) `?(?P<name>\w+)`?"
 )
+# Messages whose words name internals of the engine, and what to say instead.
+_REWORDED_MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), message)
+    for pattern, message in (
+        (
+            r"Found duplicated primary key value (.*), which violates.*",
+            r"a node with the id '\1' exists already; MERGE it by its id alone, and SET its other properties",
+        ),
+        (
+            r"Node\(nodeOffset: \d+\) has connected edges.*",
+            "a node to delete has connected edges: delete them first, or use DETACH DELETE",
+        ),
+        (
+            r"Cannot set property id in table .*",
+            "the id of a node cannot change; create another node with the new id",
+        ),
+        (r"Create node \w* *expects primary key id as input", r"the node to create needs an id: write {id: …}"),
+        (
+            r"Cannot delete expression (.*) with type \w+\. Expect node or rel pattern",
+            r"DELETE expects nodes, relationships and paths, not \1",
+        ),
+    )
+)
 OUT_OF_MEMORY_MESSAGE = (
     "the statement exceeds the engine's memory limit; narrow it, or raise KGSERVE_BUFFER_POOL_MB (page cache) and"
     " KGSERVE_ENGINE_MEMORY_MB (whole process)"
@@ -81,6 +104,8 @@ def translate_statement_error(error: Exception, statement: GuardedCypherStatemen
     else:
         offset = _offset_of_name(message, statement.text)
     where = "" if offset is None else ", at line {}, column {}".format(*statement.place(offset))
+    for pattern, reworded in _REWORDED_MESSAGES:
+        message = pattern.sub(reworded, message)
     message = message.rstrip(".") + where + hint_for_unknown_schema_names(message, statement.text)
     return InvalidInput(f"query: {message}", (FieldError("query", message),))
 
