@@ -212,13 +212,7 @@ FAILURES: list[tuple[str, type[KgserveError], str]] = [
     ("UNWIND range(1, 9) AS i CREATE (:Entity {id: cast(10 / (5 - i) AS STRING), type: 't'})", InvalidInput, "zero"),
     ("MATCH (n) SET n.content = cast(cast('x' + n.id AS INT64) AS STRING)", InvalidInput, "Could not convert"),
     ("CREATE (:Entity {id: 'x', type: 't'}) CREATE (:Entity {id: 'a', type: 't'})", InvalidInput, "exists already"),
-<<<<<<< HEAD
     ("CREATE (:Entity {id: '', type: 't'})", InvalidInput, "id is empty"),
-=======
-    ("CREATE (:Entity {id: 'x'})", InvalidInput, "no type"),
-    ("CREATE (:Entity {id: '', type: 't'})", InvalidInput, "id is empty"),
-    ("CREATE (:Entity {type: 't', attributes: '{}'})", InvalidInput, "needs an id"),
->>>>>>> cyb
     ("CREATE (:Entity {id: $long, type: 't'})", InvalidInput, "longer than 512"),
     ("MATCH (n {id: 'a'}) SET n.type = '_'", InvalidInput, "reserved for nodes without a label"),
     ("MATCH (n {id: 'a'}) SET n.version = n.version + 1", InvalidInput, "version is managed"),
@@ -237,14 +231,8 @@ FAILURES: list[tuple[str, type[KgserveError], str]] = [
     ("MATCH (a)-[r]->(b) CREATE (a)-[:RELATES_TO {relation_type: r.relation_type}]->(b)", InvalidInput, "second edge"),
     ("MATCH ()-[r]->() SET r.weight = cast('NaN' AS DOUBLE)", InvalidInput, "a finite number"),
     ("MATCH ()-[r]->() SET r.weight = cast('inf' AS DOUBLE)", InvalidInput, "a finite number"),
-<<<<<<< HEAD
     ("MATCH (n {id: 'a'}) DELETE n", InvalidInput, "still has the relationship"),
     ("MATCH (n {id: 'a'}) SET n.id = 'z'", InvalidInput, "an id cannot change"),
-=======
-    ("MATCH (n {id: 'a'}) DELETE n", InvalidInput, "node 'a' has connected edges, such as 'R'"),
-    ("MATCH (n {id: 'a'}) DELETE n RETURN 1", InvalidInput, "node to delete has connected edges: delete them"),
-    ("MATCH (n {id: 'a'}) SET n.id = 'z'", InvalidInput, "id of a node cannot change"),
->>>>>>> cyb
     ("MATCH (n {id: 'a'}) SET n.colour = [{day: 1}]", InvalidInput, "colour"),
     ("MATCH (n {id: 'a'}) SET n.content = 'x' RETURN m", InvalidInput, "variable m"),
     ("MATCH (n {id: 'a'}) SET n.content = ", InvalidInput, "unexpected end"),
