@@ -581,6 +581,9 @@ def _check_branches(outline: BracketMatchedTokens, parameters: Mapping[str, Any]
 
 def check_wrong_result_constructs(outline: BracketMatchedTokens) -> None:
     """Raise InvalidInput for constructs that the engine silently evaluates incorrectly, with an alternative."""
+    for index, token in enumerate(outline.tokens):
+        if token.kind == "quoted" and "``" in token.text:
+            raise outline.at(index, "the engine does not read `` within a quoted name as a backtick; found")
     for index, word in enumerate(outline.words):
         if word == "WHERE" and find_enclosing_clause_keyword(outline, index) == "MATCH":
             _check_conditions(outline, index + 1, _end(outline, index))

@@ -1,10 +1,16 @@
-"""Comparison of JSON values without Python's equality, for which true, 1 and 1.0 are the same."""
+"""JSON values: comparison without Python's equality, for which true, 1 and 1.0 are the same, and missing floats."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 _EXACT_TYPES = frozenset({str, int, bool, type(None)})
+
+
+def name_non_finite_float(value: float) -> str:
+    """Return the text for a float that JSON lacks: ``NaN``, ``Infinity`` or ``-Infinity``."""
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def is_same_json_value(one: Any, other: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from kgserve.cypher.interpreter import temporal_functions
 from kgserve.cypher.interpreter.value_comparison import describe_value
 from kgserve.errors import InvalidInput, TooLarge
+from kgserve.platform.json_values import name_non_finite_float
 
 MAX_INTEGER = 2**63 - 1
 MIN_INTEGER = -(2**63)
@@ -173,10 +174,8 @@ def to_cypher_string(value: Any) -> str:
 
 def _float_text(value: float) -> str:
     """Return the shortest decimal form that Java prints: ``1.0E7`` from ten million on and below a thousandth."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
+    if not math.isfinite(value):
+        return name_non_finite_float(value)
     if value == 0 or _MIN_PLAIN_FLOAT <= abs(value) < _MAX_PLAIN_FLOAT:
         return repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()

@@ -10,6 +10,7 @@ from kgserve.cypher.interpreter import temporal_functions
 from kgserve.cypher.interpreter.graph_view_interface import NodeReference, PathValue, RelationshipReference
 from kgserve.cypher.interpreter.stored_temporal_values import format_temporal_attributes_as_iso
 from kgserve.errors import InvalidInput
+from kgserve.platform.json_values import name_non_finite_float
 
 ANY_COLUMN = "ANY"
 NULL_COLUMN = "NULL"
@@ -45,7 +46,7 @@ def convert_cypher_column_value_to_json(value: Any, type_: str) -> Any:
     InvalidInput where they could be taken for texts.
     """
     if type_ == _COLUMN_TYPES[float] and isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        return name_non_finite_float(value)
     return convert_cypher_value_to_json(value)
 
 

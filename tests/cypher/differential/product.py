@@ -14,7 +14,11 @@ from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.errors import Internal, KgserveError, Unavailable
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation, collect_cypher_rows_up_to_size_limit
-from kgserve.graph.cypher.interpreted_statements import open_interpreted_result, parse_and_check_interpreted_statement
+from kgserve.graph.cypher.interpreted_statements import (
+    InterpretedWrite,
+    open_interpreted_result,
+    parse_and_check_interpreted_statement,
+)
 from kgserve.graph.cypher.statement_execution import StatementRouter, run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.graph.store_handle import CallerStoreHandles
@@ -58,6 +62,10 @@ class StatementStore:
             Settings(data_dir=folder, engine=engine, buffer_pool_mb=64, check_interval=0, indexes="none")
         )
         self._graphs = CallerStoreHandles(self._pool)
+        self.fill(content)
+
+    def fill(self, content: WriteBatch) -> None:
+        """Write nodes and edges."""
         with self._pool.lease(STORE, create=True) as store:
             store.submit(content).result(30)
 
@@ -82,14 +90,19 @@ class StatementStore:
         except KgserveError:
             return False
 
-    def interpret(self, text: str, parameters: dict[str, Any]) -> Outcome:
-        """Return the interpreter's answer to a reading statement."""
+    def interpret(self, text: str, parameters: dict[str, Any], *, writes: bool = False) -> Outcome:
+        """Return the interpreter's answer."""
         graph = self._graphs.graph(STORE)
         try:
             statement = parse_and_check_interpreted_statement(text, parameters)
         except KgserveError as error:
             return Outcome(error=f"{type(error).__name__}: {error}", is_static=True)
         try:
+            if writes:
+                with graph.lease() as store:
+                    return _read_answer(
+                        InterpretedWrite(store, statement, MAX_ROWS, SECONDS, StatementCancellation()).run()
+                    )
             with open_interpreted_result(graph, statement, SECONDS, MAX_ROWS, StatementCancellation()) as cursor:
                 answer = collect_cypher_rows_up_to_size_limit(cursor)
         except KgserveError as error:

@@ -99,8 +99,10 @@ PLAIN = {
     "[date('0044-03-15')]": ["0044-03-15"],
     "cast('1.25' AS DECIMAL(5, 2))": "1.25",
     "uuid('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11')": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
-    "cast('NaN' AS DOUBLE)": "nan",
-    "[cast('inf' AS DOUBLE), -cast('inf' AS DOUBLE)]": ["inf", "-inf"],
+    "cast('NaN' AS DOUBLE)": "NaN",
+    "1 / 0.0": "Infinity",
+    "[cast('inf' AS DOUBLE), -cast('inf' AS DOUBLE)]": ["Infinity", "-Infinity"],
+    "{`a``b`: 1}": {"a`b": 1},
     "cast('170141183460469231731687303715884105727' AS INT128)": str(2**127 - 1),
     "sum(1)": 1,
 }

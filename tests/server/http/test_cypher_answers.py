@@ -157,7 +157,7 @@ STATEMENTS: dict[str, list[list[Any]]] = {
     "MATCH (n) WITH n ORDER BY n.id DESC LIMIT 1 RETURN collect(n.id)": [[["c"]]],
     "UNWIND [1, 2] AS x WITH x ORDER BY x , x RETURN x": [[1], [2]],
     "MATCH (n) RETURN n.type AS t, count(*) ORDER BY count(*) DESC": [["t", 3]],
-    "UNWIND [2.0, 0.0, 1.0] AS x RETURN x / x AS y, x ORDER BY x / x, x DESC": [[1.0, 2.0], [1.0, 1.0], ["nan", 0.0]],
+    "UNWIND [2.0, 0.0, 1.0] AS x RETURN x / x AS y, x ORDER BY x / x, x DESC": [[1.0, 2.0], [1.0, 1.0], ["NaN", 0.0]],
     "UNWIND [-0.0, -1.0, 1.0] AS x RETURN x ORDER BY x": [[-1.0], [-0.0], [1.0]],
     # Aggregates of nothing.
     "MATCH (n {id: 'z'}) RETURN collect(n.id), sum(n.version), count(*), max(n.id)": [[[], 0, 0, None]],

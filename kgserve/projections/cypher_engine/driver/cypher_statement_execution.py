@@ -21,6 +21,7 @@ from kgserve.cypher.column_assumptions import ASSUMES_LABELS, find_assumed_missi
 from kgserve.cypher.guard import GuardedCypherStatement
 from kgserve.cypher.interpreter.graph_view_interface import NO_LABEL
 from kgserve.errors import FieldError, InvalidInput
+from kgserve.platform.json_values import name_non_finite_float
 from kgserve.platform.lazy_pyarrow import pa
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.cypher_engine.driver.error_translation import STATEMENT_ERRORS, translate_statement_error
@@ -214,7 +215,7 @@ class EngineStatementResult:
             case None | bool() | int() | str():
                 return value
             case float():
-                return value if math.isfinite(value) else str(value)
+                return value if math.isfinite(value) else name_non_finite_float(value)
             case list() | tuple():
                 return [self._plain(part) for part in value]
             case dict():
