@@ -30,6 +30,7 @@ _LINE_NUMBER_WIDTH = 6
 _MAX_LINES = 999_999
 _SNIPPET_LINES = 2
 _MAX_EDIT_ATTEMPTS = 10
+_MAX_PATH_BYTES = 512
 _FILES_PER_COMMIT = 1_000
 _CREATE_QUERY = f"CREATE (:{FILE_NODE_TYPE} {{id: $path, content: $text}})"
 _EDIT_QUERY = f"MATCH (f:{FILE_NODE_TYPE} {{id: $path}}) WHERE f.version = $version SET f.content = $text"
@@ -175,7 +176,7 @@ class AnthropicMemoryTool(BetaAbstractMemoryTool):
 
     def _find_file(self, path: str) -> Node | None:
         try:
-            found = self.store.get_nodes([path]).nodes
+            found = self.store.get_nodes([path], valid_at="now").nodes
         except NotFound:
             return None
         return next((node for node in found if node.type == FILE_NODE_TYPE), None)
@@ -203,7 +204,7 @@ class AnthropicMemoryTool(BetaAbstractMemoryTool):
     def _delete(self, paths: Sequence[str]) -> int:
         starts = range(0, len(paths), _FILES_PER_COMMIT)
         pages = (paths[start : start + _FILES_PER_COMMIT] for start in starts)
-        return sum(self.store.delete_nodes(ids=page, types=[FILE_NODE_TYPE]).count for page in pages)
+        return sum(self.store.delete_nodes(ids=page, types=[FILE_NODE_TYPE], valid_at="any").count for page in pages)
 
 
 class AnthropicAsyncMemoryTool(BetaAsyncAbstractMemoryTool):
@@ -250,6 +251,8 @@ def resolve_memory_path(path: str) -> str:
     resolved = posixpath.normpath(path)
     if resolved != ROOT_PATH and not resolved.startswith(f"{ROOT_PATH}/"):
         raise ToolError(f"Path {path} would escape {ROOT_PATH} directory")
+    if len(resolved.encode()) > _MAX_PATH_BYTES:
+        raise ToolError(f"Path {path[:80]}… is longer than {_MAX_PATH_BYTES} bytes")
     return resolved
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, Protocol
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -21,7 +22,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from pydantic import Field
 from typing_extensions import override
 
-from kgserve.client import Store
+from kgserve.client import Store, Traversal
 from kgserve.errors import KgserveError, NotFound, TooLarge
 from kgserve.graph.answers import SearchHit
 from kgserve.integrations.cypher_records import flatten_cypher_value, format_cypher_schema, read_cypher_schema
@@ -29,6 +30,7 @@ from kgserve.integrations.cypher_records import flatten_cypher_value, format_cyp
 MESSAGE_NODE_TYPE = "chat_message"
 SESSION_NODE_TYPE = "chat_session"
 
+_NODES_PER_READ = 1_000
 _NODES_PER_DELETE = 1_000
 _MAX_MESSAGES_PER_SESSION = 9_999
 _LAST_MESSAGE_QUERY = """
@@ -123,13 +125,26 @@ class LangChainGraph:
         """
         for document in graph_documents:
             ends = [end for each in document.relationships for end in (each.source, each.target)]
-            nodes = {str(each.id): _extracted_node(each) for each in [*ends, *document.nodes]}
+            nodes: dict[str, dict[str, Any]] = {}
+            for node in map(_extracted_node, [*ends, *document.nodes]):
+                known = nodes.get(node["id"], node)["attributes"]
+                nodes[node["id"]] = node | {"attributes": known | node["attributes"]}
             edges = [_extracted_edge(each) for each in document.relationships]
             if include_source:
                 source = _source_node(document.source)
                 edges += [{"from": source["id"], "to": each, "relation_type": "MENTIONS"} for each in nodes]
                 nodes[source["id"]] = source
+            self._keep_known_properties(nodes)
             self.store.inject(nodes.values(), edges)
+
+    def _keep_known_properties(self, nodes: dict[str, dict[str, Any]]) -> None:
+        """Add the properties that earlier documents gave to the nodes; a write replaces all properties of a node."""
+        ids = list(nodes)
+        with suppress(NotFound):
+            for start in range(0, len(ids), _NODES_PER_READ):
+                for node in self.store.get_nodes(ids[start : start + _NODES_PER_READ]).nodes:
+                    if node.id in nodes:
+                        nodes[node.id]["attributes"] = dict(node.attributes) | nodes[node.id]["attributes"]
 
 
 def build_cypher_question_chain(model: BaseChatModel, graph: LangChainGraph) -> Runnable[Any, dict[str, Any]]:
@@ -236,18 +251,24 @@ class LangChainChatHistory(BaseChatMessageHistory):
 
     @override
     def clear(self) -> None:
-        ids = [node.id for node in self._message_nodes()]
-        for start in range(0, len(ids), _NODES_PER_DELETE):
-            self.store.delete_nodes(ids=ids[start : start + _NODES_PER_DELETE])
+        while ids := [node.id for node in self._walk_messages() if node.type == MESSAGE_NODE_TYPE]:
+            for start in range(0, len(ids), _NODES_PER_DELETE):
+                self.store.delete_nodes(ids=ids[start : start + _NODES_PER_DELETE], valid_at="any")
 
     def _message_nodes(self) -> list[Any]:
+        walk = self._walk_messages()
+        if isinstance(walk, Traversal) and walk.truncated:
+            limit = f"{_MAX_MESSAGES_PER_SESSION:,}"
+            raise TooLarge(
+                f"session {self.session_id!r} has more than {limit} messages; clear it, or begin another one"
+            )
+        return sorted((node for node in walk if node.type == MESSAGE_NODE_TYPE), key=lambda node: node.id)
+
+    def _walk_messages(self) -> Traversal | list[Any]:
         try:
-            walk = self.store.traverse(self._node_id, relation_types=["HAS_MESSAGE"])
+            return self.store.traverse(self._node_id, relation_types=["HAS_MESSAGE"])
         except NotFound:
             return []
-        if walk.truncated:
-            raise TooLarge(f"session {self.session_id!r} has more than {_MAX_MESSAGES_PER_SESSION} messages")
-        return sorted((node for node in walk if node.type == MESSAGE_NODE_TYPE), key=lambda node: node.id)
 
     def _new_ids(self, number: int) -> list[str]:
         """Return ids in the order of time, which other programs do not make."""

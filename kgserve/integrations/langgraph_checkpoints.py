@@ -203,7 +203,7 @@ class LangGraphCheckpointSaver(BaseCheckpointSaver[str]):
     @override
     def delete_thread(self, thread_id: str) -> None:
         with suppress(NotFound):
-            while self.store.delete_nodes(tags=[_thread_tag(str(thread_id))]).more:
+            while self.store.delete_nodes(tags=[_thread_tag(str(thread_id))], valid_at="any").more:
                 pass
 
     @override
@@ -367,7 +367,7 @@ class LangGraphCheckpointSaver(BaseCheckpointSaver[str]):
         unused = self._part_ids(ids) - self._part_ids(sorted(others.difference(ids)))
         ordered = sorted({*ids, *unused})  # checkpoints come before their parts
         for start in range(0, len(ordered), _IDS_PER_REQUEST):
-            self.store.delete_nodes(ids=ordered[start : start + _IDS_PER_REQUEST])
+            self.store.delete_nodes(ids=ordered[start : start + _IDS_PER_REQUEST], valid_at="any")
 
     def _part_ids(self, ids: Sequence[str]) -> set[str]:
         pages = (ids[start : start + _IDS_PER_PAGE] for start in range(0, len(ids), _IDS_PER_PAGE))

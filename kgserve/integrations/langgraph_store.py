@@ -123,8 +123,8 @@ class LangGraphStore(BaseStore):
         ids = list(refreshed)
         with suppress(NotFound):
             for start in range(0, len(ids), _MAX_NODES_PER_READ):
-                nodes += self.store.get_nodes(ids[start : start + _MAX_NODES_PER_READ]).nodes
-        fresh = [node for node in nodes if _is_live_item(node)]
+                nodes += self.store.get_nodes(ids[start : start + _MAX_NODES_PER_READ], valid_at="now").nodes
+        fresh = [node for node in nodes if node.id in refreshed and _is_live_item(node)]
         self._extend_lifetimes(node for node in fresh if refreshed[node.id])
         return {node.id: Item(**_item_fields(node)) for node in fresh}
 
@@ -187,7 +187,8 @@ class LangGraphStore(BaseStore):
         deleted = [item_id for item_id, each in last.items() if each.value is None]
         with suppress(NotFound):
             for start in range(0, len(deleted), _MAX_NODES_PER_READ):
-                self.store.delete_nodes(ids=deleted[start : start + _MAX_NODES_PER_READ], types=[ITEM_NODE_TYPE])
+                some = deleted[start : start + _MAX_NODES_PER_READ]
+                self.store.delete_nodes(ids=some, types=[ITEM_NODE_TYPE], valid_at="any")
 
     def _build_node(self, item_id: str, put: PutOp) -> dict[str, Any]:
         value = dict(put.value or {})
@@ -205,6 +206,7 @@ class LangGraphStore(BaseStore):
             "attributes": value,
             "tags": tags,
             "freshness_at": "" if put.ttl is None else _expiry(put.ttl),
+            "valid_to": "",
         }
 
     def _extend_lifetimes(self, nodes: Iterable[Node]) -> None:

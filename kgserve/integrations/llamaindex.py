@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from llama_index.core.callbacks import CallbackManager
@@ -39,6 +40,8 @@ CHUNK_TAG = "llamaindex:chunk"
 ENTITY_TAG = "llamaindex:entity"
 _EMBEDDING = "embedding"
 _NODES_PER_REQUEST = 500
+_MAX_SEARCH_HITS = 100
+_MAX_CONDITIONS = 20
 _TRIPLET = "RETURN a.id, type(r), properties(r), b.id"
 _FROM_SOURCE, _FROM_TARGET = (f"MATCH (a)-[r]->(b) WHERE {end}.id IN $ids {_TRIPLET}" for end in ("a", "b"))
 _ALL_TRIPLETS = f"MATCH (a)-[r]->(b) {_TRIPLET}"
@@ -68,6 +71,7 @@ class LlamaIndexGraphStore(PropertyGraphStore):
         self.store = store
         self._mode: Literal["read", "write"] = "write" if allow_writes else "read"
         self._schema: dict[str, Any] | None = None
+        self._written_sequence: int | None = None
 
     @property
     @override
@@ -140,7 +144,8 @@ class LlamaIndexGraphStore(PropertyGraphStore):
         for start in range(0, len(nodes), _NODES_PER_REQUEST):
             page = {node.id: node for node in nodes[start : start + _NODES_PER_REQUEST]}
             types = {node.id: node.type for node in self._nodes_by_id(page)}
-            self.store.inject([_node_input(node, types.get(node.id)) for node in page.values()])
+            written = self.store.inject([_node_input(node, types.get(node.id)) for node in page.values()])
+            self._written_sequence = written.sequence
 
     @override
     def upsert_relations(self, relations: list[Relation]) -> None:
@@ -158,7 +163,9 @@ class LlamaIndexGraphStore(PropertyGraphStore):
                 }
                 for each in page
             ]
-            self.store.inject([_node_input(EntityNode(name=end)) for end in sorted(missing)], edges)
+            # An entity derives its id from its name, without quotation marks.
+            entities = [_node_input(EntityNode(name=end)) | {"id": end} for end in sorted(missing)]
+            self._written_sequence = self.store.inject(entities, edges).sequence
 
     @override
     def delete(
@@ -174,7 +181,7 @@ class LlamaIndexGraphStore(PropertyGraphStore):
             doomed += [node.id for node in self.get(properties=properties)]
         try:
             for start in range(0, len(doomed), _NODES_PER_REQUEST):
-                self.store.delete_nodes(ids=doomed[start : start + _NODES_PER_REQUEST])
+                self.store.delete_nodes(ids=doomed[start : start + _NODES_PER_REQUEST], valid_at="any")
             for name in relation_names or ():
                 statement = "MATCH ()-[r]->() WHERE type(r) = $name DELETE r"
                 self.store.cypher(statement, {"name": name}, mode="write")
@@ -189,10 +196,9 @@ class LlamaIndexGraphStore(PropertyGraphStore):
     @override
     def vector_query(self, query: VectorStoreQuery, **kwargs: Any) -> tuple[list[LabelledNode], list[float]]:
         """Return the nodes whose embeddings are nearest, with their cosines from 0 to 1."""
-        if query.query_embedding is None:
-            hits = self.store.search(query.query_str or "", limit=query.similarity_top_k).hits
-            return [_labelled_node(hit.node) for hit in hits], [hit.score for hit in hits]
         condition, params = build_filter_condition(query.filters)
+        if query.query_embedding is None:
+            return self._search_by_text(query, condition, params)
         statement = (
             f"MATCH (n) WHERE n.{_EMBEDDING} IS NOT NULL AND {condition} "
             f"RETURN n.id AS id, vector.similarity.cosine(n.{_EMBEDDING}, $vector) AS score "
@@ -205,6 +211,22 @@ class LlamaIndexGraphStore(PropertyGraphStore):
             return [], []
         nodes = [node for node in self._nodes_by_id(scores) if node.id in scores]
         return [_labelled_node(node) for node in nodes], [scores[node.id] for node in nodes]
+
+    def _search_by_text(
+        self, query: VectorStoreQuery, condition: str, params: dict[str, Any]
+    ) -> tuple[list[LabelledNode], list[float]]:
+        """Return the best nodes that fulfil a condition, with their scores; of the best 100 hits if there is one."""
+        limit = _MAX_SEARCH_HITS if query.filters else query.similarity_top_k
+        try:
+            hits = self.store.search(query.query_str or "", limit=limit, at_least=self._written_sequence).hits
+            if query.filters:
+                statement = f"MATCH (n) WHERE n.id IN $ids AND {condition} RETURN n.id"
+                rows = self.store.cypher(statement, params | {"ids": [hit.node.id for hit in hits]}).rows
+                fitting = {row[0] for row in rows}
+                hits = [hit for hit in hits if hit.node.id in fitting][: query.similarity_top_k]
+        except NotFound:
+            return [], []
+        return [_labelled_node(hit.node) for hit in hits], [hit.score for hit in hits]
 
     @override
     def get_schema(self, refresh: bool = False) -> dict[str, Any]:
@@ -220,7 +242,10 @@ class LlamaIndexGraphStore(PropertyGraphStore):
         wanted = list(ids)
         starts = range(0, len(wanted), _NODES_PER_REQUEST)
         try:
-            pages = [self.store.get_nodes(wanted[start : start + _NODES_PER_REQUEST]).nodes for start in starts]
+            pages = [
+                self.store.get_nodes(wanted[start : start + _NODES_PER_REQUEST], valid_at="now").nodes
+                for start in starts
+            ]
         except NotFound:
             return []
         return [node for page in pages for node in page]
@@ -345,7 +370,9 @@ def _entity_id(name: str) -> str:
 
 
 def _scalars(properties: dict[str, Any] | None) -> dict[str, Any]:
-    return {name: each for name, each in (properties or {}).items() if isinstance(each, str | int | float)}
+    """Return the conditions that the server can apply itself; the caller applies all."""
+    found = ((name, each) for name, each in (properties or {}).items() if isinstance(each, str | int | float))
+    return dict(islice(found, _MAX_CONDITIONS))
 
 
 def _has_properties(found: dict[str, Any], wanted: dict[str, Any] | None) -> bool:

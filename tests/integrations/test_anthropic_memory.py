@@ -97,6 +97,15 @@ def test_former_texts_stay_in_the_history(graph: Store) -> None:
     assert [text for _, text in tool.file_history(NOTES)] == ["coffee", "tea"]
 
 
+def test_retired_files_are_gone_and_long_paths_are_refused(graph: Store) -> None:
+    tool = AnthropicMemoryTool(graph)
+    tool.call({"command": "create", "path": NOTES, "file_text": "one"})
+    graph.retire(NOTES)
+    for path, words in ((NOTES, "does not exist"), ("/memories/" + "n" * 510, "longer than 512 bytes")):
+        kind, said = outcome(tool, {"command": "view", "path": path})
+        assert (kind, words in said) == ("error", True)
+
+
 def test_edits_of_several_agents_are_all_kept(graph: Store) -> None:
     tool = AnthropicAsyncMemoryTool(graph)
     asyncio.run(tool.call({"command": "create", "path": NOTES, "file_text": "start\n"}))

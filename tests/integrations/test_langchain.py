@@ -86,6 +86,17 @@ def test_extracted_graph_documents_are_written(graph: Store) -> None:
     assert graph.count().count == 2
 
 
+def test_later_documents_keep_earlier_properties(graph: Store) -> None:
+    writer = LangChainGraph(graph)
+    bare = SimpleNamespace(id="Ada", type="Person", properties={})
+    for properties in ({"born": 1815}, {}, {"died": 1852}):
+        ada = SimpleNamespace(id="Ada", type="Person", properties=properties)
+        relation = SimpleNamespace(source=bare, target=ada, type="IS", properties={})
+        document: Any = SimpleNamespace(nodes=[ada, bare], relationships=[relation], source=Document("a text"))
+        writer.add_graph_documents([document])
+    assert graph.node("Ada").node.attributes == {"born": 1815, "died": 1852}
+
+
 def test_the_retriever_filters_and_takes_options_per_call(machines: Store) -> None:
     retriever = LangChainRetriever(store=machines)
     [first, *_] = found = retriever.invoke("analytical engine")

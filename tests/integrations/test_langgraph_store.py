@@ -20,6 +20,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from kgserve.client import Store
+from kgserve.errors import NotFound
 from kgserve.integrations.langgraph_store import LangGraphStore
 
 ADA, BOB = ("users", "ada"), ("users", "bob")
@@ -225,6 +226,21 @@ def test_items_expire_and_reads_extend_their_lives(graph: Store) -> None:
     graph.inject([{"id": '["users","ada","long"]', "freshness_at": PAST}])
     assert items.list_namespaces() == [ADA]
     assert LangGraphStore(items.store).sweep_ttl() == 1
+
+
+def test_items_that_were_retired_are_gone_until_they_are_put_again(items: LangGraphStore) -> None:
+    for key in ("x", "y"):
+        items.put(("a",), key, {"t": "one"})
+        items.store.retire(f'["a","{key}"]')
+    assert (items.get(("a",), "x"), items.search(("a",))) == (None, [])
+    items.put(("a",), "x", {"t": "new"})
+    assert [item.value for item in items.search(("a",))] == [{"t": "new"}]
+    items.delete(("a",), "y")
+    with pytest.raises(NotFound):
+        items.store.node('["a","y"]')
+    items.put(("a",), "y", {"t": "one"})
+    items.store.merge('["a","x"]', '["a","y"]')
+    assert items.get(("a",), "x") is None
 
 
 def test_concurrent_puts_are_all_kept(items: LangGraphStore) -> None:

@@ -20,7 +20,7 @@ from llama_index.core.vector_stores.types import (
 )
 
 from kgserve.client import Client, Store
-from kgserve.errors import Forbidden
+from kgserve.errors import Forbidden, NotFound
 from kgserve.integrations.llamaindex import LlamaIndexGraphStore, LlamaIndexRetriever
 
 ADA = EntityNode(name='Ada "Countess" Lovelace', label="Person", properties={"born": 1815}, embedding=[1.0, 0.0])
@@ -115,6 +115,29 @@ def test_writing_again_and_deleting(graph: Store) -> None:
     adapter.delete(ids=["chunk-1"])
     adapter.delete()
     assert [node.id for node in adapter.get()] == ["Charles"]
+
+
+def test_text_queries_filter_and_odd_ends_keep_their_relations(graph: Store) -> None:
+    people = LlamaIndexGraphStore(graph)
+    assert people.vector_query(VectorStoreQuery(query_str="Ada", similarity_top_k=5)) == ([], [])
+    people.upsert_nodes(
+        [
+            EntityNode(name="Ada", properties={"team": "red"}),
+            EntityNode(name="Ada Bob", properties={"team": "blue"}),
+        ]
+    )
+    blue = MetadataFilters(filters=[MetadataFilter(key="team", value="blue")])
+    nodes, scores = people.vector_query(VectorStoreQuery(query_str="Ada", similarity_top_k=1, filters=blue))
+    assert ([node.id for node in nodes], len(scores)) == (["Ada Bob"], 1)
+    people.upsert_relations([Relation(label="KNOWS", source_id='New "q"', target_id="Ada")])
+    found = people.get_triplets(relation_names=["KNOWS"])
+    assert [(relation.source_id, relation.target_id) for _, relation, _ in found] == [('New "q"', "Ada")]
+    assert people.get(properties={f"p{number}": number for number in range(21)}) == []
+    graph.retire("Ada")
+    assert people.get(ids=["Ada"]) == []
+    people.delete(ids=["Ada"])
+    with pytest.raises(NotFound):
+        graph.node("Ada")
 
 
 def test_an_index_is_built_and_queried(graph: Store) -> None:
