@@ -142,9 +142,9 @@ def _extras_cost(extras: NodeExtrasUpsert) -> int:
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
     faults = ValidationErrorCollector()
     if nodes > settings.max_nodes:
-        faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request")
+        faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request; send several, or use an import")
     if edges > settings.max_edges:
-        faults("edges", f"has {edges} entries; the limit is {settings.max_edges} per request")
+        faults("edges", f"has {edges} entries; the limit is {settings.max_edges} per request; send several, or use an import")
     faults.raise_any()
 
 
