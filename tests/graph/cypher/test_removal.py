@@ -144,7 +144,7 @@ def test_delete_without_detach_fails_on_concurrent_edge(tmp_path: Path) -> None:
                 deleting = threads.submit(write, pool, "MATCH (n {type: 'old'}) DELETE n")
                 until(lambda: waits(store))
                 fill(pool, [], [{"from": "n1", "to": "n2", "relation_type": "R"}])
-            with pytest.raises(InvalidInput, match="still has the relationship"):
+            with pytest.raises(InvalidInput, match="has connected edges"):
                 deleting.result(PATIENCE)
             assert len(ids(store)) == OLD
             assert_whole(store)

@@ -231,7 +231,7 @@ FAILURES: list[tuple[str, type[KgserveError], str]] = [
     ("MATCH (a)-[r]->(b) CREATE (a)-[:RELATES_TO {relation_type: r.relation_type}]->(b)", InvalidInput, "second edge"),
     ("MATCH ()-[r]->() SET r.weight = cast('NaN' AS DOUBLE)", InvalidInput, "a finite number"),
     ("MATCH ()-[r]->() SET r.weight = cast('inf' AS DOUBLE)", InvalidInput, "a finite number"),
-    ("MATCH (n {id: 'a'}) DELETE n", InvalidInput, "still has the relationship"),
+    ("MATCH (n {id: 'a'}) DELETE n", InvalidInput, "node 'a' has connected edges, such as 'R'"),
     ("MATCH (n {id: 'a'}) SET n.id = 'z'", InvalidInput, "an id cannot change"),
     ("MATCH (n {id: 'a'}) SET n.colour = [{day: 1}]", InvalidInput, "colour"),
     ("MATCH (n {id: 'a'}) SET n.content = 'x' RETURN m", InvalidInput, "variable m"),

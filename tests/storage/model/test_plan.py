@@ -339,15 +339,15 @@ def test_merged_node_rejects_writes_until_unmerge() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_delete_memory_deletes_former_versions_except_those_put(*, again: bool) -> None:
-    belonging = {"a": "", "v1": "a", "v2": "a", "other": "b"}
+    belonging = {"a": "", "b": "", "v1": "a", "v2": "a", "other": "b"}
     puts = [
         NodeUpsert(at, node_id, "fact", extras=NodeExtrasUpsert(confidence=0.5, belongs_to=to))
         for at, (node_id, to) in enumerate(belonging.items())
     ]
     planner = Planner(WriteBatch(nodes=puts))
     planner.write(WriteBatch(edges=[EdgeUpsert(0, (each, "a", VERSION_OF_RELATION)) for each in ("v1", "v2", "other")]))
-    report = planner.write(WriteBatch(delete_nodes=["a"], nodes=puts[1:2] if again else []))
+    report = planner.write(WriteBatch(delete_nodes=["a"], nodes=puts[2:3] if again else []))
     assert planner.change is not None
     assert planner.change.nodes_deleted == (["a", "v2"] if again else ["a", "v1", "v2"])
     assert (report.nodes_deleted, report.edges_deleted) == (len(planner.change.nodes_deleted), 3)
-    assert planner.workspace.nodes.keys() == {"other"} | ({"v1"} if again else set())
+    assert planner.workspace.nodes.keys() == {"b", "other"} | ({"v1"} if again else set())
