@@ -139,12 +139,15 @@ def _extras_cost(extras: NodeExtrasUpsert) -> int:
     return len(extras.summary or "") + sum(map(len, extras.tags or ())) + 100
 
 
+_BATCH_ADVICE = "send several requests, or use an import"
+
+
 def _check_sizes(nodes: int, edges: int, settings: Settings) -> None:
     faults = ValidationErrorCollector()
     if nodes > settings.max_nodes:
-        faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request; send several, or use an import")
+        faults("nodes", f"has {nodes} entries; the limit is {settings.max_nodes} per request; {_BATCH_ADVICE}")
     if edges > settings.max_edges:
-        faults("edges", f"has {edges} entries; the limit is {settings.max_edges} per request; send several, or use an import")
+        faults("edges", f"has {edges} entries; the limit is {settings.max_edges} per request; {_BATCH_ADVICE}")
     faults.raise_any()
 
 
