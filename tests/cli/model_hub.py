@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import onnx
 from typing_extensions import override
 
 from tests.servers import served
@@ -23,7 +24,9 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, repository: str, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repository = repository
-        self.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self.files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "model.onnx_data"}
+        # The weights of the hub's models are in the graph.
+        self.files["model.onnx"] = onnx.load(folder / "model.onnx").SerializeToString()
 
     @property
     def url(self) -> str:
