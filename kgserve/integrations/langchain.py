@@ -22,7 +22,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from pydantic import Field
 from typing_extensions import override
 
-from kgserve.client import Store, Traversal
+from kgserve.client import Store
 from kgserve.errors import KgserveError, NotFound, TooLarge
 from kgserve.graph.answers import SearchHit
 from kgserve.integrations.cypher_records import flatten_cypher_value, format_cypher_schema, read_cypher_schema
@@ -251,24 +251,26 @@ class LangChainChatHistory(BaseChatMessageHistory):
 
     @override
     def clear(self) -> None:
-        while ids := [node.id for node in self._walk_messages() if node.type == MESSAGE_NODE_TYPE]:
+        while ids := [node.id for node in self._read_messages()[0]]:
             for start in range(0, len(ids), _NODES_PER_DELETE):
                 self.store.delete_nodes(ids=ids[start : start + _NODES_PER_DELETE], valid_at="any")
 
     def _message_nodes(self) -> list[Any]:
-        walk = self._walk_messages()
-        if isinstance(walk, Traversal) and walk.truncated:
+        nodes, is_truncated = self._read_messages()
+        if is_truncated:
             limit = f"{_MAX_MESSAGES_PER_SESSION:,}"
             raise TooLarge(
                 f"session {self.session_id!r} has more than {limit} messages; clear it, or begin another one"
             )
-        return sorted((node for node in walk if node.type == MESSAGE_NODE_TYPE), key=lambda node: node.id)
+        return sorted(nodes, key=lambda node: node.id)
 
-    def _walk_messages(self) -> Traversal | list[Any]:
+    def _read_messages(self) -> tuple[list[Any], bool]:
+        """Return the messages in any order, and whether there are more."""
         try:
-            return self.store.traverse(self._node_id, relation_types=["HAS_MESSAGE"])
+            walk = self.store.traverse(self._node_id, relation_types=["HAS_MESSAGE"])
         except NotFound:
-            return []
+            return [], False
+        return [node for node in walk if node.type == MESSAGE_NODE_TYPE], walk.truncated
 
     def _new_ids(self, number: int) -> list[str]:
         """Return ids in the order of time, which other programs do not make."""
