@@ -1,4 +1,4 @@
-"""Concurrent first decoding of a type by many threads, and duplicate keys."""
+"""Concurrent first decoding of a type by many threads, duplicate keys, and large objects."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from kgserve.platform.codecs import (
     msgpack_decoder,
 )
 from kgserve.platform.duplicate_json_keys import find_duplicate_json_key, may_have_duplicate_json_keys
+from kgserve.platform.large_json_objects import decode_large_json_object
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
@@ -137,3 +138,36 @@ def test_duplicate_keys_are_found_like_by_pairs() -> None:
         found += expected
     assert 500 < found < 4_500
     assert find_duplicate_json_key(b'{"a":[1,{"b":{"c":1,"d":[],"c":2}}]}') == "a[1].b.c"
+
+
+_LARGE = {
+    "at-once": [{"mode": ("fast", "slow", None)[number % 3]} for number in range(10_000)],
+    "by-name": {"only": 1},
+}
+
+
+@pytest.mark.parametrize("indent", [0, 2])
+def test_a_large_object_is_decoded_in_slices_as_at_once(indent: int) -> None:
+    text = msgspec.json.format(msgspec.json.encode(_LARGE), indent=indent)
+    decoded = decode_large_json_object(text, _Whole)
+    assert decoded == decode_json(text, _Whole)
+    assert decoded is not None
+    assert len(decoded.at_once) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        pytest.param(b'"fast"', b'"quick"', id="value"),
+        pytest.param(b'{"mode":"fast"}', b'{"mode":"fast","mode":"slow"}', id="duplicate-in-the-array"),
+        pytest.param(b'{"only":1}', b'{"only":1,"only":2}', id="duplicate-outside"),
+        pytest.param(b'"by-name"', b'"at-once":[],"by-name"', id="array-twice"),
+        pytest.param(b'"by-name"', b'"unknown":[],"by-name"', id="unknown-field"),
+        pytest.param(b'"only":1}}', b'"only":1}', id="cut"),
+        pytest.param(b'"only"', b'"\\u0022"', id="escaped-quotation-mark"),
+    ],
+)
+def test_a_large_object_with_a_fault_is_left_to_the_decoder_of_all(correct: bytes, wrong: bytes) -> None:
+    text = msgspec.json.encode(_LARGE)
+    assert correct in text
+    assert decode_large_json_object(text.replace(correct, wrong, 1), _Whole) is None

@@ -29,6 +29,7 @@ from kgserve.platform.codecs import (
     locate_validation_error,
 )
 from kgserve.platform.duplicate_json_keys import find_duplicate_json_key
+from kgserve.platform.large_json_objects import LARGE_JSON_BYTES, decode_large_json_object
 from kgserve.platform.media_types import EVENT_STREAM_MEDIA_TYPE
 from kgserve.platform.settings import MEBIBYTE
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
@@ -295,6 +296,8 @@ def decode_json_text(body: bytes, into: type[Into]) -> Into:
     body = body.removeprefix(BOM_UTF8)
     if not body.strip():
         raise InvalidInput("the body is empty; send a JSON object")
+    if len(body) >= LARGE_JSON_BYTES and (large := decode_large_json_object(body, into)) is not None:
+        return large
     try:
         decoded = _decode_either(body, into)
     except msgspec.ValidationError as error:
