@@ -102,6 +102,11 @@ class ProjectionEraseRequest(NamedTuple):
     former: tuple[str, ...]
     through: int
 
+    @property
+    def all_ids(self) -> tuple[str, ...]:
+        """Ids of all nodes of which anything is erased."""
+        return (*self.ids, *self.former)
+
 
 class Projection(ABC):
     """Files derived from a store's journal, as of a commit. Only one thread at a time may advance it.

@@ -178,7 +178,7 @@ class CurrentKeywordIndexProjection(CurrentTextIndexProjection[KeywordIndex], Ke
     @override
     def _erase(self, erasure: ProjectionEraseRequest) -> None:
         # Rewrite the whole index: tantivy keeps deleted texts until it merges segments.
-        if not self._opened().holds(erasure.ids):
+        if not self._opened().holds(erasure.all_ids):
             return
         with self.store.reading() as rows:
             self.pending = rows.state.nodes
@@ -583,8 +583,8 @@ class PastKeywordIndexProjection(PastTextIndexProjectionBase[KeywordIndex], Keyw
 
     @override
     def _erase(self, erasure: ProjectionEraseRequest) -> None:
-        # The history no longer contains the nodes.
-        if self._opened().holds(erasure.ids):
+        # The history no longer contains the erased states.
+        if self._opened().holds(erasure.all_ids):
             self._rewrite()
 
     @override
@@ -716,7 +716,7 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
 
     @override
     def _erase(self, erasure: ProjectionEraseRequest) -> None:
-        self._opened().erase(erasure.ids)
+        self._opened().erase(erasure)
 
     def _query(self, question: Callable[[PastTextVectorIndex], Found]) -> Found:
         try:

@@ -474,9 +474,10 @@ def _cursor_sequence(path: Path, query: str) -> int:
 
 def open_journal(layout: StoreLayout, segment_mb: int) -> Journal:
     """Open the journal of a closed store, verifying only as much as needed. Raises JournalDamaged."""
-    after = snapshot.newest_snapshot_sequence(layout.journal) if layout.journal.is_dir() else 0
     if (mark := layout.close_mark()) is None:
         layout.sync_names()
+        snapshot.complete_snapshot_replacements(layout.journal)
+    after = snapshot.newest_snapshot_sequence(layout.journal) if layout.journal.is_dir() else 0
     trusted = mark and mark.journal
     return Journal.open(layout.journal, segment_mb * MEBIBYTE, after, trusted, read_projection_sequences(layout))
 

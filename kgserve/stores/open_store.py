@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import msgspec
 import structlog
 
-from kgserve.errors import Unavailable
+from kgserve.errors import KgserveError, Unavailable
 from kgserve.platform.durable_files import translate_storage_errors
 from kgserve.platform.metrics.app_metrics_and_request_context import PhaseTimer, StoreWriteCounters, Telemetry
 from kgserve.platform.nonblocking_reads import WouldBlock
@@ -554,6 +554,8 @@ class OpenStore:
             self.observation.record_queue_wait(write.origin, laps.started - write.queued_at)
         self.folding.throttle_writes()
         laps.lap("held_back")
+        if self.state.sequence < self.journal.last:
+            self._renew_rows_now()  # an earlier commit could not be shown
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := build_queued_write_batch(write)) is not None]
             laps.lap("prepare")
@@ -569,9 +571,7 @@ class OpenStore:
             laps.lap("journal")
             planned = writes[0].plan
             show = partial(self.rows.apply, changes) if planned is None else partial(planned.show, changes[0])
-            with self.links.apply_with_commit(changes):
-                show()
-            self.ended.take(changes)
+            self._show(changes, show)
             laps.lap("rows")
             self._committed_at = time.monotonic()
             self.rows_sequence = max((each.sequence for each in changes if each.size), default=self.rows_sequence)
@@ -591,6 +591,25 @@ class OpenStore:
             self.folding.start_if_due()
             if self.compactor.wanted():
                 self._writer.wake_when_idle()
+
+    def _show(self, changes: list[ChangeSet], show: Callable[[], None]) -> None:
+        """Publish journaled commits to readers with ``show``; if that fails, rebuild the rows from the journal.
+
+        Their callers get no error that can be avoided, because the commits are durable.
+        """
+        try:
+            with self.links.apply_with_commit(changes):
+                show()
+        except Exception:
+            log.exception("commit_not_shown", store=self.name, sequence=changes[-1].sequence)
+            self._renew_rows_now()
+            for wake in self.links.after_change:
+                wake()
+        try:
+            self.ended.take(changes)
+        except (KgserveError, OSError):
+            # The next query reads them from the journal.
+            log.exception("deletions_not_followed", store=self.name, sequence=changes[-1].sequence)
 
     def _update_memory_index(self, changes: list[ChangeSet]) -> None:
         """Pass the changes to the memory index and the access buffer, if in use."""

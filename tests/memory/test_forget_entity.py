@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,21 @@ def test_erased_person_is_in_no_file(data: Path) -> None:
         assert {hit.id for hit in store.recall("which database?").hits} == {"database"}
         assert store.search("Quixley", as_of=moment, mode="keyword").hits == []
         assert traces(data, NAMES) == {}
+
+
+def test_former_state_that_names_an_erased_person_is_in_no_file(data: Path) -> None:
+    with kgserve.open(data, embedding_provider="hashing") as library:
+        store: Any = library.store(STORE)
+        store.create_entities(entities=[{"name": "Roof", "entity_type": "case", "description": "Quixley called in"}])
+        moment = store.stats().sequence
+        store.cypher("MATCH (n:Entity) SET n.content = 'Someone called in'", mode="write")
+        for mode in ("keyword", "semantic"):
+            assert store.search("Quixley called", mode=mode, as_of=moment).hits
+        assert store.forget(entity="Quixley", erase=True, confirm="Quixley").ids == []
+        assert traces(data, NAMES) == {}
+        vectors = StoreLayout(data, STORE).views / "past-vector" / "texts.sqlite"
+        with closing(sqlite3.connect(vectors)) as connection:
+            assert connection.execute("SELECT * FROM run").fetchall() == []
 
 
 def test_forgotten_person_can_be_erased_later(data: Path) -> None:

@@ -26,6 +26,7 @@ from tests.stores.writing import (
     ask,
     assert_whole,
     batch,
+    forget_close,
     ids,
     layout,
     opened,
@@ -163,6 +164,22 @@ def test_compaction_removes_old_snapshots_and_segments(tmp_path: Path) -> None:
         assert kept == [8, 6]
         assert 1 < store.journal.oldest <= 7
         assert list(store.layout.scratch.iterdir()) == []
+
+
+def test_the_only_snapshot_survives_a_kill_while_it_is_replaced(tmp_path: Path) -> None:
+    with opened(tmp_path, journal_segment_mb=1, journal_retention_mb=0) as store:
+        for number in range(2):
+            write(store, batch(f"n{number}", content="x" * MEBIBYTE))
+        store.compactor.run()
+        assert store.journal.oldest > 1
+    forget_close(tmp_path)
+    [only] = snapshot.list_journal_snapshots(layout(tmp_path).journal)
+    only.rename(only.with_name(f"{only.name}.replaced"))
+    layout(tmp_path).invalidate_projections()
+    with opened(tmp_path) as store:
+        assert ids(store) == ["n0", "n1"]
+        assert store.check().ok
+    assert snapshot.list_journal_snapshots(layout(tmp_path).journal) == [only]
 
 
 def test_swapping_the_engine_file_does_not_disturb_readers(tmp_path: Path) -> None:

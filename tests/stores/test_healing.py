@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from kgserve.errors import Unavailable
+from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.write_batch import WriteBatch
+from kgserve.storage.rows.row_delta import InMemoryRowsDelta
 from kgserve.stores.open_store import OpenStore
 from tests.stores.writing import (
     PATIENCE,
@@ -106,6 +109,28 @@ def test_damaged_rows_needed_by_a_write_are_rebuilt(tmp_path: Path) -> None:
         damaged(store)
         [report] = write(store, batch("a", content="new"))
         assert (report.nodes_updated, report.sequence) == (1, 2)
+        assert ids(store) == list("abc")
+        assert_whole(store)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_durable_commit_that_cannot_be_shown_is_read_from_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    with opened(tmp_path) as store:
+        write(store, batch("a"))
+        apply, left = InMemoryRowsDelta.apply, [*range(failures)]
+
+        def fail_first(delta: InMemoryRowsDelta, change: ChangeSet, floor: int) -> None:
+            if left:
+                raise MemoryError(left.pop())
+            apply(delta, change, floor)
+
+        monkeypatch.setattr(InMemoryRowsDelta, "apply", fail_first)
+        # Only if the journal cannot be read either, the caller gets an error.
+        with pytest.raises(MemoryError) if failures > 1 else contextlib.nullcontext():
+            assert write(store, batch("b"))[0].sequence == 2
+        assert write(store, batch("c"))[0].sequence == 3
         assert ids(store) == list("abc")
         assert_whole(store)
 

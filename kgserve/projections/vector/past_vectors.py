@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from kgserve.platform.codecs import msgpack_decoder
 from kgserve.platform.sqlite_files import ConcurrentSqliteDatabase, remove_path, select_rows_by_in_list, vacuum_database
+from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.filter_columns import EntityFilterColumns, GrowableColumn
 from kgserve.projections.indexed_text import EntityFilterableFields, EntitySearchFilter, IndexedEntityText
 from kgserve.projections.vector.vector_index import VectorHit
@@ -116,11 +117,13 @@ class PastTextVectorIndex(ConcurrentSqliteDatabase):
                     past_texts.put(past)
         self.sequence, self._ended_by = sequence, max(ended, self._ended_by)
 
-    def erase(self, ids: Iterable[str]) -> None:
-        """Delete the texts of some entities, and the vectors that no other entity has, without a trace."""
+    def erase(self, erasure: ProjectionEraseRequest) -> None:
+        """Delete the texts of some entities, and the vectors that no other text has, without a trace."""
         with self._writing:
             with self._writer as transaction:
-                transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in ids))
+                transaction.executemany("DELETE FROM run WHERE id = ?", ((each,) for each in erasure.ids))
+                ended = ((each, erasure.through) for each in erasure.former)
+                transaction.executemany("DELETE FROM run WHERE id = ? AND last <= ?", ended)
                 transaction.execute(_DELETE_UNUSED_VECTORS)
             vacuum_database(self._writer)
             self._current = PastTextColumns(_read_texts(self._writer)), self._current[1]

@@ -557,6 +557,7 @@ def truncate_damaged_journal(folder: Path) -> Iterator[str]:
 
     Damage before the newest whole snapshot loses nothing: the journal then continues from the snapshot.
     """
+    snapshot.complete_snapshot_replacements(folder)
     newest = snapshot.find_newest_whole_snapshot(folder)
     base = newest.sequence if newest is not None else 0
     segments = list_journal_segments(folder)

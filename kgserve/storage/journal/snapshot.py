@@ -45,6 +45,7 @@ from kgserve.storage.model.store_rows_digest import (
 
 SNAPSHOT_PREFIX = "snapshot."
 _REMOVED_SUFFIX = ".removed"
+_REPLACED_SUFFIX = ".replaced"
 NODES_FILE = "nodes.parquet"
 EDGES_FILE = "edges.parquet"
 ACCESSES_FILE = "accesses.parquet"
@@ -304,10 +305,27 @@ def publish_journal_snapshot(folder: Path, journal_folder: Path, state: StoreSta
     write_file_atomically(folder / SNAPSHOT_MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest)))
     target = journal_folder / f"{SNAPSHOT_PREFIX}{state.sequence}"
     if target.exists():
-        _remove_snapshot(target)
-    folder.rename(target)
-    fsync_folder(journal_folder)
+        target.rename(target.with_name(target.name + _REPLACED_SUFFIX))
+    try:
+        folder.rename(target)
+        fsync_folder(journal_folder)
+    finally:
+        complete_snapshot_replacements(journal_folder)
     return target
+
+
+def complete_snapshot_replacements(journal_folder: Path) -> None:
+    """Delete the snapshots that were replaced; put those back whose replacement failed or was killed.
+
+    Such a snapshot may be the only one, and the journal may begin after it.
+    """
+    for replaced in journal_folder.glob(f"{SNAPSHOT_PREFIX}*{_REPLACED_SUFFIX}"):
+        target = replaced.with_suffix("")
+        if target.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(target)
+            fsync_folder(journal_folder)
 
 
 def verify_snapshot(snapshot: Path) -> SnapshotManifest:

@@ -162,6 +162,7 @@ class CurrentRowsProjection:
         self.limits = DeltaMergeLimits()
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
+        self._merge_ended = threading.Condition(self._lock)
         self._epoch = self._open()
         self._state = self._epoch.base.state
         self._folding: deque[ChangeSet] | None = None
@@ -223,17 +224,19 @@ class CurrentRowsProjection:
 
     @contextmanager
     def stage_deletion(self) -> Generator[BaseSegmentStagedBeforeDelete]:
-        """Yield a `BaseSegmentStagedBeforeDelete` for the next deletion. One thread at a time, no merge meanwhile."""
+        """Yield a `BaseSegmentStagedBeforeDelete` for the next deletion, once no merge is running. Blocks.
+
+        One thread at a time, and not the applying one.
+        """
         with self._lock:
-            epoch, state = self._register_reader()
-            self._folding = pending = deque(self._applying)
+            epoch, state, pending = self._begin_concurrent_merge()
         staged = BaseSegmentStagedBeforeDelete(self, RowsSnapshot(epoch.base, epoch.delta, state), pending)
         try:
             yield staged
         finally:
             self._release_reader(epoch, state)
+            self._end_merge()
             with self._lock:
-                self._folding = None
                 if staged.base is not None and self._epoch.base is not staged.base:
                     _remove_files(staged.base, self._epoch.base)
 
@@ -326,8 +329,24 @@ class CurrentRowsProjection:
             log.exception("rows_not_folded", store=self.store)
             return False
         finally:
-            self._folding = None
+            self._end_merge()
         return True
+
+    def _begin_concurrent_merge(self) -> tuple[_Epoch, StoreState, deque[ChangeSet]]:
+        """Wait until no merge is running, and begin one while the applying thread continues. The caller holds the lock.
+
+        Return the epoch and state to merge, registered as read, and a queue that receives exactly the later commits.
+        """
+        while self._folding is not None:
+            self._merge_ended.wait()
+        epoch, state = self._register_reader()
+        self._folding = pending = deque(self._applying)
+        return epoch, state, pending
+
+    def _end_merge(self) -> None:
+        with self._lock:
+            self._folding = None
+            self._merge_ended.notify_all()
 
     def sync(self) -> None:
         """Make the base durable. Blocks. Raises OSError."""
@@ -366,26 +385,22 @@ class CurrentRowsProjection:
         return base.unused_text_bytes >= max(MIN_UNUSED_TEXT_BYTES, base.texts_size // UNUSED_TEXT_DIVISOR)
 
     def fold(self, *, copying: bool = False) -> None:
-        """Build a new base from the current rows and put it in service. One thread at a time.
+        """Build a new base from the current rows and put it in service, once no other merge is running. Blocks.
 
-        With ``copying``, build it even if nothing changed, with new files that contain nothing unused.
+        With ``copying``, build it even if nothing changed, with new files that contain nothing unused. One thread at a
+        time, and not the applying one.
 
         Raises StorageFull or Unavailable with the old base in service, RowsDamaged if that base is damaged.
         """
         if not (copying or self._epoch.delta.sequence > self.base_sequence):
             return
         with self._lock:
-            if self._folding is not None:
-                return
-            # Under one lock, so that exactly the commits after these rows go into the new delta.
-            epoch, state = self._register_reader()
-            self._folding = deque(self._applying)
+            epoch, state, _ = self._begin_concurrent_merge()
         try:
             self._put_in_service(self._merge_rows(RowsSnapshot(epoch.base, epoch.delta, state), copying=copying))
         finally:
             self._release_reader(epoch, state)
-            with self._lock:
-                self._folding = None
+            self._end_merge()
 
     def renew(
         self,

@@ -225,10 +225,11 @@ class JournalShipper:
             for progress in self._stores.values():
                 progress.signature = None
             raise
-        if (
-            any(isinstance(record, ShippedBase) and record.erases for record in records)
-            or self._log.catalog.number - self._checkpoint >= CHECKPOINT_ENTRIES
-        ):
+        bases = [record for record in records if isinstance(record, ShippedBase)]
+        if bases:
+            # Pieces of the base before may have the names of those that continue the new one.
+            self._run = self._new_run()
+        if any(base.erases for base in bases) or self._log.catalog.number - self._checkpoint >= CHECKPOINT_ENTRIES:
             self._write_checkpoint()
         self.status.covered = covered
         self.status.bytes += sum(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
@@ -133,6 +134,27 @@ def test_reinstalling_a_snapshot_replaces_it(tmp_path: Path) -> None:
     materialize_rows_to_parquet(None, history.changes, again)
     assert snapshot.publish_journal_snapshot(again, tmp_path, history.state) == first
     snapshot.verify_snapshot(first)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("snapshot")) == [first.name]
+
+
+def test_snapshot_survives_a_failed_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, rename = mixed(), Path.rename
+    first = folded(tmp_path, history, 6)
+    again = tmp_path / "again"
+    again.mkdir()
+    materialize_rows_to_parquet(None, history.changes[:6], again)
+    (again / snapshot.ACCESSES_FILE).write_bytes(b"")
+
+    def refuse_new_name(path: Path, target: Path) -> Path:
+        if path == again:
+            raise OSError(errno.ENOSPC, "no space left")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse_new_name)
+        with pytest.raises(OSError, match="no space"):
+            snapshot.publish_journal_snapshot(again, tmp_path, history.changes[5].state)
+    assert not snapshot.verify_snapshot(first).files.keys() & {snapshot.ACCESSES_FILE}
 
 
 @pytest.mark.parametrize("middle", range(0, 7, 3))

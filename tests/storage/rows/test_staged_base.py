@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import EdgeKey
-from kgserve.storage.rows.current_rows import STAGED_MARK, BaseSegmentStagedBeforeDelete, CurrentRowsProjection
+from kgserve.storage.rows.base_segment_merge import write_merged_row_base_segment
+from kgserve.storage.rows.current_rows import (
+    STAGED_MARK,
+    BaseSegmentStagedBeforeDelete,
+    CurrentRowsProjection,
+    DeltaMergeLimits,
+)
 from tests.storage.rows.test_view import IDS, Model, check
 
 
@@ -144,3 +152,40 @@ def test_abandoned_staged_base_leaves_no_files(filled: FilledView) -> None:
     filled.write(2)
     filled.view.fold()
     filled.check()
+
+
+@pytest.mark.parametrize("work", ["stage a deletion", "rewrite all files"])
+def test_merge_of_a_large_commit_ends_before_other_merges(
+    filled: FilledView, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    view, merging, finish, reached = filled.view, threading.Event(), threading.Event(), list[int]()
+    view.limits = DeltaMergeLimits(rows=1, share=0.0)
+
+    def write_when_told(*args: Any, **options: Any) -> None:
+        if not merging.is_set():
+            merging.set()
+            finish.wait()
+        write_merged_row_base_segment(*args, **options)
+
+    def merge_as_well() -> None:
+        if work == "rewrite all files":
+            view.fold(copying=True)
+            reached.append(view.base_sequence)
+            return
+        with view.stage_deletion() as staged_base:
+            reached.append(staged_base.rows.at)
+
+    monkeypatch.setattr(f"{CurrentRowsProjection.__module__}.write_merged_row_base_segment", write_when_told)
+    writer, other = threading.Thread(target=filled.write, args=(1,)), threading.Thread(target=merge_as_well)
+    writer.start()
+    merging.wait()
+    texts = {name for name in filled.names() if name.endswith(".texts")}
+    other.start()
+    other.join(0.2)
+    finish.set()
+    writer.join()
+    other.join()
+    assert reached == [filled.model.at]
+    filled.check()
+    if work == "rewrite all files":
+        assert texts.isdisjoint(filled.names())

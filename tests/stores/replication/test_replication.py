@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -16,7 +17,10 @@ from moto.server import ThreadedMotoServer
 import kgserve as library
 from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable
 from kgserve.storage.model.store_settings import StoreSettings
+from kgserve.stores.backup.folder_layout import BackupChain
 from kgserve.stores.pool import StorePool
+from kgserve.stores.replication.journal_shipper import JournalShipper
+from kgserve.stores.replication.store_base import build_store_base
 from kgserve.stores.replication.target_address import open_target_storage
 from kgserve.stores.replication.target_log import LOG_PREFIX, list_object_keys, open_target_log
 from kgserve.stores.replication.target_storage import FolderTargetStorage
@@ -225,6 +229,42 @@ def test_lost_answer_of_an_append_neither_fences_nor_loses(tmp_path: Path, monke
         assert shipper.ship() == 1
     with following(tmp_path / "copy", target) as (pool, _):
         assert node_ids(pool, "s") == ["a", "b", "c"]
+
+
+def test_pass_that_fails_while_a_base_is_made_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+    built, announce = threading.Event(), threading.Event()
+
+    def build_and_wait(*args: Any) -> BackupChain:
+        base = build_store_base(*args)
+        built.set()
+        announce.wait()
+        return base
+
+    def refuse(_storage: FolderTargetStorage, _key: str, _content: bytes) -> None:
+        raise Unavailable("the connection was lost")
+
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        module = JournalShipper.__module__
+        monkeypatch.setattr(f"{module}.build_store_base", build_and_wait)
+        write(store, batch("b"))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.is_base_outgrown", lambda _: True)
+            shipper.ship()
+        built.wait()
+        write(store, batch("c"))
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderTargetStorage, "create", refuse)
+            with pytest.raises(Unavailable, match="connection was lost"):
+                shipper.ship()
+        shipper.ship()
+        announce.set()
+        ship_all(shipper)
+    with following(tmp_path / "copy", target) as (pool, _):
+        assert node_ids(pool, "s") == ["a", "b", "c"]
+    assert kgserve("verify", target).code == 0
 
 
 @pytest.mark.parametrize("kind", ["log/", "stores/", "missing"])
