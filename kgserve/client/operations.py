@@ -971,7 +971,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[Cha
 
     A write of over 1,000 rows reports only their count.
 
-    Raises Gone when the journal no longer holds them.
+    Raises Gone when the journal no longer holds them, and for a sequence that the store has not reached.
     """
     return CHANGES_ROUTE.ask(store, StoreChangesParameters(since=since, limit=limit))
 

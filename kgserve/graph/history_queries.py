@@ -28,6 +28,7 @@ from kgserve.graph.answers import (
 )
 from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
 from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, get_caught_up_history
+from kgserve.graph.event_subscriptions import build_unreached_sequence_error
 from kgserve.graph.former_versions import (
     check_version_validity_overlap,
     list_other_memory_versions,
@@ -152,11 +153,13 @@ def list_changes(graph: StoreHandle, request: StoreChangesParameters) -> Changes
 
     A write of over 1,000 rows reports only their count.
 
-    Raises Gone when the journal no longer holds them.
+    Raises Gone when the journal no longer holds them, and for a sequence that the store has not reached.
     """
     seen = request.since
     with graph.lease() as leased:
         last = leased.state.sequence
+        if seen > last and not leased.commits.is_copy:
+            raise build_unreached_sequence_error(graph.name, last, leased.journal.oldest)
         found: list[CommitChangeEntry] = []
         rows = 0
         for change in JournalReader(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):
