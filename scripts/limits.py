@@ -21,6 +21,7 @@ from kgserve.graph.request_bodies import (
     MAX_CYPHER_ROWS,
     MAX_DELETED_NODES,
     MAX_NODE_IDS,
+    MAX_QUERY_CHARS,
     MAX_TRAVERSED_NODES,
 )
 from kgserve.graph.search.node_search import MAX_SEARCH_LIMIT
@@ -121,7 +122,7 @@ def _request_limits() -> Iterator[Row]:
     yield "depth and nodes of a traversal", f"{MAX_WALK_DEPTH}; {MAX_TRAVERSED_NODES:,}"
     yield "stores that a traversal with `follow_symlinks` visits", f"{MAX_TRAVERSED_STORES}"
     yield "ids and nodes of `graph`", f"{MAX_DRAWN_IDS:,}; {MAX_DRAWN_NODES:,}"
-    yield "hits of a search", f"{MAX_SEARCH_LIMIT}"
+    yield "hits of a search; characters of its query", f"{MAX_SEARCH_LIMIT}; {MAX_QUERY_CHARS:,}"
     yield (
         "Cypher statement",
         f"{_size(MAX_QUERY_BYTES)}, {MAX_STATEMENT_TOKENS:,} words, {MAX_BRACKET_DEPTH} brackets deep",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 import httpx
+from typing_extensions import override
 
 from kgserve.client.custom_request_builders import PagedNodes
 from kgserve.client.errors import Retries, RetryState, Unreachable, build_error_from_response, translate_httpx_errors
@@ -162,6 +163,30 @@ class AsyncStream(Generic[T]):
         await self.close()
 
 
+class AsyncEventStream(AsyncStream[Event]):
+    """Stream of events. It connects when its `async with` block is entered, otherwise at the first item."""
+
+    def __init__(self, connection: AsyncConnection, listener: ResumableSseListenerState) -> None:
+        self._followed = _follow(connection, listener)
+        super().__init__(cast("AsyncGenerator[Event]", self._followed), {})  # `_connect` consumes its only None
+        self._is_begun = False
+
+    @override
+    async def __anext__(self) -> Event:
+        await self._connect()
+        return await super().__anext__()
+
+    @override
+    async def __aenter__(self) -> Self:
+        await self._connect()
+        return self
+
+    async def _connect(self) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            await anext(self._followed, None)
+
+
 async def _pages(connection: AsyncConnection, paged: PagedNodes) -> AsyncGenerator[Node]:
     page = await connection.answer(paged.page())
     for node in page.nodes:
@@ -186,11 +211,16 @@ def _stream(connection: AsyncConnection, streamed: StreamedAnswerRequest[T]) -> 
     return AsyncStream(items(), decoder.about)
 
 
-async def _follow(connection: AsyncConnection, listener: ResumableSseListenerState) -> AsyncGenerator[Event]:
+async def _follow(connection: AsyncConnection, listener: ResumableSseListenerState) -> AsyncGenerator[Event | None]:
+    """Yield None when first connected, then events."""
+    is_connected = False
     while not listener.ended:
         trouble: KgserveError | None = None
         try:
             async with connection.open(listener.call()) as response:
+                if not is_connected:
+                    is_connected = True
+                    yield None
                 async for chunk in response.aiter_bytes():
                     for event in listener.take(chunk):
                         yield event
@@ -212,12 +242,7 @@ def make_events_method(
     build: Callable[P, ResumableSseListenerState],
 ) -> Callable[Concatenate[HasAsyncConnection, P], AsyncStream[Event]]:
     """Return a method that streams events."""
-    return bind_client_method(
-        build,
-        lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
-        "AsyncStream[Event]",
-        of_store=False,
-    )
+    return bind_client_method(build, AsyncEventStream, "AsyncStream[Event]", of_store=False)
 
 
 def make_store_request_method(
@@ -247,9 +272,4 @@ def make_store_events_method(
     build: Callable[Concatenate[str, P], ResumableSseListenerState],
 ) -> Callable[Concatenate[HasAsyncStoreConnection, P], AsyncStream[Event]]:
     """Return a method that streams events of one store."""
-    return bind_client_method(
-        build,
-        lambda connection, listener: AsyncStream(_follow(connection, listener), {}),
-        "AsyncStream[Event]",
-        of_store=True,
-    )
+    return bind_client_method(build, AsyncEventStream, "AsyncStream[Event]", of_store=True)

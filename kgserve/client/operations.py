@@ -958,8 +958,10 @@ def revert(store: str, node_id: str, version: int) -> ClientRequest[InjectAnswer
 
     Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change, such as those of a memory to its entities. A former version that kept the same state of a
-    memory is deleted. Raises NotFound, and Conflict if the memory would be valid while another version of it is.
+    A version in conflict resolves the conflict. Edges do not change, such as those of a memory to its entities. A
+    former version that kept the same state of a memory is deleted.
+
+    Raises NotFound, and Conflict if the memory would be valid while another version of it is.
     """
     return REVERT_ROUTE.ask(store, RevertNodeRequest(node_id=node_id, version=version))
 
@@ -971,7 +973,7 @@ def changes(store: str, *, since: int = 0, limit: int = 50) -> ClientRequest[Cha
 
     A write of over 1,000 rows reports only their count.
 
-    Raises Gone when the journal no longer holds them.
+    Raises Gone when the journal no longer holds them, and for a sequence that the store has not reached.
     """
     return CHANGES_ROUTE.ask(store, StoreChangesParameters(since=since, limit=limit))
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import httpx
 from typing_extensions import override
@@ -75,7 +75,7 @@ class ClientTransport(Protocol):
         ...
 
     def events(self, listener: ResumableSseListenerState) -> Stream[Event]:
-        """Return a stream of events as they happen."""
+        """Return a stream of events as they happen, once it is connected. Raises its errors."""
         ...
 
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
@@ -190,7 +190,9 @@ class BlockingConnection(ClientTransport):
 
     @override
     def events(self, listener: ResumableSseListenerState) -> Stream[Event]:
-        return Stream(self._follow(listener), {})
+        followed = self._follow(listener)
+        next(followed, None)  # connects, so that all writes from now on are delivered
+        return Stream(cast("Generator[Event]", followed), {})  # its only None was consumed
 
     @override
     def save(self, call: ClientRequest[bytes], path: str | os.PathLike[str]) -> int:
@@ -249,11 +251,16 @@ class BlockingConnection(ClientTransport):
         """Close the connections."""
         self._http.close()
 
-    def _follow(self, listener: ResumableSseListenerState) -> Generator[Event]:
+    def _follow(self, listener: ResumableSseListenerState) -> Generator[Event | None]:
+        """Yield None when first connected, then events."""
+        is_connected = False
         while not listener.ended:
             trouble: KgserveError | None = None
             try:
                 with self.open(listener.call()) as response:
+                    if not is_connected:
+                        is_connected = True
+                        yield None
                     for chunk in response.iter_bytes():
                         yield from listener.take(chunk)
                         if listener.ended:

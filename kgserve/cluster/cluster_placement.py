@@ -155,7 +155,9 @@ class ClusterStorePlacement(StorePlacement):
         layout = self.layout(name)
         if chosen is not None:
             self._refuse_twin(name)
-        description = None if chosen is None else new_store_description(chosen)
+        description = (
+            None if chosen is None else new_store_description(chosen, was_dropped=self._ownership.was_dropped(name))
+        )
         if coming := self._is_unregistered(name):
             description = layout.read_description_or_default()
         began, silences = time.perf_counter(), self._membership.silences

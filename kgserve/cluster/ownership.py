@@ -116,6 +116,11 @@ class StoreOwnership:
         found = self._read_claim(store)
         return found is not None and not found.owner.dropped
 
+    def was_dropped(self, store: str) -> bool:
+        """Return whether a store was dropped, and not created again. Raises Unavailable."""
+        found = self._read_claim(store)
+        return found is not None and found.owner.dropped
+
     def owns(self, store: str) -> bool:
         """Return whether this process owns a store, as far as it knows."""
         with self._lock:

@@ -53,7 +53,8 @@ class Edge(EdgeExtrasAnswer):
     """An edge. Its attributes hold ``created_at`` and ``updated_at``; ``id`` identifies it in a URL.
 
     Fields after ``sequence`` are absent where they are not set. ``to_graph`` is present if ``to`` is in another store,
-    and ``store``, the store of ``from``, in traversals that follow such edges.
+    and ``store``, the store of ``from``, in traversals that follow such edges. If the target was merged, ``to`` is then
+    its survivor, and ``redirected_from`` the target.
     """
 
     id: str
@@ -66,6 +67,9 @@ class Edge(EdgeExtrasAnswer):
     sequence: int
     to_graph: str | UnsetType = UNSET
     store: str | UnsetType = UNSET
+    redirected_from: Annotated[str, Meta(description="The target in the link; it was merged into `to`")] | UnsetType = (
+        UNSET
+    )
 
 
 RedirectedFrom = Annotated[str, Meta(description="The requested id; it was merged into the node returned")] | UnsetType

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from kgserve.errors import Gone, InvalidInput
-from kgserve.platform.codecs import msgpack_decoder
+from kgserve.platform.codecs import json_decoder, msgpack_decoder
 from kgserve.platform.durable_files import translate_storage_errors, write_file_atomically
 from kgserve.platform.file_permissions import create_private_folder
 from kgserve.storage.model.change_feed_events import (
@@ -27,6 +27,7 @@ from kgserve.storage.model.change_feed_events import (
     format_change_feed_positions,
     parse_change_feed_positions,
 )
+from kgserve.storage.model.store_lives import StoreLife
 from kgserve.stores.scoped_stores import StoreRegistry
 
 CHECKPOINTS_FOLDER = "event-positions"
@@ -54,9 +55,13 @@ class EventCheckpoints:
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / CHECKPOINTS_FOLDER
 
-    def save(self, sequences: Mapping[str, int]) -> str:
-        """Write the last sequences read, by store, durably, and return the name to load them by. Raises StorageFull."""
-        content = _encode(dict(sorted(sequences.items())))
+    def save(self, positions: Mapping[str, FeedPosition]) -> str:
+        """Write positions after whole commits, by store, durably, and return the name to load them by.
+
+        Raises StorageFull.
+        """
+        # Numbers, except for positions in a life of the store after its first.
+        content = _encode({name: str(at) if at.life else at.sequence - 1 for name, at in sorted(positions.items())})
         name = xxhash.xxh3_128_hexdigest(content)
         with translate_storage_errors("saving the position of an event stream"):
             create_private_folder(self._folder)
@@ -73,8 +78,8 @@ class EventCheckpoints:
             return False
         return True
 
-    def load(self, name: str, path: str) -> dict[str, int]:
-        """Return the last sequences read. ``path`` is the parameter that named the checkpoint.
+    def load(self, name: str, path: str) -> dict[str, FeedPosition]:
+        """Return the positions, by store. ``path`` is the parameter that named the checkpoint.
 
         Raises InvalidInput for a malformed name, and Gone if the checkpoint was removed or is damaged.
         """
@@ -87,13 +92,28 @@ class EventCheckpoints:
         if xxhash.xxh3_128_hexdigest(content) != name:
             raise Gone("the positions of this event id are no longer kept; read the stores and begin again", 0)
         self.touch(name)
-        return msgpack_decoder(dict[str, int]).decode(content)
+        saved = msgpack_decoder(dict[str, int | str]).decode(content)
+        return {store: FeedPosition.parse(str(at)) for store, at in saved.items()}
 
     def _prune(self) -> None:
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             used_at = sorted((entry.stat().st_mtime_ns, entry.name) for entry in entries)
             for _, name in used_at[:-MAX_CHECKPOINTS]:
                 (self._folder / name).unlink(missing_ok=True)
+
+
+class _DescribedLives(msgspec.Struct):
+    lives: tuple[StoreLife, ...] = ()
+
+
+_decode_described_lives = json_decoder(_DescribedLives).decode
+
+
+def read_store_lives(pool: StoreRegistry, name: str) -> tuple[StoreLife, ...]:
+    """Return the lives of a store after its first, from its folder only if nothing else has them."""
+    if (entry := pool.find_closed(name)) is not None:
+        return _decode_described_lives(entry.description).lives
+    return pool.feeds.of(name).lives
 
 
 class CaughtUpStreamStores:
@@ -126,12 +146,14 @@ class CaughtUpStreamStores:
         """Return the names of the dormant stores."""
         return self._positions.keys()
 
-    def latest(self, name: str) -> int:
-        """Return the newest sequence of a store, from its folder only if nothing else has it. Raises NotFound."""
+    def latest(self, name: str) -> FeedPosition:
+        """Return the position after a store's events, from its folder only if nothing else has it. Raises NotFound."""
         known = self._pool.feeds.known_latest(name)
         if known is None and (entry := self._pool.find_closed(name)) is not None:
             known = entry.sequence
-        return self._pool.feeds.of(name).latest if known is None else known
+        lives = read_store_lives(self._pool, name)
+        after = FeedPosition.after(self._pool.feeds.of(name).latest if known is None else known)
+        return after.in_life(lives[-1].tag) if lives else after
 
     def was_dropped(self, name: str) -> bool:
         """Return whether a store was dropped since it was added. Another one may have its name."""
@@ -146,7 +168,7 @@ class CaughtUpStreamStores:
         self._positions[name] = position
         # A commit before this line roused no one.
         latest = self._pool.feeds.known_latest(name)
-        if latest is not None and position != FeedPosition.after(latest):
+        if latest is not None and position.in_life("") != FeedPosition.after(latest):
             self.rouse(name)
 
     def take(self, name: str) -> tuple[FeedPosition, int]:
@@ -176,7 +198,7 @@ class CaughtUpStreamStores:
         places = {**self._positions, **followed}
         # A position within a commit cannot be saved; ids name it.
         self.moved = {name for name, at in places.items() if at.index}
-        saved = {name: at.sequence - 1 for name, at in places.items() if name not in self.unannounced}
+        saved = {name: at for name, at in places.items() if name not in self.unannounced}
         self._checkpoint = self._checkpoints.save(saved)
         self._touched_at = time.monotonic()
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
-from kgserve.graph.event_checkpoints import START_POSITION, CaughtUpStreamStores, EventCheckpoints
+from kgserve.graph.event_checkpoints import START_POSITION, CaughtUpStreamStores, EventCheckpoints, read_store_lives
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.storage.changefeed import ChangeFeedReader, EncodedStoreEvent
 from kgserve.storage.model.change_feed_events import (
@@ -22,6 +22,7 @@ from kgserve.storage.model.change_feed_events import (
     StoreEvent,
     format_change_feed_positions,
 )
+from kgserve.storage.model.store_lives import find_last_valid_sequence
 
 MAX_FOLLOWED_STORES = 1_000
 """Stores that a stream follows one by one. A stream of all stores follows more only while they have news."""
@@ -114,11 +115,15 @@ class JournalEventReader:
         if self._wanted.stores is not None:
             first, *others = self._wanted.stores
             self._graphs.graph(first).handles_including(others)
+            for name in self._wanted.stores:
+                self._pool.require_files(name)
+                if self._find_end_of_life(name) is not None:
+                    raise self._life_ended(name)
             self._follow_all({name: self._wanted.position(name) for name in self._wanted.stores})
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.store_list_generation
-        names = self._local_stores()
+        names, reborn = self._separate_reborn(self._local_stores())
         if len(names) > MAX_FOLLOWED_STORES and not self._pool.placement.is_shared:
             self._dormant = CaughtUpStreamStores(self._pool, self._wake)
             self._enroll(names, self._dormant)
@@ -127,18 +132,20 @@ class JournalEventReader:
             self._follow_all({name: self._start_position(name) for name in names})
         for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
+        for name in reborn:
+            self._announce_reborn(name)
 
     @property
     def place(self) -> str:
         """Position from which a subscriber that has read everything may resume; empty if no store is left to follow."""
         if not self._wanted.prefixed:
-            return "".join(str(follower.reader.position) for follower in self._followers.values())
+            return "".join(map(str, self.positions.values()))
         return self._other_positions("")
 
     @property
     def positions(self) -> dict[str, FeedPosition]:
         """Position read up to, by followed store."""
-        return {name: follower.reader.position for name, follower in self._followers.items()}
+        return {name: follower.position for name, follower in self._followers.items()}
 
     @property
     def unread_event_count(self) -> int:
@@ -217,17 +224,52 @@ class JournalEventReader:
 
     def _with_checkpoint(self) -> EventSubscription:
         """Return the subscription with the positions of its checkpoint. Raises Gone."""
-        sequences = EventCheckpoints(self._pool.data_dir).load(self._wanted.checkpoint, "last_event_id")
+        positions = EventCheckpoints(self._pool.data_dir).load(self._wanted.checkpoint, "last_event_id")
         visible = self._graphs.caller.can_access
-        saved = {name: FeedPosition.after(at) for name, at in sequences.items() if visible(name)}
+        saved = {name: at for name, at in positions.items() if visible(name)}
         return msgspec.structs.replace(self._wanted, positions={**saved, **self._wanted.positions})
+
+    def _find_end_of_life(self, name: str) -> int | None:
+        """Return the last sequence that a store shares with the life of its requested position, if that is passed."""
+        position = self._wanted.positions.get(name)
+        if position is None:
+            return None
+        end = find_last_valid_sequence(read_store_lives(self._pool, name), position.life)
+        return end if end is not None and position.last_seen_sequence > end else None
+
+    def _life_ended(self, name: str) -> Gone:
+        feed = self._pool.feeds.of(name)
+        return Gone(
+            f"store {name!r} was created again or restored after this event; read it again and continue with "
+            f"?since={feed.latest}, or with ?since=0 from its beginning",
+            feed.oldest,
+        )
+
+    def _separate_reborn(self, names: list[str]) -> tuple[list[str], list[str]]:
+        """Return the stores to follow from their positions, and those that were created again. Raises Gone."""
+        ends = {name: end for name in names if (end := self._find_end_of_life(name)) is not None}
+        for name, end in ends.items():
+            if end:
+                raise self._life_ended(name)
+        positions = {name: at for name, at in self._wanted.positions.items() if name not in ends}
+        self._wanted = msgspec.structs.replace(self._wanted, positions=positions)
+        return [name for name in names if name not in ends], [*ends]
+
+    def _announce_reborn(self, name: str, marker: int | None = None) -> None:
+        """Report the drop of a store and follow the one that was created since from its beginning."""
+        if self._dormant is not None:
+            self._dormant.save(self.positions)
+        self._announce("store_dropped", name, _now())
+        with suppress(NotFound, FileNotFoundError):  # dropped, and not created again
+            self._follow(name, START_POSITION, marker)
+            self._announce_created(name)
 
     def _enroll(self, names: Iterable[str], dormant: CaughtUpStreamStores) -> None:
         """Add stores to the dormant ones; those with unread events are followed when it is their turn. Raises Gone."""
         for name in names:
             position = self._start_position(name)
             with suppress(NotFound, FileNotFoundError):  # dropped meanwhile
-                latest = FeedPosition.after(dormant.latest(name))
+                latest = dormant.latest(name)
                 if position is not None and position > latest:
                     self._follow_all({name: position})  # raises Gone
                 dormant.add(name, position or latest)
@@ -248,12 +290,11 @@ class JournalEventReader:
             was_dropped, is_new = dormant.was_dropped(name), name in dormant.unannounced
             position, marker = dormant.take(name)
             if was_dropped:
-                dormant.save(self.positions)
-                self._announce("store_dropped", name, _now())
-                position = START_POSITION
+                self._announce_reborn(name, marker)
+                continue
             with suppress(NotFound, FileNotFoundError):  # dropped, and not created again
                 self._follow(name, position, marker)
-                if was_dropped or is_new:
+                if is_new:
                     self._announce_created(name)
         return True
 
@@ -261,7 +302,7 @@ class JournalEventReader:
         """Stop following a store whose events were all read."""
         reader = follower.reader
         del self._followers[follower.name]
-        dormant.add(follower.name, reader.position, reader.last_marker)
+        dormant.add(follower.name, follower.position, reader.last_marker)
         reader.close()
 
     def _follow_all(self, positions: Mapping[str, FeedPosition | None]) -> None:
@@ -289,6 +330,8 @@ class JournalEventReader:
         self._pool.require_files(name)
         follower = _Follower(name, self._fresh, self._wake)
         feed = self._pool.feeds.of(name)
+        follower.life = feed.life
+        position = position and position.in_life("")
         follower.reader = ChangeFeedReader(feed, position, follower.enqueue_from_thread, markers_after=marker)
         if self._dormant is not None:
             self._dormant.moved.add(name)
@@ -352,7 +395,8 @@ class JournalEventReader:
         if not entries:
             return
         before, behind = (f"{name}:", self._other_positions(name)) if self._wanted.prefixed else ("", "")
-        after = f",{behind}" if behind else ""
+        life = self._followers[name].life
+        after = (f"~{life}" if life else "") + (f",{behind}" if behind else "")
         for entry in entries:
             event = entry.event
             place = f"{before}{event.sequence}-{event.index}{after}" if event.index >= 0 else None
@@ -367,7 +411,7 @@ class JournalEventReader:
         """Return the positions of all stores but one, followed by that of future stores."""
         if self._dormant is not None:
             return self._dormant.format_positions(self.positions, name)
-        places = {each: follower.reader.position for each, follower in self._followers.items() if each != name}
+        places = {each: follower.position for each, follower in self._followers.items() if each != name}
         return format_change_feed_positions(
             places if self._wanted.stores is not None else {**places, EVERY_OTHER_STORE: START_POSITION}
         )
@@ -377,12 +421,18 @@ class _Follower:
     """A followed store, at most once in the queue of stores that may have events."""
 
     reader: ChangeFeedReader
+    life = ""
 
     def __init__(self, name: str, queue: deque[_Follower], wake: Callable[[], None]) -> None:
         self.name = name
         self.fresh = False
         self._queue = queue
         self._wake = wake
+
+    @property
+    def position(self) -> FeedPosition:
+        """Position read up to, in the store's life."""
+        return self.reader.position.in_life(self.life)
 
     def enqueue(self) -> None:
         """Queue the store, because it may have events."""
@@ -401,13 +451,17 @@ def _check_reachable(reader: ChangeFeedReader) -> None:
     position, feed = reader.position, reader.feed
     latest, oldest = feed.latest, feed.oldest
     if position > FeedPosition.after(latest):
-        raise Gone(
-            f"store {feed.store!r} ends at sequence {latest}: it was recreated or restored; "
-            f"its oldest sequence is {oldest}",
-            oldest,
-        )
+        raise build_unreached_sequence_error(feed.store, latest, oldest)
     if position.sequence < oldest and position.sequence <= latest:
         raise Gone(f"the oldest sequence that the journal of store {feed.store!r} still holds is {oldest}", oldest)
+
+
+def build_unreached_sequence_error(store: str, latest: int, oldest: int) -> Gone:
+    """Return the error for a position after the end of a store."""
+    return Gone(
+        f"store {store!r} ends at sequence {latest}: it was recreated or restored; its oldest sequence is {oldest}",
+        oldest,
+    )
 
 
 def _now() -> int:

@@ -128,18 +128,23 @@ class FederatedTraversal:
     def _visit(self, coming: Mapping[QualifiedNodeId, bool], depth: int) -> dict[str, list[str]]:
         """Assign a depth to new nodes, in order, up to the node limit; return those to expand, by store.
 
-        A node whose value is true was named by a link, and is reported even if it does not exist.
+        A node whose value is true was named by a link, and is reported if it does not exist, but not if it is invalid.
         """
         frontier: dict[str, list[str]] = defaultdict(list)
-        for store, places in _by_store(sorted(coming)).items():
+        for store, named in sorted(_by_store(coming).items()):
+            places = {*named}
             reader = self._reader_of(store)
             if reader is None and store not in self._readers:
                 continue
             found = {} if reader is None else reader.resolved_nodes(places)
-            for asked in places:
+            invalid = set[str]() if reader is None else _find_invalid_nodes(reader, places - found.keys())
+            for asked in sorted(places):
                 row = found.get(asked)
                 place = QualifiedNodeId(store, row.id if row is not None else asked)
-                if place in self.depths or (row is None and not coming[QualifiedNodeId(store, asked)]):
+                if row is not None:
+                    self._redirects[QualifiedNodeId(store, asked)] = place
+                is_left_out = row is None and (asked in invalid or not coming[place])
+                if place in self.depths or is_left_out:
                     continue
                 if len(self.depths) >= self._wanted.max_nodes:
                     self.truncated = True
@@ -147,7 +152,6 @@ class FederatedTraversal:
                 self.depths[place] = depth
                 if row is not None:
                     self.rows[place] = row
-                    self._redirects[QualifiedNodeId(store, asked)] = place
                     frontier[store].append(row.id)
         return frontier
 
@@ -257,6 +261,8 @@ class FederatedTraversal:
             else row_to_api_conversion.build_api_edge_from_row(row)
         )
         edge.store = store
+        if edge.target != far.id:
+            edge.target, edge.redirected_from = far.id, edge.target
         return edge
 
     def _ends(self, store: str, row: EdgeRow | CrossStoreLinkRow) -> tuple[QualifiedNodeId, QualifiedNodeId]:
@@ -264,6 +270,13 @@ class FederatedTraversal:
         edge, into = (row.edge, row.store) if isinstance(row, CrossStoreLinkRow) else (row, store)
         ends = QualifiedNodeId(store, edge.source), QualifiedNodeId(into, edge.target)
         return self._redirects.get(ends[0], ends[0]), self._redirects.get(ends[1], ends[1])
+
+
+def _find_invalid_nodes(reader: GraphReader, ids: Collection[str]) -> set[str]:
+    """Return the ids that lead to existing nodes; what is not among the valid nodes is then invalid."""
+    targets = reader.resolve_redirects(ids)
+    existing = reader.nodes({*targets.values()})
+    return {asked for asked, node_id in targets.items() if node_id in existing}
 
 
 def _by_store(places: Iterable[QualifiedNodeId]) -> dict[str, list[str]]:

@@ -28,6 +28,7 @@ from kgserve.graph.answers import (
 )
 from kgserve.graph.as_of_graph import AsOfGraph, make_history_opener_for_lease
 from kgserve.graph.as_of_resolution import MAX_AS_OF_DIGITS, get_caught_up_history
+from kgserve.graph.event_subscriptions import build_unreached_sequence_error
 from kgserve.graph.former_versions import (
     check_version_validity_overlap,
     list_other_memory_versions,
@@ -55,7 +56,7 @@ from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_fields import AUTHOR_FIELD, NO_EXTRAS, NODE, get_row_field_names
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.soft_delete import REASON_FORGOTTEN, REASON_SUPERSEDED, VERSION_OF_RELATION
-from kgserve.storage.model.write_batch import WriteBatch, build_node_restore_upsert
+from kgserve.storage.model.write_batch import WriteBatch, build_node_restore_upsert, get_conflicting_node_head_versions
 from kgserve.storage.rows.edge_pages import incoming_edges_of_type
 from kgserve.storage.rows.memory_hierarchy_and_redirects import find_parents_of_memories
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -120,8 +121,10 @@ def get_node_version(graph: StoreHandle, node_id: str, version: int) -> NodeWith
 def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[InjectAnswer]:
     """Revert a node to an earlier version, written as a new state. A deleted node is restored.
 
-    Its edges do not change, such as those of a memory to its entities. A former version that kept the same state of a
-    memory is deleted. Raises NotFound, and Conflict if the memory would be valid while another version of it is.
+    A version in conflict resolves the conflict. Edges do not change, such as those of a memory to its entities. A
+    former version that kept the same state of a memory is deleted.
+
+    Raises NotFound, and Conflict if the memory would be valid while another version of it is.
     """
     state, _ = _require_version(graph, request.node_id, request.version)
     put = build_node_restore_upsert(state.row)
@@ -129,16 +132,17 @@ def revert_node(graph: StoreHandle, request: RevertNodeRequest) -> Future[Inject
 
     def prepare(store: OpenStore) -> WriteBatch:
         with store.reading() as rows:
-            others = list_other_memory_versions(rows, state.row)
+            current = rows.nodes((request.node_id,)).get(request.node_id)
+            others = list_other_memory_versions(rows, state.row) if state.row.is_memory else []
         kept = [row.id for row in others if _keeps_state(row, state.row)]
         check_version_validity_overlap(state.row, (row for row in others if row.id not in kept))
-        return msgspec.structs.replace(batch, delete_nodes=kept)
+        heads = () if current is None else (current.version, *get_conflicting_node_head_versions(current))
+        chosen = msgspec.structs.replace(put, resolves=request.version in heads)
+        return msgspec.structs.replace(batch, nodes=[chosen], delete_nodes=kept)
 
     def answer(report: WriteReport) -> InjectAnswer:
         return build_inject_answer(report, 1, 0)
 
-    if not state.row.is_memory:
-        return graph.submit(batch, answer)
     return graph.write(lambda store: store.submit_prepared(lambda: prepare(store)), answer)
 
 
@@ -152,11 +156,13 @@ def list_changes(graph: StoreHandle, request: StoreChangesParameters) -> Changes
 
     A write of over 1,000 rows reports only their count.
 
-    Raises Gone when the journal no longer holds them.
+    Raises Gone when the journal no longer holds them, and for a sequence that the store has not reached.
     """
     seen = request.since
     with graph.lease() as leased:
         last = leased.state.sequence
+        if seen > last and not leased.commits.is_copy:
+            raise build_unreached_sequence_error(graph.name, last, leased.journal.oldest)
         found: list[CommitChangeEntry] = []
         rows = 0
         for change in JournalReader(leased.layout.journal).read(seen + 1, min(last, seen + MAX_SCANNED_COMMITS)):

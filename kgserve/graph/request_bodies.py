@@ -114,7 +114,8 @@ LATE_HELP = (
     "true: for all nodes that have token vectors"
 )
 PREFIX_HELP = "Also match words that begin with the last word of the query"
-_Query = Annotated[str, Meta(min_length=1, max_length=10_000, description="The query, in plain words")]
+MAX_QUERY_CHARS = 10_000
+_Query = Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS, description="The query, in plain words")]
 _Kinds = Annotated[list[_Label], Meta(max_length=100, description="The same as `types`; empty: all")]
 
 

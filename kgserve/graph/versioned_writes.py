@@ -85,7 +85,8 @@ def put_whole_node_version(graph: StoreHandle, request: PutNodeRequest) -> Futur
     faults = ValidationErrorCollector()
     _check_graph(graph, request.graph_id, faults)
     fields = _with_contract_names(request, faults)
-    sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None}
+    uses_ours = any(getattr(request, ours) is not None for ours in _NODE_NAMES)
+    sent = {ours: name for ours, name in _NODE_NAMES.items() if getattr(request, name) is not None or not uses_ours}
     put = validate_node_version_fields(fields, rename_fields_in_error_paths(faults, sent))
     faults.raise_any()
 
@@ -113,7 +114,7 @@ def validate_node_version_fields(fields: NodeVersionFields, fault: FaultCallback
     ``place`` is the node's position in its call, used to derive an id if it has none.
     """
     if not fields.kind:
-        fault("kind", "is required")
+        fault("type", "is required")
     node = NodeInput(
         id=fields.lineage_id or generate_idempotent_node_id(place),
         type=fields.kind or "-",

@@ -25,6 +25,7 @@ from typing_extensions import override
 from kgserve.client import Store
 from kgserve.errors import KgserveError, NotFound, TooLarge
 from kgserve.graph.answers import SearchHit
+from kgserve.graph.request_bodies import MAX_QUERY_CHARS
 from kgserve.integrations.cypher_records import flatten_cypher_value, format_cypher_schema, read_cypher_schema
 
 MESSAGE_NODE_TYPE = "chat_message"
@@ -204,7 +205,7 @@ class LangChainRetriever(BaseRetriever):
         if "node_tags" in given:
             given["tags"] = given.pop("node_tags")
         asked: dict[str, Any] = {"mode": self.mode, **filters, **self.options, **given}
-        hits = self.store.search(query, limit=asked.pop("k", self.k), **asked).hits
+        hits = self.store.search(query[:MAX_QUERY_CHARS], limit=asked.pop("k", self.k), **asked).hits
         return [_hit_document(hit) for hit in hits]
 
     @override

@@ -33,6 +33,7 @@ from typing_extensions import override
 from kgserve.client import Store
 from kgserve.errors import Forbidden, InvalidInput, NotFound
 from kgserve.graph.answers import Node
+from kgserve.graph.request_bodies import MAX_QUERY_CHARS
 
 ITEM_NODE_TYPE = "langgraph_item"
 MAX_ITEM_ID_BYTES = 512
@@ -153,7 +154,7 @@ class LangGraphStore(BaseStore):
             return
         for offset in range(0, _MAX_HIT_OFFSET, _MAX_HITS_PER_PAGE):
             hits = self.store.search(
-                op.query,
+                op.query[:MAX_QUERY_CHARS],
                 mode=self._mode,
                 limit=_MAX_HITS_PER_PAGE,
                 offset=offset,

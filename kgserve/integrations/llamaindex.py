@@ -30,6 +30,7 @@ from typing_extensions import override
 from kgserve.client import Store
 from kgserve.errors import NotFound
 from kgserve.graph.answers import Edge, Node
+from kgserve.graph.request_bodies import MAX_QUERY_CHARS
 from kgserve.integrations.cypher_records import (
     flatten_cypher_value,
     format_cypher_schema,
@@ -218,7 +219,8 @@ class LlamaIndexGraphStore(PropertyGraphStore):
         """Return the best nodes that fulfil a condition, with their scores; of the best 100 hits if there is one."""
         limit = _MAX_SEARCH_HITS if query.filters else query.similarity_top_k
         try:
-            hits = self.store.search(query.query_str or "", limit=limit, at_least=self._written_sequence).hits
+            text = (query.query_str or "")[:MAX_QUERY_CHARS]
+            hits = self.store.search(text, limit=limit, at_least=self._written_sequence).hits
             if query.filters:
                 statement = f"MATCH (n) WHERE n.id IN $ids AND {condition} RETURN n.id"
                 rows = self.store.cypher(statement, params | {"ids": [hit.node.id for hit in hits]}).rows

@@ -101,7 +101,7 @@ _STORED_REQUEST_FIELDS = (
     "layer",
 )
 _EXPIRES_IN_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_EXPIRES_IN_PARTS = re.compile(r"([0-9]+)([smhdw])")
+_EXPIRES_IN_PARTS = re.compile(r"([1-9][0-9]{0,5})([smhdw])")
 
 
 def store_memory(graph: StoreHandle, request: StoreMemoryRequest) -> Future[StoreMemoryAnswer]:
@@ -239,11 +239,10 @@ def _expiry(request: StoreMemoryRequest, fault: FaultCallback) -> TimestampPut:
     if request.valid_to is not None:
         fault("expires_in", "cannot be combined with valid_to")
     found = _EXPIRES_IN_PARTS.fullmatch(request.expires_in or "")
-    return (
-        None
-        if found is None
-        else now_in_microseconds() + int(found[1]) * _EXPIRES_IN_UNIT_SECONDS[found[2]] * 1_000_000
-    )
+    if found is None:
+        fault("expires_in", "must be a number of s, m, h, d or w (up to 999999), such as 30m, 12h, 7d or 2w")
+        return None
+    return now_in_microseconds() + int(found[1]) * _EXPIRES_IN_UNIT_SECONDS[found[2]] * 1_000_000
 
 
 def store_validated_memories(

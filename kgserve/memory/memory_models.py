@@ -70,10 +70,11 @@ _PARENT_HELP = "Id of the parent memory, of the same or a more general layer"
 _DRY_RUN_HELP = "Report the effect without writing"
 
 
-EXPIRES_IN_PATTERN = r"^[1-9][0-9]{0,5}[smhdw](?![\s\S])"
+# Only in the schema: its text would be no message for people.
+EXPIRES_IN_SCHEMA = Meta(extra_json_schema={"pattern": "^[1-9][0-9]{0,5}[smhdw]$"})
 """A number of seconds, minutes, hours, days or weeks."""
 _EXPIRES_IN_HELP = "Sets valid_to relative to now, such as 30m, 12h, 7d or 2w; not with valid_to"
-ExpiresInField = Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description=_EXPIRES_IN_HELP)] | None
+ExpiresInField = Annotated[str, EXPIRES_IN_SCHEMA, Meta(description=_EXPIRES_IN_HELP)] | None
 DedupField = Annotated[DedupMode, Meta(description="Deduplication policy; default: the store's setting")] | None
 
 

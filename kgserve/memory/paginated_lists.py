@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -204,7 +205,7 @@ def list_entity_and_memory_relations(graph: StoreHandle, request: RelationListQu
             _resolve_end(store, request.source, graph.name) if request.source else "",
             _resolve_end(store, request.target, graph.name) if request.target else "",
             tuple(filter(None, request.type)),
-            request.min_strength,
+            request.min_strength or -math.inf,  # edges of a graph may have negative weights
         )
 
         def look(memories: MemoryIndexSqliteFile, rows: RowsSnapshot) -> RelationPage:

@@ -146,9 +146,9 @@ def _choices_at(kind: Any, path: str) -> tuple[Any, ...]:
         case inspect.LiteralType():
             return found.values
         case inspect.UnionType():
-            return tuple(
-                value for each in found.types if isinstance(each, inspect.LiteralType) for value in each.values
-            )
+            values = [value for each in found.types if isinstance(each, inspect.LiteralType) for value in each.values]
+            is_number = any(isinstance(unwrap_optional_type(each), inspect.IntType) for each in found.types)
+            return (*values, "or a whole number") if values and is_number else tuple(values)
         case inspect.StructType():
             return tuple(each.encode_name for each in found.fields)
         case _:

@@ -29,6 +29,7 @@ from kgserve.storage.model.change_feed_events import (
     expand_change_set_into_events,
 )
 from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.store_lives import StoreLife
 from kgserve.storage.store_folder_layout import StoreLayout, read_closed_store_state
 
 WakeCallback = Callable[[], None]
@@ -144,6 +145,7 @@ class ChangeFeed:
         self.recorded = 0
         self._lock = threading.RLock()
         self._latest: int | None = None
+        self._lives: tuple[StoreLife, ...] | None = None
         self._wakes: dict[int, WakeCallback] = {}
         self._ring = CommitRingBuffer(kept)
         self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_MAX_MARKERS)
@@ -164,6 +166,22 @@ class ChangeFeed:
     def known_latest(self) -> int | None:
         """The newest sequence, or None if it has to be read from the files."""
         return self._latest
+
+    @property
+    def lives(self) -> tuple[StoreLife, ...]:
+        """Lives of the store after the first."""
+        if self._lives is None:
+            description = self.layout.description()
+            if description is None:
+                return ()
+            self._lives = description.lives
+        return self._lives
+
+    @property
+    def life(self) -> str:
+        """Tag of the store's present life; empty for the first."""
+        lives = self.lives
+        return lives[-1].tag if lives else ""
 
     @property
     def oldest(self) -> int:

@@ -40,6 +40,7 @@ from kgserve.storage.journal.journal import (
 )
 from kgserve.storage.journal.snapshot import SNAPSHOT_PREFIX
 from kgserve.storage.model.change_set import StoreState
+from kgserve.storage.model.store_lives import StoreLife
 from kgserve.storage.model.store_rows_digest import SerializedStoreState, parse_store_rows_digest
 from kgserve.storage.model.store_settings import (
     ConflictPolicy,
@@ -74,7 +75,8 @@ _UNUSABLE_PATH_CHARACTERS = "'\"\\*?[]"
 class StoreDescription(msgspec.Struct, frozen=True):
     """Description of a store and its settings, as in a settings record of the journal and its copy store.json.
 
-    ``history_from`` is the sequence at which the history was last turned on again; nothing older is kept.
+    ``history_from`` is the sequence at which the history was last turned on again; nothing older is kept. ``lives`` are
+    those after the first.
     """
 
     format: int
@@ -90,6 +92,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0
+    lives: tuple[StoreLife, ...] = ()
 
     @property
     def settings(self) -> StoreSettings:
@@ -100,7 +103,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
         """Return the description with other settings, chosen at a sequence."""
         turned_on = self.history == "none" != settings.history
         since = sequence if turned_on else self.history_from
-        return StoreDescription(self.format, self.created_at, **msgspec.structs.asdict(settings), history_from=since)
+        return msgspec.structs.replace(self, **msgspec.structs.asdict(settings), history_from=since)
 
 
 class FileFingerprint(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.data_folder_store_index import DataFolderStoreIndex
 from kgserve.storage.journal.journal import Journal, JournalFrame
 from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.store_lives import begin_store_life
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import (
     PLAIN_STORE_FORMAT,
@@ -33,6 +34,7 @@ from kgserve.storage.store_folder_layout import (
     read_store_settings_records,
 )
 from kgserve.stores.cluster_models import ClusterFormatUpgradeAnswer, ClusterStatus, StoreMoveAnswer
+from kgserve.stores.dropped_store_names import DroppedStoreNames
 
 log = structlog.get_logger()
 
@@ -177,6 +179,7 @@ class StorePlacement:
         self._settings = settings
         self._making = threading.Lock()
         self.index = DataFolderStoreIndex(data_dir)
+        self._dropped_names = DroppedStoreNames(data_dir)
         # Called with the name of a store whose local replica is obsolete. Callbacks must not block.
         self.outdated: list[Callable[[str], object]] = []
         self._check_folder()
@@ -224,7 +227,7 @@ class StorePlacement:
             return False
         if chosen is None:
             raise NoStore(name)
-        self._make(layout, new_store_description(chosen))
+        self._make(layout, new_store_description(chosen, was_dropped=name in self._dropped_names))
         return True
 
     def place_replica(self, name: str) -> None:
@@ -312,7 +315,13 @@ class StorePlacement:
 
     def drop(self, name: str) -> None:
         """Delete a closed store that was placed here."""
+        with suppress(OSError):
+            self._dropped_names.add(name)
         self.remove(name)
+        try:
+            self._dropped_names.add(name)  # again, where the disk was full before
+        except OSError as error:
+            log.warning("drop_not_recorded", store=name, error=str(error))
 
     def forget_outdated(self, name: str) -> bool:  # noqa: ARG002 - as above
         """Remove an obsolete replica. Return whether its store, served by another server, was dropped."""
@@ -396,9 +405,13 @@ def _is_without_content(layout: StoreLayout) -> bool:
         return False
 
 
-def new_store_description(chosen: StoreSettings) -> StoreDescription:
-    """Return the description of a store created now with the ``chosen`` settings."""
-    return StoreDescription(PLAIN_STORE_FORMAT, time.time_ns() // 1000).with_settings(chosen, 0)
+def new_store_description(chosen: StoreSettings, *, was_dropped: bool = False) -> StoreDescription:
+    """Return the description of a store created now with the ``chosen`` settings.
+
+    was_dropped: another store had its name, so that positions in its events need the tag of a life.
+    """
+    lives = (begin_store_life(),) if was_dropped else ()
+    return StoreDescription(PLAIN_STORE_FORMAT, time.time_ns() // 1000, lives=lives).with_settings(chosen, 0)
 
 
 def create_store_files(layout: StoreLayout, segment_mb: int, description: StoreDescription) -> None:

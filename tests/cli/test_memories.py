@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,10 @@ def test_invalid_memory_server_lines_are_reported_by_number(server: ServerProces
     done = kgserve("import", "mixed", str(path), "--as-memories", "--server", server.url)
     assert done.code == 1
     assert "mixed.jsonl line 2: must be a line of the memory server" in done.out + done.err
+    path.write_text(f'{json.dumps(LINES[1])}\n{{"type": "thing", "name": "a"}}\n')
+    for options in ((), ("--as-memories",)):
+        done = kgserve("import", "mixed", str(path), *options, "--server", server.url)
+        assert re.search(r'line 2: .*memory server, .*type.* "entity" or "relation"', done.out + done.err)
     refused = kgserve("import", "mixed", str(path), "--format", "csv", "--as-memories", "--server", server.url)
     assert refused.code == 2
     assert "--format memory-server" in refused.err

@@ -52,6 +52,7 @@ def test_settings_are_changed_one_by_one(server: ServerProcessHandle) -> None:
         ("history", 2, "SETTING=VALUE"),
         ("colour=red", 2, "unknown setting 'colour'"),
         ("memory.alpha=2", 1, "memory.alpha"),
+        ("history=abc", 1, "history: Invalid enum value 'abc': it is one of all, none, or a whole number"),
     ],
 )
 def test_invalid_settings_are_rejected_by_name(server: ServerProcessHandle, wrong: str, code: int, said: str) -> None:

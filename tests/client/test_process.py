@@ -8,18 +8,21 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from queue import Queue
 
 import anyio
 import msgspec
 import pytest
+from typing_extensions import override
 
-from kgserve.client import AsyncClient, Client, Event, Unreachable
+from kgserve.client import AsyncClient, Client, Event, Unreachable, WriteHandler, subscribe
 from kgserve.client.json_lines_stream import ImportLine
 from kgserve.errors import Gone, NotFound
+from kgserve.graph.answers import Node
 from kgserve.graph.request_bodies import EdgeNdjsonLine, NodeNdjsonLine
 from kgserve.platform import settings
 from tests.cli.fork_server import TOP
-from tests.cli.running import ServerProcessHandle, environment, serving
+from tests.cli.running import SERVER_TIMEOUT_SECONDS, ServerProcessHandle, environment, serving
 
 LINES = 20_000
 FLAT = 6 << 20
@@ -122,13 +125,44 @@ def test_events_of_a_dropped_store_end(client: Client) -> None:
             client.drop("dropped", confirm="dropped")
     assert [each.kind for each in told] == ["node_created", "node_created", "edge_created", "store_dropped"]
     with pytest.raises(NotFound):
-        next(store.events())
+        store.events()
+
+
+class NodeQueue(WriteHandler):
+    def __init__(self) -> None:
+        self.ids = Queue[str]()
+
+    @override
+    def on_node_written(self, node: Node, event: Event) -> None:
+        self.ids.put(node.id)
+
+
+async def write_while_listening(server: Path) -> str:
+    async with AsyncClient(data=server) as client:
+        store = client.store("opened")
+        with pytest.raises(NotFound):
+            await anext(client.store("none-such").events())
+        async with store.events(kinds=["node_created"]) as events:
+            await store.inject([{"id": "last", "type": "t"}])
+            return (await anext(events)).data["id"]
+
+
+def test_events_begin_when_the_stream_is_opened(server: ServerProcessHandle, client: Client) -> None:
+    store, handler = client.store("opened"), NodeQueue()
+    store.inject([{"id": "before", "type": "t"}])
+    with store.events(kinds=["node_created"]) as events:
+        store.inject([{"id": "after", "type": "t"}])
+        assert next(events).data["id"] == "after"
+    with subscribe(client, handler, ["opened"]):
+        store.inject([{"id": "later", "type": "t"}])
+        assert handler.ids.get(timeout=SERVER_TIMEOUT_SECONDS) == "later"
+    assert anyio.run(write_while_listening, server.data) == "last"
 
 
 def test_events_before_the_journal_are_gone(client: Client) -> None:
     client.create("short")
     with pytest.raises(Gone):
-        next(client.store("short").events(since=99))
+        client.store("short").events(since=99)
 
 
 def write(data: Path, names: list[str]) -> None:

@@ -108,6 +108,7 @@ def test_the_retriever_filters_and_takes_options_per_call(machines: Store) -> No
     )
     assert first.metadata["score"] > 0
     assert len(retriever.invoke("engine", k=1)) == 1
+    assert retriever.invoke("analytical engine" + " " * 10_000)[0].id == first.id
     assert len(LangChainRetriever(store=machines, k=1).invoke("engine")) == 1
     assert [each.id for each in asyncio.run(retriever.ainvoke("engine", types=["Person"]))] == ["ada"]
     brass = LangChainRetriever(store=machines, node_tags=["brass"], mode="keyword")

@@ -153,6 +153,7 @@ def test_queries_find_what_was_just_put(items: LangGraphStore) -> None:
     assert [item.key for item in items.search(ADA, query="green tea", filter={"kind": "game"})] == ["sport"]
     assert "secret" not in {item.key for item in items.search(ADA, query="green tea")}
     assert items.search(ADA, query="coffee")[0].key == "title"
+    assert items.search(ADA, query="green tea" + " " * 10_000)[0].key == found[0].key
     keywords = LangGraphStore(items.store, mode="keyword", fields=["text"])
     assert [item.key for item in keywords.search((), query="chess")] == ["sport"]
 

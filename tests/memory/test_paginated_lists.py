@@ -376,7 +376,7 @@ def test_lists_follow_entity_merge(tmp_path: Path) -> None:
         graph = graph_of(pool, NAME)
         named = [NodeUpsert(0, each, "person", extras=NodeExtrasUpsert(name=each)) for each in ("Al", "Alice", "Bob")]
         told = NodeUpsert(0, "m", "fact", "likes tea", extras=NodeExtrasUpsert(confidence=1.0))
-        edges = [EdgeUpsert(0, ("Al", "Bob", "knows")), EdgeUpsert(0, ("m", "Al", "is_about"))]
+        edges = [EdgeUpsert(0, ("Al", "Bob", "knows"), weight=-1.0), EdgeUpsert(0, ("m", "Al", "is_about"))]
         write(opened, WriteBatch(nodes=[*named, told], edges=edges))
         stats = analytics.compute_stored_memory_statistics(graph)
         assert (stats.total_entities, stats.total_relations) == (3, 1)

@@ -230,6 +230,44 @@ def test_resuming_a_feed_of_all_stores(tmp_path: Path) -> None:
         listener.close()
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_resuming_after_a_store_was_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, many: bool
+) -> None:
+    monkeypatch.setattr(event_subscriptions, "MAX_FOLLOWED_STORES", 1 if many else 1_000)
+    with StorePool(settings(tmp_path / "data")) as pool:
+        for name in ("a", "b"):
+            with pool.lease(name, create=True) as store:
+                write(store, batch("x"), batch("y"))
+        before = deliveries_of(listening_to(pool, EventSubscription(None, {"*": FeedPosition(1)})))[-1].id or ""
+        tag = ""
+        for events in (["node_created"] * 3, ["node_created"]):
+            pool.drop("a")
+            with pool.lease("a", create=True) as store:
+                write(store, *(batch(f"n{number}") for number in range(len(events))))
+            assert store.feed.life > tag
+            tag = store.feed.life
+            found = deliveries_of(listening_to(pool, resume_at(before)))
+            assert [each.kind for each in found] == ["store_dropped", "store_created", *events]
+            assert f"a:{len(events)}-0~{tag}" in (found[-1].id or "")
+            again = [deliveries_of(listening_to(pool, resume_at(each.id or ""))) for each in found]
+            assert [len(rest) for rest in again] == [*reversed(range(len(found)))]
+            before = found[-1].id or ""
+        for position in (FeedPosition.after(1), FeedPosition.after(1).in_life("other")):
+            with pytest.raises(Gone, match="created again or restored"):
+                listening_to(pool, EventSubscription(("a",), {"a": position}))
+        begun = EventSubscription(("a",), {"a": FeedPosition.after(0)})
+        assert len(deliveries_of(listening_to(pool, begun))) == 1
+    with StorePool(settings(tmp_path / "data")) as pool:
+        assert deliveries_of(listening_to(pool, resume_at(before))) == []
+
+
+def listening_to(pool: StorePool, subscription: EventSubscription) -> JournalEventReader:
+    listener = JournalEventReader(CallerStoreHandles(pool), subscription, nothing)
+    listener.open()
+    return listener
+
+
 def test_a_feed_of_named_stores_ends_when_all_are_dropped(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
         pool.create("a")
@@ -364,8 +402,9 @@ def test_a_feed_of_many_stores_delivers_what_a_feed_of_few_does(
 
 def test_a_checkpoint_that_is_no_longer_kept_is_gone(tmp_path: Path) -> None:
     checkpoints = EventCheckpoints(tmp_path)
-    kept = [checkpoints.save({"a": number}) for number in range(MAX_CHECKPOINTS + 1)]
-    assert checkpoints.load(kept[-1], "last_event_id") == {"a": MAX_CHECKPOINTS}
+    places = [FeedPosition(number + 2, 0, "life" * (number % 2)) for number in range(MAX_CHECKPOINTS + 1)]
+    kept = [checkpoints.save({"a": place}) for place in places]
+    assert [checkpoints.load(name, "last_event_id")["a"] for name in kept[-2:]] == places[-2:]
     for name in (kept[0], "0" * 32):
         with pytest.raises(Gone, match="no longer kept"):
             checkpoints.load(name, "last_event_id")

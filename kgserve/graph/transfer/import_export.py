@@ -528,9 +528,12 @@ def _decode_error(error: Exception, text: bytes) -> str:
             "converts it to lines"
         )
     words = str(error).replace("`$.", "`")
+    if words == _MISSING_KIND_MESSAGE and b'"type"' in text:
+        return f'{words} ("node" or "edge"); in a file of the memory server, `type` must be "entity" or "relation"'
     return "is incomplete JSON: an object must be on a single line" if words == _TRUNCATED_JSON_MESSAGE else words
 
 
+_MISSING_KIND_MESSAGE = "Object missing required field `kind`"
 _TRUNCATED_JSON_MESSAGE = "Input data was truncated"
 
 

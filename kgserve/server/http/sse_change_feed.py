@@ -481,14 +481,14 @@ class ClusterMergedEventReader:
     def _is_new(self, store: str, position: FeedPosition) -> bool:
         known = self._places.get(store, START_POSITION)
         if position > START_POSITION or store in self._created:
-            return position > known
+            return position.is_after(known)
         # `store_created` has the start position, which is also the position of a stream that begins with the store.
         self._created.add(store)
         return known == START_POSITION
 
     def _advance(self, positions: Mapping[str, FeedPosition]) -> None:
         for store, position in positions.items():
-            if store != EVERY_OTHER_STORE and position > self._places.get(store, _NOWHERE):
+            if store != EVERY_OTHER_STORE and position.is_after(self._places.get(store, _NOWHERE)):
                 self._places[store] = position
 
     # Streams of other nodes

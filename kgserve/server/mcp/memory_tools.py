@@ -21,7 +21,7 @@ from kgserve.memory import forget, memory_details, organize_memories, retain, re
 from kgserve.memory.entity_models import RelationInput
 from kgserve.memory.hierarchy_models import MemoryDetailsRequest
 from kgserve.memory.memory_models import (
-    EXPIRES_IN_PATTERN,
+    EXPIRES_IN_SCHEMA,
     LabelText,
     Memory,
     MemoryEntityInput,
@@ -143,9 +143,7 @@ class RetainMemoryArguments(StoreToolArguments, kw_only=True):
     ) = UNSET
     update: Annotated[Literal["auto", "correct", "never"], Meta(description="correct: overwrite")] = "auto"
     metadata: Annotated[MetadataObject, Meta(description="Any object")] | UnsetType = UNSET
-    expires_in: Annotated[str, Meta(pattern=EXPIRES_IN_PATTERN, description="Valid for: 12h, 7d, 2w")] | UnsetType = (
-        UNSET
-    )
+    expires_in: Annotated[str, EXPIRES_IN_SCHEMA, Meta(description="Valid for: 12h, 7d, 2w")] | UnsetType = UNSET
     dedup: Annotated[DedupMode | UnsetType, UNLISTED_FIELD] = UNSET
     extract: Annotated[bool | None, UNLISTED_FIELD] = None
     importance: Annotated[float, Meta(ge=0, le=1, description="1: never fades")] | UnsetType = UNSET

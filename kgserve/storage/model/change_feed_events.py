@@ -207,14 +207,18 @@ EventSubject = (
 )
 """Subject of an event: a row, the id or key of a deleted row, data of a memory event, or other fields."""
 
-_POSITION_PATTERN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?")
+_POSITION_PATTERN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?(?:~([0-9a-z]{1,16}))?")
 
 
 class FeedPosition(msgspec.Struct, frozen=True, order=True):
-    """Position of a listener in a change feed: the first event that it has not seen."""
+    """Position of a listener in a change feed: the first event that it has not seen.
+
+    ``life`` is the tag of the store's life, empty for the first life and for the position before all events.
+    """
 
     sequence: int
     index: int = 0
+    life: str = ""
 
     @classmethod
     def after(cls, sequence: int) -> FeedPosition:
@@ -223,19 +227,36 @@ class FeedPosition(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> FeedPosition:
-        """Return the position after the event ``12-3``, or after all of write ``12``. Raises ValueError."""
+        """Return the position after the event ``12-3`` or ``12-3~life``, or after all of write ``12``.
+
+        Raises ValueError.
+        """
         found = _POSITION_PATTERN.fullmatch(text)
         if found is None:
             raise ValueError("expected a sequence such as 12, or an event's id such as 12-3")
-        sequence, index = found.groups()
+        sequence, index, life = found.groups()
         if index is None or int(sequence) == 0:  # 0-0 is the creation of a store; no write has that number
-            return cls(int(sequence) + 1)
-        return cls(int(sequence), int(index) + 1)
+            return cls(int(sequence) + 1).in_life(life or "")
+        return cls(int(sequence), int(index) + 1, life or "")
+
+    @property
+    def last_seen_sequence(self) -> int:
+        """Sequence of the last write of which the listener has seen an event."""
+        return self.sequence if self.index else self.sequence - 1
+
+    def in_life(self, tag: str) -> FeedPosition:
+        """Return the same position in a life of the store."""
+        return FeedPosition(self.sequence, self.index, tag if self.last_seen_sequence > 0 else "")
+
+    def is_after(self, other: FeedPosition) -> bool:
+        """Return whether this position is in a later life than another, or further on in the same one."""
+        return (self.life, self.sequence, self.index) > (other.life, other.sequence, other.index)
 
     @override
     def __str__(self) -> str:
         """Return the text that `parse` reads: the id of the last event seen, or the last write seen completely."""
-        return f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
+        place = f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
+        return f"{place}~{self.life}" if self.life else place
 
 
 class StoreEvent(msgspec.Struct, frozen=True, gc=False):

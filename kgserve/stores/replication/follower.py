@@ -16,12 +16,15 @@ from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 
+import msgspec
 import structlog
 from typing_extensions import override
 
 from kgserve.errors import BackupDamaged, Conflict, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
+from kgserve.storage.data_folder_store_index import DataFolderStoreIndex
 from kgserve.storage.journal.journal import Journal, JournalFrame, JournalFrameError, read_journal_frames
+from kgserve.storage.model.store_lives import begin_store_life
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, read_closed_store_state
 from kgserve.stores.backup.folder_layout import BackedUpJournalFrames, BackupFolder
@@ -381,6 +384,15 @@ def promote_follower(settings: Settings, *, offline: bool) -> str:
             if isinstance(placement, FollowerPlacement):
                 placement.attach(pool)
                 placement.take_over()
+    for name in DataFolderStoreIndex(settings.data_dir).names():
+        _begin_life(StoreLayout(settings.data_dir, name))
     delete_followed_target(settings.data_dir)
     log.info("follower_promoted", target=followed.target, offline=offline)
     return followed.target
+
+
+def _begin_life(layout: StoreLayout) -> None:
+    """Begin a life of a closed store, since the leader may have commits that were never shipped."""
+    found = layout.read_description_or_default()
+    life = begin_store_life(read_closed_store_state(layout).sequence)
+    layout.describe(msgspec.structs.replace(found, lives=(*found.lives, life)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.listener import EventListener
 from tests.platform.access.keys import bearer, given
 from tests.server.http.serving import RunningServer, accepted, refusal, serving
 from tests.server.http.versions import node, prune, put, tear
@@ -53,6 +54,21 @@ def test_backup_and_restore_of_a_store(client: httpx.Client) -> None:
     assert client.get("/api/memory/a1/nodes").json()["nodes"] == []
     refused = refusal(client.post("/api/restore", json={"from": "first", "store": "a", "as": "a1"}), 409)
     assert "'a1' exists already" in refused["detail"]
+
+
+def test_positions_after_a_restored_commit_are_gone(served: RunningServer, client: httpx.Client) -> None:
+    for name in ("one", "two"):
+        inject(client, "undone", name)
+        accepted(client.post("/api/memory/undone/backup", json={"to": "undone"}))
+    inject(client, "undone", "lost")
+    accepted(client.delete("/api/memory/undone?confirm=undone"))
+    accepted(client.post("/api/restore", json={"from": "undone"}))
+    inject(client, "undone", "three")
+    api = "/api/memory/undone/events"
+    assert "restored" in refusal(client.get(api, params={"last_event_id": "3-0"}), 410)["detail"]
+    with EventListener(served.port, api, "2-0") as listener:
+        found = next(listener.events())
+    assert (found.data["id"], found.id.partition("~")[0]) == ("three", "3-0")
 
 
 def test_backup_keeps_conflicts(client: httpx.Client) -> None:

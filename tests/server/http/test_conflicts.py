@@ -44,6 +44,13 @@ def test_put_without_based_on_version_resolves_no_conflict(http: httpx.Client, t
     assert [node(http, torn, version=version)["superseded_by"] for version in (2, 4)] == [5, 5]
 
 
+@pytest.mark.parametrize(("version", "content"), [(2, "two"), (3, "three")])
+def test_revert_to_a_version_in_conflict_resolves_it(http: httpx.Client, torn: str, version: int, content: str) -> None:
+    accepted(http.post(f"{torn}/nodes/a/revert", json={"version": version}))
+    found = node(http, torn)
+    assert (found["version"], found["content"], found.get("conflicts")) == (4, content, None)
+
+
 def test_subgraph_resolves_conflicts_like_put(http: httpx.Client, torn: str) -> None:
     row = {"lineage_id": "a", "kind": "note", "content": "both"}
     [late] = subgraph(http, torn, nodes=[row | {"based_on_version": 1}])["nodes"]

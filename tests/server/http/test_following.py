@@ -58,6 +58,26 @@ def test_links_to_merged_nodes_lead_to_the_survivor(http: httpx.Client, names: l
     asked = {"follow_symlinks": True, "kind": "R"}
     listed = accepted(http.get(f"/api/memory/{b}/nodes/z/incoming", params=asked))["edges"]
     assert [(each["store"], each["from"], each["to"]) for each in listed] == [(a, "s", "x"), (a, "t", "y")]
+    put(http, a, "u", edges=[edge("s", "t"), edge("s", "z", b), edge("s", "u")])
+    found = walk(http, a, "s")
+    assert depths(found) == {(a, "s"): 0, (a, "t"): 1, (a, "u"): 1, (b, "z"): 1}
+    links = [(each["from"], each["to"], each.get("redirected_from")) for each in found["edges"] if "to_graph" in each]
+    assert sorted(links, key=str) == [("s", "z", "x"), ("s", "z", None), ("t", "z", "y")]
+
+
+def test_a_link_to_an_invalid_node_is_left_out(http: httpx.Client, names: list[str]) -> None:
+    a, b, *_ = names
+    put(http, b, "old", "gone", "valid")
+    links = [edge("s", each, b) for each in ("old", "gone", "valid")]
+    put(http, a, "s", edges=links)
+    ended = {"valid_to": "2020-01-01T00:00:00Z"}
+    accepted(http.post(f"/api/memory/{b}/nodes/old/retire", json=ended))
+    accepted(http.delete(f"/api/memory/{b}/nodes/gone"))
+    found = walk(http, a, "s")
+    assert [(each["id"], "missing" in each) for each in found["nodes"][1:]] == [("gone", True), ("valid", False)]
+    assert [each["to"] for each in found["edges"]] == ["gone", "valid"]
+    whole = walk(http, a, "s", valid_at="any")
+    assert [each["id"] for each in whole["nodes"][1:] if "missing" not in each] == ["old", "valid"]
 
 
 def test_traversal_continues_in_other_stores(http: httpx.Client, names: list[str]) -> None:

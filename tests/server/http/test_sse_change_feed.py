@@ -254,6 +254,23 @@ def test_the_stream_of_a_dropped_store_ends(quick: RunningServer, client: httpx.
     refusal(client.get(f"/api/memory/{store}/events"), 404)
 
 
+def test_positions_of_a_dropped_store_are_refused(quick: RunningServer, client: httpx.Client, store: str) -> None:
+    for number in range(4):
+        inject(client, store, f"old{number}")
+    accepted(client.delete(f"/api/memory/{store}?confirm={store}"))
+    inject(client, store, "new")
+    api = f"/api/memory/{store}"
+    for path in (f"{api}/changes?since=4", f"{api}/events?since=4", f"{api}/events?last_event_id=4-0"):
+        assert refusal(client.get(path), 410)["oldest"] == 1
+    inject(client, store, "a", "b")
+    assert "?since=2" in refusal(client.get(f"{api}/events?last_event_id=1-0"), 410)["detail"]
+    with stream(quick, store, "?since=1") as listener:
+        first, second = take(listener, 2)
+    assert first.id.startswith("2-0~")
+    with stream(quick, store, last_id=first.id) as listener:
+        assert take(listener, 1) == [second]
+
+
 def test_a_stream_holds_no_store_open(quick: RunningServer, client: httpx.Client, store: str) -> None:
     inject(client, store, "a")
     with stream(quick, store, "?kinds=node_created").greet() as listener:

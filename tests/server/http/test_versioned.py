@@ -58,6 +58,8 @@ def test_field_aliases_are_accepted(http: httpx.Client, api: str) -> None:
         document = refusal(http.post(f"{api}/nodes", json=ours | {name: value}), 400)
         assert document["errors"][0]["path"] == name
         assert "differ" in document["detail"]
+    for given, name in (({"id": "b"}, "type"), ({"lineage_id": "b"}, "kind"), ({"content": "b"}, "kind")):
+        assert refusal(http.post(f"{api}/nodes", json=given), 400)["errors"][0]["path"] == name
 
 
 @pytest.mark.parametrize("based_on", [None, 2, 1, 0, 99])

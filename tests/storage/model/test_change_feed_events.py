@@ -141,7 +141,7 @@ def test_large_writes_become_one_bulk_event(rows: int, events: int) -> None:
         assert data(bulk)["edges_created"] == 0
 
 
-@pytest.mark.parametrize("text", ["0", "12", "12-0", "12-3"])
+@pytest.mark.parametrize("text", ["0", "12", "12-0", "12-3", "12~k3", "12-3~k3"])
 def test_position_roundtrip(text: str) -> None:
     assert str(FeedPosition.parse(text)) == text
 
@@ -150,7 +150,9 @@ def test_position_after_store_creation_is_first_write() -> None:
     assert FeedPosition.parse("0-0") == FeedPosition.after(0) == FeedPosition(1)
 
 
-@pytest.mark.parametrize("text", ["", "-", "-1", "1-", "a", "1-2-3", "1.0", "١", "9" * 19, "1-" + "9" * 10, "1\n"])
+@pytest.mark.parametrize(
+    "text", ["", "-", "-1", "1-", "a", "1-2-3", "1.0", "١", "9" * 19, "1-" + "9" * 10, "1\n", "1~", "~a"]
+)
 def test_invalid_position_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="expected a sequence"):
         FeedPosition.parse(text)

@@ -130,7 +130,9 @@ def read_mcp_observations_as_memories(file: BinaryIO) -> Iterator[ImportRecord]:
 def _memories_of(number: int, line: bytes) -> Iterator[ImportRecord]:
     if not is_mcp_memory_server_line(line):
         yield RejectedImportRow(
-            number, 'must be a line of the memory server: {"type": "entity", …} or {"type": "relation", …}'
+            number,
+            'must be a line of the memory server, whose `type` is "entity" or "relation": '
+            '{"type": "entity", "name": …, "entityType": …} or {"type": "relation", "from": …, "to": …}',
         )
         return
     try:
