@@ -48,6 +48,14 @@ export const W = {
   newStore: "New store",
   create: "Create",
 
+  // Past commits
+  asOfBand: (/** @type {number} */ sequence, /** @type {string} */ when) => `The store as of commit ${sequence.toLocaleString("en")}${when ? `, ${when}` : ""}. It is read only: go back to now to change it.`,
+  backToNow: "Back to now",
+  presentBand: (/** @type {string} */ view, /** @type {number} */ sequence, /** @type {string} */ when) => `${view} show the present, not ${page.commit(sequence)}${when ? `, ${when}` : ""}, as the graph and the details do. Go back to now to change something.`,
+  comparedBand: (/** @type {string} */ view, /** @type {number} */ before, /** @type {number} */ after) => `${view} show the present. The graph compares ${page.commit(before)} with ${page.commit(after)}. Stop comparing to change something.`,
+  statementsNow: (/** @type {number} */ sequence) => `Statements read the present, not ${page.commit(sequence)}. Go back to now to write.`,
+  about: (/** @type {string} */ when) => `about ${when}`,
+
   // Statistics
   statistics: "Statistics",
   nodes: "Nodes",
