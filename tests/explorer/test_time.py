@@ -6,6 +6,7 @@ import httpx
 from playwright.sync_api import expect
 
 from tests.explorer.looking import ExplorerBrowser, held, settled
+from tests.explorer.stores import inject, node
 from tests.server.http.serving import accepted
 
 
@@ -84,7 +85,9 @@ def test_two_commits_side_by_side(looking: ExplorerBrowser, books: str) -> None:
     expect(compared).to_be_hidden()
 
 
-def test_history_shows_diffs_compares_any_two_and_reverts(looking: ExplorerBrowser, books: str) -> None:
+def test_history_shows_diffs_compares_any_two_and_reverts(
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
+) -> None:
     page = looking.graph(books, "?node=emma")
     details = page.get_by_role("region", name="Details")
     details.get_by_role("heading", name="History").click()
@@ -99,6 +102,10 @@ def test_history_shows_diffs_compares_any_two_and_reverts(looking: ExplorerBrows
     window.get_by_role("button", name="Revert").click()
     expect(details.get_by_role("heading", name="A novel of youthful pride")).to_be_visible()
     expect(details).to_contain_text("3, written by commit 6")
+    inject(http, api, node("emma", "book", summary="Emma", tags=["novel", "comedy"]))
     page.reload()
     settled(page)
-    expect(details).to_contain_text("3, written by commit 6")
+    expect(details).to_contain_text("4, written by commit 7")
+    details.get_by_role("heading", name="History").click()
+    expect(details.locator(".diff").first).to_contain_text("Title: Emma")
+    expect(details.locator(".diff").first).to_contain_text("Tags: genre:novel novel, comedy")
