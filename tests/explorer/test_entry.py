@@ -125,6 +125,16 @@ def test_a_new_node_is_removed_by_undo_unless_it_changed(
     undo(page)
     expect(page.get_by_role("listbox", name="Graph of 8 nodes")).to_be_visible()
     assert accepted(http.post(f"{api}/get", json={"ids": ["kept", "gone"]}))["missing"] == ["gone"]
+    page.get_by_role("button", name="true at any time").click()
+    page.get_by_label("What was true").select_option("today")
+    page.locator("#graph").focus()
+    page.keyboard.press("n")
+    form = page.get_by_role("dialog", name="New node")
+    form.get_by_label("Type").fill("author")
+    form.get_by_role("textbox", name=re.compile("^Id")).fill("unborn")
+    form.get_by_label("Valid from").fill("2999-01-01T00:00:00")
+    form.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("Created: unborn. The graph does not show it")).to_be_visible()
 
 
 @pytest.mark.parametrize("touch", [False, True])
@@ -197,7 +207,6 @@ def test_integers_that_a_browser_rounds_are_not_written(
 def test_a_deletion_is_undone_with_its_edges(
     looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
 ) -> None:
-    looking.refusals = {404}
     before = stored(http, api, "highbury")
     page = looking.graph(books, "?node=highbury&valid_at=any")
     page.get_by_role("region", name="Details").get_by_role("button", name="Delete").click()

@@ -32,8 +32,11 @@ def test_what_changes_is_updated_and_what_is_new_is_offered(
     inject(
         http, api, node("sanditon-2", "book", "A finished novel", valid_to=last_week, valid_from="2020-01-01T00:00:00Z")
     )
-    inject(http, api, edge("emma", "SET_IN", "highbury", valid_from=last_week))
-    expect(written.get_by_role("row", name="1 edge changed")).to_be_visible()
+    for _ in range(2):
+        inject(http, api, edge("emma", "SET_IN", "highbury", valid_from=last_week))
+    expect(written.get_by_role("row", name="1 edge unchanged")).to_be_visible()
+    expect(written.get_by_role("row", name="1 edge changed")).to_contain_text("Changed elsewhere SET_IN A village near")
+    expect(written.get_by_role("row", name="1 node deleted, 1 edge deleted")).to_contain_text("An unfinished novel")
     facts = changes.get_by_role("region", name="Became valid or ended")
     expect(facts.get_by_role("row", name="became valid Changed elsewhere SET_IN")).to_be_visible()
     page.get_by_role("button", name="Show", exact=True).click()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 from playwright.sync_api import expect
 
@@ -14,7 +16,7 @@ MEMORIES = [
     {"id": "tomato", "content": "Tomatoes want sun", "layer": 2, "parent_id": "garden", "confidence": 0.8},
     {"id": "snow-1", "content": "Skiing needs snow and skis", "layer": 2},
     {"id": "snow-2", "content": "Skiing on snow needs good skis", "layer": 2},
-    {"id": "snow-3", "content": "Skis glide on snow when skiing", "layer": 2},
+    {"id": "snow-3", "content": "Skis glide on snow when skiing" + " or not" * 800, "layer": 2},
 ]
 
 # A model of meaning would have proposed it; tests have none.
@@ -67,6 +69,8 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     memories = page.get_by_role("region", name="Memories")
     listed = memories.get_by_role("region", name="List of memories").get_by_role("row")
     expect(listed).to_have_count(6)
+    expect(listed.first).to_contain_text("Created")
+    assert len(listed.filter(has_text="Skis glide").inner_text()) < 400
     memories.get_by_label("Confidence").select_option("at least 0.9")
     expect(listed).to_have_count(5)
     memories.get_by_role("button", name="Clear filters").click()
@@ -81,7 +85,7 @@ def test_a_memory_shows_how_sure_it_is_and_where_it_stands(
     memories.get_by_role("tab", name="Proposals").click()
     inject(http, f"/api/memory/{store}", RUN)
     memories.get_by_role("button", name="Reflect now").click()
-    run = memories.get_by_role("region", name=RUN["id"])
+    run = memories.get_by_role("region", name="Reflection of ")
     expect(run.get_by_text("New concept")).to_be_visible()
     run.get_by_role("button", name="Accept").first.click()
     expect(run.get_by_text("accepted")).to_be_visible()
@@ -156,6 +160,13 @@ def test_a_memory_is_edited_merged_and_forgotten_with_undo(
     details.get_by_role("heading", name="History").click()
     expect(details.locator(".states > li[data-change]").first).to_be_visible()
     assert not faults(page)
+    accepted(http.post("/api/v1/forget", params={"store": store}, json={"entity_id": "espresso"}))
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Changes").click()
+    expect(page.get_by_text("No node or edge on the canvas became valid or ended")).to_be_visible()
+    written = page.get_by_role("region", name="Written to the store")
+    written.get_by_role("row", name="1 memory forgotten, 1 edge withdrawn").get_by_role("button").last.click()
+    expect(details).to_contain_text(re.compile(r"Withdrawn\s*forgotten"))
+    expect(details.get_by_text("withdrawn", exact=True)).to_be_visible()
 
 
 def test_an_entity_has_a_page_and_equal_memories_are_merged_when_accepted(
@@ -234,3 +245,6 @@ def test_a_person_is_forgotten_after_a_preview(
     expect(page.get_by_text("Forgotten: Quixley, with 2 memories")).to_be_attached()
     assert http.get(f"{api}/nodes/Quixley").status_code == 404
     assert accepted(http.get("/api/memories", params={"store": store}))["memories"] == []
+    page.get_by_role("button", name="Changes").click()
+    written = page.get_by_role("region", name="Written to the store")
+    expect(written.get_by_role("row", name="3 nodes deleted")).to_contain_text("Quixley prefers green tea")

@@ -65,7 +65,6 @@ def test_what_was_written_before_events_came_is_seen_as_soon_as_they_do(
 
 
 def test_retiring_and_deleting(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:
-    looking.refusals = {404}
     page = looking.graph(books, "?node=highbury&valid_at=any")
     details = page.get_by_role("region", name="Details")
     details.get_by_role("button", name="Retire the edge LIES_IN with A country").click()

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.cli.running import serving
 from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
@@ -90,6 +90,24 @@ def test_stores_are_listed_filtered_and_made(looking: ExplorerBrowser, http: htt
     expect(page.get_by_role("heading", name="Stores")).to_be_visible()
 
 
+def expect_no_writing(page: Page) -> None:
+    """Check that neither the help nor the memories offer to write."""
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog", name="Shortcuts and help")
+    expect(keys).to_contain_text("select the node")
+    expect(keys).not_to_contain_text("new node")
+    page.keyboard.press("Escape")
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Memories").click()
+    memories = page.get_by_role("region", name="Memories", exact=True)
+    expect(memories.get_by_role("row", name="Ada likes coffee")).to_be_visible()
+    expect(memories.get_by_role("button", name=re.compile("^(Edit|Merge|Forget)"))).to_have_count(0)
+    memories.get_by_role("button", name="Ada", exact=True).click()
+    expect(memories.get_by_role("button", name="Show in the graph")).to_be_visible()
+    expect(memories.get_by_role("button", name="Forget")).to_be_hidden()
+    memories.get_by_role("tab", name="Proposals").click()
+    expect(memories.get_by_text("Your key may only read")).to_be_visible()
+
+
 def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     browser: Browser, keyed: RunningServer, admin: httpx.Client, store: str, api: str
 ) -> None:
@@ -116,15 +134,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     page.get_by_role("button", name="Cypher", exact=True).click()
     expect(page.get_by_role("button", name="Run")).to_be_visible()
     expect(page.get_by_role("checkbox", name="may change the store")).to_be_hidden()
-    page.get_by_role("navigation", name="Views").get_by_role("button", name="Memories").click()
-    memories = page.get_by_role("region", name="Memories", exact=True)
-    expect(memories.get_by_role("row", name="Ada likes coffee")).to_be_visible()
-    expect(memories.get_by_role("button", name=re.compile("^(Edit|Merge|Forget)"))).to_have_count(0)
-    memories.get_by_role("button", name="Ada", exact=True).click()
-    expect(memories.get_by_role("button", name="Show in the graph")).to_be_visible()
-    expect(memories.get_by_role("button", name="Forget")).to_be_hidden()
-    memories.get_by_role("tab", name="Proposals").click()
-    expect(memories.get_by_text("Your key may only read")).to_be_visible()
+    expect_no_writing(page)
     page.get_by_role("button", name="Changes").click()
     expect(page.get_by_role("region", name="Written to the store")).to_contain_text("1 node deleted")
     page.get_by_role("button", name="Statistics").click()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import httpx
 from playwright.sync_api import expect
 
-from tests.explorer.looking import ExplorerBrowser, settled
+from tests.explorer.looking import ExplorerBrowser, held, settled
+from tests.explorer.stores import inject, node
+from tests.server.http.serving import accepted
 
 
-def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: ExplorerBrowser, books: str) -> None:
+def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
+) -> None:
     page = looking.graph(books, "?valid_at=any&node=emma")
     details = page.get_by_role("region", name="Details")
     expect(details.get_by_role("button", name="Edit")).to_be_visible()
@@ -15,12 +20,22 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: E
     slider = page.get_by_role("slider", name="What we knew")
     expect(slider).to_have_attribute("aria-valuetext", "now")
     page.get_by_role("listbox").focus()
+    card, graph = page.locator("#clocks").bounding_box(), page.locator("canvas").bounding_box()
+    assert card is not None
+    assert graph is not None
+    assert graph["y"] + graph["height"] <= card["y"], "the control lies below the graph, not on it"
     before = len(looking.requests)
-    slider.evaluate(
-        "each => { for (const at of [4, 3, 4, 3, 2]) {"
-        " each.value = at; each.dispatchEvent(new Event('input', {bubbles: true})); } }"
+    with held(page, "**/changes?*"):
+        slider.evaluate(
+            "each => { for (const at of [4, 3, 4, 3, 2]) {"
+            " each.value = at; each.dispatchEvent(new Event('input', {bubbles: true})); } }"
+        )
+        expect(page.get_by_text("The store as of commit 2, about")).to_be_visible()
+    [commit] = accepted(http.get(f"{api}/changes", params={"since": 1, "limit": 1}))["changes"]
+    written = page.evaluate(
+        "time => new Date(time).toLocaleString('en-GB', {dateStyle: 'medium', timeStyle: 'medium'})", commit["time"]
     )
-    expect(page.get_by_text("The store as of commit 2")).to_be_visible()
+    expect(page.get_by_text(f"The store as of commit 2, {written}")).to_be_visible()
     expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
     drawn = [url for url in looking.requests[before:] if url.endswith("/graph")]
     assert len(drawn) <= 2, "only what is gone by now is looked for and asked for, once the hand rests"
@@ -29,6 +44,12 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: E
     page.keyboard.press("[")
     expect(details).to_contain_text("A novel of youthful pride")
     expect(details.get_by_role("button", name="Edit")).to_be_hidden()
+    views = page.get_by_role("navigation", name="Views")
+    for view in ("Changes", "Statistics", "Settings"):
+        views.get_by_role("button", name=view).click()
+        expect(page.get_by_text(f"{view} show the present, not commit 2")).to_be_visible()
+    views.get_by_role("button", name="Cypher").click()
+    expect(page.get_by_text("Statements read the present, not commit 2.")).to_be_visible()
     page.get_by_role("button", name="Back to now").click()
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
     expect(details).to_contain_text("A comedy of manners")
@@ -64,7 +85,9 @@ def test_two_commits_side_by_side(looking: ExplorerBrowser, books: str) -> None:
     expect(compared).to_be_hidden()
 
 
-def test_history_shows_diffs_compares_any_two_and_reverts(looking: ExplorerBrowser, books: str) -> None:
+def test_history_shows_diffs_compares_any_two_and_reverts(
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
+) -> None:
     page = looking.graph(books, "?node=emma")
     details = page.get_by_role("region", name="Details")
     details.get_by_role("heading", name="History").click()
@@ -79,6 +102,10 @@ def test_history_shows_diffs_compares_any_two_and_reverts(looking: ExplorerBrows
     window.get_by_role("button", name="Revert").click()
     expect(details.get_by_role("heading", name="A novel of youthful pride")).to_be_visible()
     expect(details).to_contain_text("3, written by commit 6")
+    inject(http, api, node("emma", "book", summary="Emma", tags=["novel", "comedy"]))
     page.reload()
     settled(page)
-    expect(details).to_contain_text("3, written by commit 6")
+    expect(details).to_contain_text("4, written by commit 7")
+    details.get_by_role("heading", name="History").click()
+    expect(details.locator(".diff").first).to_contain_text("Title: Emma")
+    expect(details.locator(".diff").first).to_contain_text("Tags: genre:novel novel, comedy")

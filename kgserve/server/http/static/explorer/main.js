@@ -8,14 +8,14 @@ import { CanvasView } from "./panel/canvas.js";
 import { Fresh } from "./panel/fresh.js";
 import { loadCommands } from "./panel/command_bar.js";
 import { Legend } from "./panel/legend.js";
-import { Drawer, Entry, Help, KeyDialog, KeyForm, Live, Memories, Settings, Stats, Stores, Table, Tour } from "./panel/lazy.js";
+import { Drawer, Entry, Help, KeyDialog, KeyForm, Live, Memories, PastBand, Settings, Stats, Stores, Table, Tour } from "./panel/lazy.js";
 import { hasDrawer, hasSidePanel, Navigation } from "./panel/navigation.js";
 import { Icon } from "./panel/parts.js";
 import { SidePanel } from "./panel/side_panel.js";
 import { TimeBar } from "./panel/time.js";
 import { refused, Unreachable } from "./server.js";
 import { enter, keepAddress, reopen } from "./session.js";
-import { about, announce, busy, cypherOpen, entry, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, tourStep, undoLast, view } from "./state.js";
+import { about, announce, asOf, busy, compared, cypherOpen, entry, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, tourStep, undoLast, view } from "./state.js";
 import { W } from "./words.js";
 
 const SHEETS = /** @type {const} */ (["middle", "details"]);
@@ -32,8 +32,8 @@ function Store() {
   const Part = PARTS[view.value] ?? CanvasView;
   const alone = !hasSidePanel();
   const drawer = cypherOpen.value && hasDrawer();
-  return html`<div class="shell"><${Navigation} />
-    <main class="store" data-sheet=${alone ? "middle" : sheet.value} data-panel=${panelOpen.value && !alone} data-drawer=${drawer}>
+  return html`${asOf.value !== null || (compared.value && !hasDrawer()) ? html`<${PastBand} />` : null}<div class="shell"><${Navigation} />
+    <main class="store" data-sheet=${alone ? "middle" : sheet.value} data-panel=${panelOpen.value && !alone}>
       <h1 class="hidden">${store.value}</h1>
       ${alone ? null : html`<nav class="sheets" aria-label=${W.sheets}>${SHEETS.map((name) => html`<button key=${name} type="button" aria-current=${sheet.value === name ? "page" : undefined} onClick=${() => { sheet.value = name; panelOpen.value = true; }}>${W.sheetNames[name]}</button>`)}</nav>`}
       <div class="stage" data-view=${view.value}><${Fresh} /><${Part} key=${`${store.value} ${view.value}`} />${hasDrawer() ? html`<${Legend} /><${TimeBar} />` : null}</div>

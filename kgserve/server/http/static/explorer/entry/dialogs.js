@@ -3,11 +3,11 @@
 import { html, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { Dialog } from "../panel/parts.js";
-import { connecting, entry, mayWrite, say } from "../state.js";
+import { connecting, entry, graph, mayWrite, say } from "../state.js";
 import { EdgeForm } from "./edge_form.js";
 import { ImportData } from "./import.js";
 import { EMPTY, NodeForm, writeNode } from "./node_form.js";
-import { showWritten, undoNode } from "./undo.js";
+import { showWritten, undoNode, whyNotDrawn } from "./undo.js";
 import { W } from "./words.js";
 
 /** @param {{onClose: () => void}} props */
@@ -17,7 +17,7 @@ function NewNode({ onClose }) {
     const { node } = await writeNode(null, draft);
     onClose();
     await showWritten(node.id);
-    say(W.nodeCreated(labelOf(node)), false, undoNode(node));
+    say(W.nodeCreated(labelOf(node)) + whyNotDrawn(graph.nodes.get(node.id)), false, undoNode(node));
   };
   return html`<${NodeForm} row=${null} title=${W.newNode} draft=${draft} onInput=${setDraft} onSave=${save} onCancel=${onClose} />`;
 }

@@ -1,12 +1,13 @@
 // Form of an edge between two nodes.
 
 import { html, useState } from "../vendor/preact.js";
+import { edgeKey } from "../graph/model.js";
 import { takeEdge } from "../panel/fresh.js";
 import { ask, memory } from "../server.js";
 import { missed, put } from "../load.js";
 import { about, graph, say, store } from "../state.js";
 import { AttributesField, checkValidity, idOfLabel, NodeField, nodesLike, OfferField, readAttributes, typed, ValidityFields } from "./fields.js";
-import { undoEdge } from "./undo.js";
+import { undoEdge, whyNotDrawn } from "./undo.js";
 import { W } from "./words.js";
 
 /** @typedef {{from: string, to: string, relation_type: string, weight: string, attributes: import("./fields.js").AttributesDraft, valid_from: string, valid_to: string}} EdgeDraft */
@@ -50,7 +51,7 @@ async function writeEdge(draft) {
   if (result.created === false && !result.replaced) say(W.edgeAsItIs);
   else {
     const undo = await undoEdge(result.edge_id, { from, to, relation_type: kind }, result.created === false ? result.replaced : null);
-    say((result.created === false ? W.edgeSaved : W.edgeCreated)(label(from), kind, label(to)), false, undo);
+    say((result.created === false ? W.edgeSaved : W.edgeCreated)(label(from), kind, label(to)) + whyNotDrawn(graph.edges.get(edgeKey(from, kind, to))), false, undo);
   }
 }
 

@@ -1,10 +1,12 @@
 // Undo functions for the toasts that report changes. Each checks that nothing has changed since.
 
+import { labelOf } from "../graph/labels.js";
 import { MOST_NODES } from "../graph/model.js";
+import { isTrueAt } from "../graph/time.js";
 import { missed, put, refreshNode } from "../load.js";
 import { endEdge, forgetFresh } from "../panel/fresh.js";
 import { ask, memory, Refused } from "../server.js";
-import { changed, focus, graph, noPast, say, selected, store } from "../state.js";
+import { changed, clock, focus, graph, noPast, say, selected, store, visible } from "../state.js";
 import { W } from "./words.js";
 
 /** @typedef {(() => Promise<void>) | undefined} Undo undefined: it cannot be undone */
@@ -33,12 +35,18 @@ export async function showWritten(id) {
   selected.value = new Set([id]);
 }
 
+/** Return why a written node or edge is not drawn, as a sentence; empty: it is drawn. @param {any} row of the canvas */
+export function whyNotDrawn(row) {
+  if (!row || visible.value.nodes.has(row.key) || visible.value.edges.includes(row)) return "";
+  return isTrueAt(row, clock.value.validAt) ? W.notDrawnType : W.notDrawnTime;
+}
+
 /** Return the undo of a change. @param {string} id @param {number} version before the change @param {number} written version after the change @returns {Undo} */
 export function undoChange(id, version, written) {
   if (noPast.value) return undefined;
-  const name = store.value;
+  const [name, label] = [store.value, graph.nodes.get(id)?.label ?? id];
   return async () => {
-    if ((await present(name, id))?.version !== written) throw new Error(W.changedSince(id));
+    if ((await present(name, id))?.version !== written) throw new Error(W.changedSince(label));
     await ask("POST", memory(name, "nodes", id, "revert"), { body: { version } });
     say(W.undone);
     await showAgain(name, id);
@@ -50,8 +58,8 @@ export function undoNode(row) {
   const name = store.value;
   return async () => {
     const answer = await ask("GET", memory(name, "nodes", row.id), { query: { valid_at: "any" } });
-    if (answer.node.version !== row.version) throw new Error(W.changedSince(row.id));
-    if (answer.outgoing.length || answer.incoming.length) throw new Error(W.linkedSince(row.id));
+    if (answer.node.version !== row.version) throw new Error(W.changedSince(labelOf(row)));
+    if (answer.outgoing.length || answer.incoming.length) throw new Error(W.linkedSince(labelOf(row)));
     if (focus.value === row.id) focus.value = "";
     await ask("DELETE", memory(name, "nodes", row.id));
     say(W.undone);
@@ -74,7 +82,7 @@ export function undoDeletion(answer) {
   if (noPast.value || answer.edges_truncated) return undefined;
   const [name, id] = [store.value, answer.node.id];
   return async () => {
-    if (await present(name, id)) throw new Error(W.changedSince(id));
+    if (await present(name, id)) throw new Error(W.changedSince(labelOf(answer.node)));
     await ask("POST", memory(name, "nodes", id, "revert"), { body: { version: answer.node.version } });
     const back = edges.length ? await ask("POST", memory(name, "inject"), { body: { edges: edges.map(bare) } }) : { edges_skipped_count: 0 };
     say(back.edges_skipped_count ? W.restoredWithout(back.edges_skipped_count) : W.undone, back.edges_skipped_count > 0);

@@ -46,9 +46,11 @@ export const W = {
   more: "Weight, validity and attributes",
   noSuchNode: (/** @type {string} */ id) => `This store has no node with the id “${id}”, and not exactly one with that title. Choose a node from the list or create it first.`,
   nodeCreated: (/** @type {string} */ label) => `Created: ${label}`,
+  notDrawnTime: ". The graph does not show it, because it is not valid on the day shown: choose another under “What was true”.",
+  notDrawnType: ". The graph does not show it, because its type is hidden.",
   edgeCreated: (/** @type {string} */ from, /** @type {string} */ type, /** @type {string} */ to) => `Created: ${from} ${type} ${to}`,
   edgeSaved: (/** @type {string} */ from, /** @type {string} */ type, /** @type {string} */ to) => `Changed: ${from} ${type} ${to}. This edge existed already.`,
-  edgeAsItIs: "This edge exists already, with the same values. Nothing was changed.",
+  edgeAsItIs: "This edge exists already, with the same values. Only the time of its last write has changed.",
 
   // Undo
   undone: "Undone",

@@ -21,8 +21,9 @@ export const isTrueAt = (row, validAt) =>
 /** @param {Dated} row @param {Clock} clock */
 export const holds = (row, clock) => stateAt(row, clock.asOf) >= 0 && isTrueAt(row, clock.validAt);
 
-/** Return the start and end of a row's validity that lie within a period. @param {Dated} row @param {number} from milliseconds @param {number} to @returns {{at: number, ended: boolean}[]} */
+/** Return the start and end of a row's validity that lie within a period; a withdrawn row, with both at once, was never true. @param {Dated} row @param {number} from milliseconds @param {number} to @returns {{at: number, ended: boolean}[]} */
 export function endsWithin({ validFrom, validTo }, from, to) {
+  if (validFrom === validTo) return [];
   const inside = (/** @type {number | null} */ at) => at !== null && from <= at && at <= to;
   return [...(inside(validFrom) ? [{ at: Number(validFrom), ended: false }] : []), ...(inside(validTo) ? [{ at: Number(validTo), ended: true }] : [])];
 }

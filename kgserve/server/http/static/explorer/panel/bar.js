@@ -3,20 +3,11 @@
 import { html } from "../vendor/preact.js";
 import { CircleQuestionMark, KeyRound, PanelRight } from "../vendor/icons.js";
 import { live } from "../events.js";
-import { helpOpen, keyOpen, lost, me, panelOpen, store, stores, timeline } from "../state.js";
+import { helpOpen, keyOpen, lost, me, panelOpen, store, stores } from "../state.js";
 import { W } from "../words.js";
 import { CommandBar } from "./command_bar.js";
 import { hasSidePanel } from "./navigation.js";
-import { Icon, time } from "./parts.js";
-
-/** Return the time of a commit, interpolated from the timeline. @param {number} sequence */
-export function timeOf(sequence) {
-  const bucket = timeline.value.find(([from, to]) => from <= sequence && sequence <= to);
-  if (!bucket) return "";
-  const [from, to, begun, ended] = bucket;
-  const share = to > from ? (sequence - from) / (to - from) : 0;
-  return time(Date.parse(begun) + share * (Date.parse(ended) - Date.parse(begun)));
-}
+import { Icon } from "./parts.js";
 
 export function TopBar() {
   const choose = (/** @type {any} */ event) => {

@@ -5,7 +5,7 @@ import { GitCompareArrows, Pause, Play, StepBack, StepForward } from "../vendor/
 import { validRange } from "../graph/time.js";
 import { asOf, compared, graph, noPast, revision, timeline, validAt } from "../state.js";
 import { W } from "../words.js";
-import { timeOf } from "./bar.js";
+import { useCommitTime } from "./past.js";
 import { day, Icon, time, TimeField } from "./parts.js";
 import { compareAll, first, last, lookBack, play, playing, step } from "./time.js";
 
@@ -29,20 +29,19 @@ function Bars() {
 
 /** Slider for the commit to show. */
 function Known() {
-  if (noPast.value) return html`<p class="soft">${noPast.value}</p>`;
-  if (last.value < 2) return html`<p class="soft">${W.onlyOneCommit}</p>`;
   const now = asOf.value ?? last.value;
+  const [when, begin] = [useCommitTime(now), useCommitTime(first.value)];
   const pick = (/** @type {any} */ event) => lookBack(event.currentTarget.valueAsNumber);
-  const words = asOf.value === null ? W.now : `${W.commit(now)} ${timeOf(now)}`;
+  const words = asOf.value === null ? W.now : `${W.commit(now)}, ${when}`;
   return html`<div class="clock">
     <header><label for="as-of">${W.asOf}</label> <output for="as-of">${words}</output>
-      <span class="grow"></span>
+      <span class="row">
       <button type="button" class="icon-button" aria-label=${W.stepBack} title=${W.stepBack} onClick=${() => step(-1)}><${Icon} of=${StepBack} /></button>
       ${STILL.matches ? null : html`<button type="button" class="icon-button" aria-pressed=${Boolean(playing.value)} aria-label=${W.play} title=${W.play} onClick=${play}><${Icon} of=${playing.value ? Pause : Play} /></button>`}
       <button type="button" class="icon-button" aria-label=${W.stepOn} title=${W.stepOn} onClick=${() => step(1)}><${Icon} of=${StepForward} /></button>
-      <button type="button" aria-pressed=${Boolean(compared.value)} onClick=${compareAll}><${Icon} of=${GitCompareArrows} />${W.compare}</button></header>
+      <button type="button" aria-pressed=${Boolean(compared.value)} onClick=${compareAll}><${Icon} of=${GitCompareArrows} />${W.compare}</button></span></header>
     <span class="track"><${Bars} /><input id="as-of" type="range" min=${first.value} max=${last.value} step="1" value=${now} onInput=${pick} aria-valuetext=${words} /></span>
-    <p class="ends"><span>${timeOf(first.value)}</span><span>${W.now}</span></p>
+    <p class="ends"><span>${begin}</span><span>${W.now}</span></p>
   </div>`;
 }
 
@@ -79,4 +78,4 @@ function True() {
   </div>`;
 }
 
-export const ClockHandles = () => html`<${Known} /><${True} />`;
+export const ClockHandles = () => html`${noPast.value || last.value < 2 ? html`<p class="soft">${noPast.value || W.onlyOneCommit}</p>` : html`<${Known} />`}<${True} />`;

@@ -4,7 +4,7 @@ import { html, signal, useEffect } from "../vendor/preact.js";
 import { Play } from "../vendor/icons.js";
 import { put } from "../load.js";
 import { ask, memory, Refused, request, save } from "../server.js";
-import { announce, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
+import { announce, asOf, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
 import { W } from "../view_words.js";
 import { Editor } from "./editor.js";
 import { Parameters, parametersFor, typedParameters } from "./parameters.js";
@@ -149,6 +149,7 @@ export function CypherPane() {
   };
   const marked = wrongAt.value?.text === text.value ? wrongAt.value : null;
   return html`<div class="asking"><div class="statement">
+    ${asOf.value === null ? null : html`<p class="note" role="status">${W.statementsNow(asOf.value)}</p>`}
     <${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${() => run()} wrong=${marked} recall=${recall} error=${wrong.value} />
     <${Parameters} statement=${text.value} />
     <p class="row">

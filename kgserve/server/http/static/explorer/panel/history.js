@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
 import { attempt, mayWrite, say, store } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { refreshShown } from "./node.js";
 import { Dialog, plain, time } from "./parts.js";
 import { lookBack } from "./time.js";
@@ -36,10 +36,22 @@ function lasting(from, to) {
   return new Intl.NumberFormat("en", { style: "unit", unit, unitDisplay: "long" }).format(Math.floor(seconds / size));
 }
 
+/** Return a field as the page names it, or an attribute. @param {string} path */
+function fieldName(path) {
+  if (path.startsWith("attributes.")) return path.slice(11);
+  return typeof W[path] === "string" ? W[path] : path.replaceAll("_", " ");
+}
+
+/** Return the value of a field as the page shows it. @param {string} path @param {any} value */
+function fieldValue(path, value) {
+  if (/^\w+_(from|to|at)$/.test(path)) return time(value);
+  return Array.isArray(value) && path === "tags" ? value.join(", ") : plain(value);
+}
+
 /** @param {{diff: {path: string, before: any, after: any}[]}} props */
 export const Diff = ({ diff }) => diff.length
-  ? html`<ul class="diff">${diff.map(({ path, before, after }) => html`<li key=${path}><span class="name">${path}:</span>${" "}
-      ${before === null ? null : html`<del>${plain(before)}</del>`} ${after === null ? null : html`<ins>${plain(after)}</ins>`}</li>`)}</ul>`
+  ? html`<ul class="diff">${diff.map(({ path, before, after }) => html`<li key=${path}><span class="name">${fieldName(path)}:</span>${" "}
+      ${before === null ? null : html`<del>${fieldValue(path, before)}</del>`} ${after === null ? null : html`<ins>${fieldValue(path, after)}</ins>`}</li>`)}</ul>`
   : html`<p class="soft">${W.noDifference}</p>`;
 
 /** @param {{id: string, present: any}} props */

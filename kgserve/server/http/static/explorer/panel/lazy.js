@@ -30,6 +30,7 @@ export const Live = lazy(() => import("./live.js").then((m) => m.Live));
 export const LookChoice = lazy(() => import("./look.js").then((m) => m.LookChoice));
 export const Memories = lazy(() => import("./memories.js").then((m) => m.Memories));
 export const NodePanel = lazy(() => import("./node.js").then((m) => m.NodePanel));
+export const PastBand = lazy(() => import("./past.js").then((m) => m.PastBand));
 export const Settings = lazy(() => import("./settings.js").then((m) => m.Settings));
 export const Stats = lazy(() => import("./stats.js").then((m) => m.Stats));
 export const Stores = lazy(() => import("./stores.js").then((m) => m.Stores));

@@ -25,8 +25,10 @@ function turnsSince(start) {
   return [...turns(graph.nodes.values(), false), ...turns(graph.edges.values(), true)].sort((one, other) => other.at - one.at);
 }
 
+const titleOf = (/** @type {string} */ id) => graph.nodes.get(id)?.label ?? id;
+
 /** Node of the canvas, as a link to its details. @param {{id: string}} props */
-const NodeLink = ({ id }) => html`<button type="button" class="link" onClick=${() => showNode(id)}>${graph.nodes.get(id)?.label ?? id}</button>`;
+const NodeLink = ({ id }) => html`<button type="button" class="link" onClick=${() => showNode(id)}>${titleOf(id)}</button>`;
 
 /** Table of facts that began or ended. @param {{start: number}} props */
 function Facts({ start }) {
@@ -80,7 +82,7 @@ function Events() {
       <span class="soft">${live.value.on ? W.liveOn : live.value.why || W.liveOff}</span></p>
     <ol class="strip">${strip.value.map((notice) => html`<li key=${`${notice.id} ${notice.event} ${notice.data.id ?? ""}`}>
       <span class="soft">${time(notice.data.time)}</span> <strong>${notice.event.replaceAll("_", " ")}</strong>
-      ${notice.event.startsWith("node_") && notice.event !== "node_deleted" ? html`<${NodeLink} id=${notice.data.id} />` : html`<span>${notice.data.from ? `${notice.data.from} –${notice.data.relation_type}→ ${notice.data.to}` : (notice.data.id ?? "")}</span>`}</li>`)}</ol></details>`;
+      ${notice.event.startsWith("node_") && notice.event !== "node_deleted" ? html`<${NodeLink} id=${notice.data.id} />` : html`<span>${notice.data.from ? `${titleOf(notice.data.from)} –${notice.data.relation_type}→ ${titleOf(notice.data.to)}` : titleOf(notice.data.id ?? "")}</span>`}</li>`)}</ol></details>`;
 }
 
 export function Live() {

@@ -23,10 +23,11 @@ export function MemoryFacts({ answer }) {
     const query = { store: store.value, as_of: then };
     void attempt(async () => {
       // Viewing is not an access, so `touch` is false.
+      // A withdrawn memory has no place in the hierarchy; a forgotten one is only a node.
       const [one, above, below] = await Promise.all([
-        then === null ? ask("GET", `/api/memories/${id}`, { query: { store: store.value, touch: false } }).catch(() => null) : null,
-        ask("GET", `/api/v1/memories/${id}/ancestors`, { query }).catch(() => []),
-        ask("GET", `/api/v1/memories/${id}/children`, { query: { ...query, limit: SHOWN } }).catch(() => []),
+        then === null && row.ended !== "forgotten" ? ask("GET", `/api/memories/${id}`, { query: { store: store.value, touch: false } }).catch(() => null) : null,
+        row.ended ? [] : ask("GET", `/api/v1/memories/${id}/ancestors`, { query }).catch(() => []),
+        row.ended ? [] : ask("GET", `/api/v1/memories/${id}/children`, { query: { ...query, limit: SHOWN } }).catch(() => []),
       ]);
       setKnown({ memory: one, above, below });
     });
@@ -37,7 +38,7 @@ export function MemoryFacts({ answer }) {
     ${row.ended ? html`<dt>${W.endedAs}</dt><dd>${W.endings[row.ended] ?? row.ended}</dd>` : null}
     ${sure === undefined ? null : html`<dt>${W.confidence}</dt><dd>${sure.toFixed(2)} <${Fading} memory=${known?.memory} /></dd>`}
     ${row.layer === undefined ? null : html`<dt>${W.layer}</dt><dd>${row.layer} ${W.layers[row.layer] ?? ""}</dd>`}
-    ${row.former_from || row.former_to ? html`<dt>${W.wasTrue}</dt><dd>${W.fromTo(time(row.former_from), time(row.former_to))}</dd>` : null}
+    ${row.former_from || row.former_to ? html`<dt>${W.wasTrue}</dt><dd>${W.fromTo(row.former_from ? time(row.former_from) : W.always, row.former_to ? time(row.former_to) : W.open)}</dd>` : null}
     ${known?.memory?.access_count ? html`<dt>${W.uses}</dt><dd>${W.usedTimes(known.memory.access_count, time(known.memory.last_accessed_at))}</dd>` : null}
     ${known?.above.length ? html`<dt>${W.parents}</dt><dd><ol class="chain">${known.above.map((one) => html`<li key=${one.id}>${name(one)}</li>`)}</ol></dd>` : null}
     ${known?.below.length ? html`<dt>${W.children}</dt><dd><ul class="edges">${known.below.map((one) => html`<li key=${one.id}>${name(one)}</li>`)}</ul></dd>` : null}

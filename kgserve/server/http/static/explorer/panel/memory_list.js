@@ -1,6 +1,7 @@
 // Paginated list of memories, with search and filters by type, entity, tag and confidence.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
+import { short } from "../graph/labels.js";
 import { ask } from "../server.js";
 import { attempt, mayWrite, store } from "../state.js";
 import { W } from "../view_words.js";
@@ -11,6 +12,8 @@ import { day } from "./parts.js";
 import { showNode } from "./search.js";
 
 const PAGE_ROWS = 25;
+/** Maximum number of characters of a memory in a row; its details show all. */
+const SHOWN = 300;
 const TYPING_PAUSE_MS = 300;
 const CONFIDENCES = ["0.25", "0.5", "0.75", "0.9"];
 const AGES = { "": "", week: 7, month: 30, year: 365 };
@@ -38,7 +41,7 @@ async function readPage({ q, ended, age, ...filters }, from) {
 export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scroll memories" tabindex="0" role="region" aria-label=${label}><table class="memory-rows"><caption class="hidden">${label}</caption>
   <thead><tr>${[...W.memoryColumns, ...(mayWrite.value ? [W.change] : [])].map((name) => html`<th key=${name} scope="col">${name}</th>`)}</tr></thead>
   <tbody>${memories.map((one) => html`<tr key=${one.id}>
-    <th scope="row"><button type="button" class="link" onClick=${() => showNode(one.id)}>${one.content}</button></th>
+    <th scope="row"><button type="button" class="link" onClick=${() => showNode(one.id)}>${short(one.content, SHOWN)}</button></th>
     <td>${one.memory_type}</td>
     <td class="about">${(one.entities ?? []).map((/** @type {any} */ entity, /** @type {number} */ i) => html`${i ? ", " : ""}<button type="button" class="link" onClick=${() => showEntity(entity.id)}>${entity.name}</button>`)}</td>
     <td>${(one.tags ?? []).map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${onTag ? html`<button type="button" class="link" onClick=${() => onTag(tag)}>${tag}</button>` : tag}</span> `)}</td>
@@ -75,7 +78,7 @@ export function MemoryList({ types }) {
       <label>${W.aboutEntity}<input value=${filters.entity} onInput=${change("entity")} /></label>
       <label>${W.withTag}<input value=${filters.tags} onInput=${change("tags")} /></label>
       ${choice("min_confidence", W.confidence, [["", W.anyConfidence], ...CONFIDENCES.map((one) => /** @type {[string, string]} */ ([one, W.atLeast(one)]))])}
-      ${choice("age", W.writtenWithin, Object.entries(W.ages))}
+      ${choice("age", W.createdWithin, Object.entries(W.ages))}
       ${filters.q ? null : choice("ended", W.status, [["", W.currentMemories], ...Object.entries(W.endings)])}
       ${filtered ? html`<button type="button" class="plain" onClick=${() => setFilters(NO_FILTERS)}>${W.clearFilters}</button>` : null}
     </form>

@@ -19,6 +19,17 @@ export const openEntity = signal("");
 
 export const isMemory = (/** @type {Row} */ row) => row.confidence !== undefined;
 
+/** Return whether a node or edge was withdrawn, as by forgetting: its validity ends where it begins. @param {{valid_from?: string, valid_to?: string}} row */
+export const isWithdrawn = (row) => Boolean(row.valid_from) && row.valid_from === row.valid_to;
+
+/** Return the titles of nodes, as of a commit if it can be read. @param {string[]} ids @param {number} [as_of] @returns {Promise<Map<string, string>>} */
+export async function titlesOf(ids, as_of) {
+  if (!ids.length) return new Map();
+  const read = (/** @type {number | undefined} */ then = undefined) => ask("POST", memory(store.value, "get"), { body: { ids: [...new Set(ids)].slice(0, 1000), as_of: then, valid_at: "any" } });
+  const { nodes } = await read(as_of).catch(() => read()).catch(() => ({ nodes: [] }));
+  return new Map(nodes.map((/** @type {any} */ node) => [node.id, labelOf(node)]));
+}
+
 /** Show the page of an entity. @param {string} id */
 export function showEntity(id) {
   openEntity.value = id;

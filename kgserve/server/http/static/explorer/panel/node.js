@@ -8,14 +8,14 @@ import { findPath, hide, pin } from "../keyboard.js";
 import { expand, memoryCount, missed, put, refreshNode } from "../load.js";
 import { ask, memory } from "../server.js";
 import { asOf, attempt, changed, entry, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
-import { W } from "../words.js";
+import { W } from "../view_words.js";
 import { undoChange, undoDeletion, undoEdgeEnd } from "../entry/undo.js";
 import { beginEdit, Edit, Heads, isEdited } from "./edit.js";
 import { Forget } from "./forget.js";
 import { History } from "./history.js";
 import { Mark } from "./legend.js";
 import { MemoryFacts } from "./memory.js";
-import { showEntity } from "./memory_state.js";
+import { isWithdrawn, showEntity } from "./memory_state.js";
 import { Dialog, number, time, Tree } from "./parts.js";
 
 const EDGES = 20;
@@ -49,8 +49,14 @@ export async function refreshShown() {
   }
 }
 
+/** Milliseconds without an event before the node is loaded again: those of its edges precede that of its own deletion. */
+const REST = 100;
+let waiting = 0;
+
 listen((notice) => {
-  if (asOf.value === null && [notice.data.id, notice.data.from, notice.data.to].includes(focus.value)) void refreshShown();
+  if (asOf.value !== null || ![notice.data.id, notice.data.from, notice.data.to].includes(focus.value)) return;
+  clearTimeout(waiting);
+  waiting = setTimeout(refreshShown, REST);
 });
 
 export function NodePanel() {
@@ -108,7 +114,7 @@ function Facts({ node, answer }) {
       ${row.name && row.name !== node.label ? html`<dt>${W.name}</dt><dd>${row.name}</dd>` : null}
       ${row.summary && row.summary !== node.label ? html`<dt>${W.summary}</dt><dd>${row.summary}</dd>` : null}
       ${row.tags?.length ? html`<dt>${W.tags}</dt><dd>${row.tags.map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${tag}</span> `)}</dd>` : null}
-      ${row.valid_from || row.valid_to ? html`<dt>${W.validity}</dt><dd>${W.fromTo(row.valid_from ? time(row.valid_from) : W.always, row.valid_to ? time(row.valid_to) : W.open)}</dd>` : null}
+      ${(row.valid_from || row.valid_to) && !(row.ended && isWithdrawn(row)) ? html`<dt>${W.validity}</dt><dd>${W.fromTo(row.valid_from ? time(row.valid_from) : W.always, row.valid_to ? time(row.valid_to) : W.open)}</dd>` : null}
       ${row.freshness_at ? html`<dt>${W.freshUntil}</dt><dd>${time(row.freshness_at)} ${row.stale ? html`<strong>${W.stale}</strong>` : null}</dd>` : null}
       <dt>${W.version}</dt><dd>${W.versionOf(row.version, row.sequence)}</dd>
       <dt>${W.written}</dt><dd>${time(row.updated_at)}${row.created_by ? ` ${W.by(row.created_by)}` : ""}</dd>
@@ -177,7 +183,7 @@ function EdgeList({ edges, end, writable }) {
         ? html`<a href=${`#/${encodeURIComponent(elsewhere)}?start=${encodeURIComponent(edge[end])}`}>${elsewhere} / ${edge[end]}</a>`
         : html`<button type="button" class="link" onClick=${() => go(edge[end])}>${other?.label ?? short(edge[end])}</button>`}
       ${edge.weight === 1 ? null : html` <span class="soft">× ${number(edge.weight)}</span>`}
-      ${edge.valid_to ? html` <span class="soft">${W.until(time(edge.valid_to))}</span>` : null}
+      ${edge.valid_to ? html` <span class="soft">${isWithdrawn(edge) ? W.withdrawn : W.until(time(edge.valid_to))}</span>` : null}
       ${writable && !edge.valid_to && !elsewhere ? html`<button type="button" class="plain small" aria-label=${W.retireEdge(edge.relation_type, other?.label ?? edge[end])} onClick=${() => retireEdge(edge)}>${W.retire}</button>` : null}</li>`;
   })}</ul>
   ${edges.length > most ? html`<button type="button" class="plain small" onClick=${() => setMost(most * 5)}>${W.andMore(edges.length - most)}</button>` : null}`;

@@ -6,16 +6,18 @@ import { short } from "../graph/labels.js";
 import { ask, memory } from "../server.js";
 import { attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
 import { W } from "../view_words.js";
-import { acceptCluster, written } from "./memory_state.js";
+import { acceptCluster, titlesOf, written } from "./memory_state.js";
 import { time } from "./parts.js";
 import { showNode } from "./search.js";
 
 /** Reflection runs with their proposals, newest first. */
-const runs = signal(/** @type {{run: string, proposals: any[], linked: any[]}[]} */ ([]));
+const runs = signal(/** @type {{run: string, begun: string, proposals: any[], linked: any[]}[]} */ ([]));
 /** Past merge runs, newest first. */
 const merges = signal(/** @type {any[]} */ ([]));
 /** Clusters of duplicate memories, with their rows; null: no search yet. */
 const clusters = signal(/** @type {any[] | null} */ (null));
+/** Titles of the nodes that runs name. */
+const titles = signal(/** @type {Map<string, string>} */ (new Map()));
 const RUNS = 20;
 
 /** Load the reflection and merge runs. */
@@ -29,6 +31,15 @@ async function readRuns() {
   found.sort((/** @type {any} */ one, /** @type {any} */ other) => other.begun.localeCompare(one.begun));
   runs.value = found;
   merges.value = merged.runs;
+  await nameAll();
+}
+
+const idOf = (/** @type {any} */ one) => (typeof one === "string" ? one : one.id);
+const titleOf = (/** @type {any} */ one) => titles.value.get(idOf(one)) ?? short(idOf(one));
+
+/** Load the titles of the nodes that runs name. */
+async function nameAll() {
+  titles.value = await titlesOf(runs.value.flatMap(({ linked, proposals }) => [...linked.flatMap((each) => [each.id, each.parent_id]), ...proposals.flatMap((each) => (each.candidates ?? []).map(idOf))]));
 }
 
 export function Proposals() {
@@ -108,6 +119,7 @@ const run = () =>
     const mine = runs.value.find((one) => one.run === answer.run);
     if (mine) mine.linked = answer.linked;
     runs.value = [...runs.value];
+    await nameAll();
   });
 
 /** Accept or refuse a proposal of a run. @param {string} id @param {number} proposal @param {"accept" | "refuse"} what */
@@ -125,12 +137,12 @@ const undo = (/** @type {string} */ id) =>
     await readRuns();
   });
 
-/** @param {{one: {run: string, proposals: any[], linked: any[]}}} props */
-const Run = ({ one }) => html`<section class="run" aria-label=${one.run}><h3 class="mono">${one.run}</h3>
-  ${one.linked.length ? html`<ul>${one.linked.map((each) => html`<li key=${each.id}>${W.linkedBelow} <button type="button" class="link" onClick=${() => showNode(each.id)}>${each.id}</button> → <button type="button" class="link" onClick=${() => showNode(each.parent_id)}>${each.parent_id}</button> <span class="soft">${each.score.toFixed(2)}</span></li>`)}</ul>` : null}
+/** @param {{one: {run: string, begun: string, proposals: any[], linked: any[]}}} props */
+const Run = ({ one }) => html`<section class="run" aria-label=${W.reflectionOf(time(one.begun))}><h3 title=${one.run}>${W.reflectionOf(time(one.begun))}</h3>
+  ${one.linked.length ? html`<ul>${one.linked.map((each) => html`<li key=${each.id}>${W.linkedBelow} <button type="button" class="link" onClick=${() => showNode(each.id)}>${titleOf(each)}</button> → <button type="button" class="link" onClick=${() => showNode(each.parent_id)}>${titleOf(each.parent_id)}</button> <span class="soft">${each.score.toFixed(2)}</span></li>`)}</ul>` : null}
   <ul class="proposals">${one.proposals.map((each) => html`<li key=${each.number}>
     <strong>${W.proposals[each.kind] ?? each.kind}</strong> ${each.name ? `“${each.name}” ` : ""}
-    ${each.candidates?.length ? html`${W.belowOf} ${each.candidates.map((/** @type {any} */ id) => short(typeof id === "string" ? id : id.id)).join(", ")} ` : null}${each.differs ? html`<span class="soft">${each.differs}</span> ` : null}
+    ${each.candidates?.length ? html`${W.belowOf} ${each.candidates.map(titleOf).join(", ")} ` : null}${each.differs ? html`<span class="soft">${each.differs}</span> ` : null}
     <${Together} ids=${each.ids} />
     ${each.state === "open" && mayWrite.value
       ? html` <button type="button" onClick=${() => settle(one.run, each.number, "accept")}>${W.accept}</button> <button type="button" class="plain" onClick=${() => settle(one.run, each.number, "refuse")}>${W.refuse}</button>`

@@ -18,7 +18,7 @@ export function Stores() {
     ${all.length
       ? html`<p class="row"><label>${W.filter} <input type="search" value=${filter} onInput=${(/** @type {any} */ event) => setFilter(event.currentTarget.value)} /></label>
             <span role="status">${W.storesShown(shown.length, storeCount.value)}</span></p>
-          <div class="scroll" tabindex="0" role="region" aria-label=${W.stores}><table>
+          <div class="scroll stores" tabindex="0" role="region" aria-label=${W.stores}><table>
             <thead><tr>${W.storeColumns.map((name, i) => html`<th key=${name} scope="col" class=${i ? "number" : ""}>${name}</th>`)}</tr></thead>
             <tbody>${shown.map((one) => html`<${Row} key=${one.name} one=${one} />`)}</tbody>
           </table></div>

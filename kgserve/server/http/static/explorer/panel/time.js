@@ -5,7 +5,6 @@ import { Clock, X } from "../vendor/icons.js";
 import { bringThen } from "../load.js";
 import { about, announce, asOf, compared, noPast, timeline, timeOpen, validAt } from "../state.js";
 import { W } from "../words.js";
-import { timeOf } from "./bar.js";
 import { Clocks } from "./lazy.js";
 import { day, Icon } from "./parts.js";
 
@@ -57,7 +56,7 @@ export function play() {
 
 /** Describe the time that the canvas shows. */
 function moment() {
-  const known = asOf.value === null ? "" : W.knownOn(timeOf(asOf.value) || W.commit(asOf.value));
+  const known = asOf.value === null ? "" : W.commit(asOf.value);
   const at = validAt.value;
   const held = at === "now" ? "" : at === "any" ? W.trueAnyTime : W.trueOn(day(Date.parse(at)));
   return [known, held].filter(Boolean).join(" · ") || W.present;
@@ -75,8 +74,6 @@ export function TimeBar() {
     timeOpen.value = !timeOpen.value;
   };
   return html`<section class="time" aria-label=${W.clocks}>
-    ${asOf.value === null ? null : html`<p class="band" role="status">${W.asOfBand(asOf.value, timeOf(asOf.value))}
-      <button type="button" onClick=${() => { asOf.value = null; }}>${W.backToNow}</button></p>`}
     ${timeOpen.value ? html`<div class="card" id="clocks"><${Clocks} /></div>` : null}
     <button type="button" class="pill" aria-expanded=${timeOpen.value} aria-controls="clocks" title=${W.clocksText} onClick=${toggle}><${Icon} of=${timeOpen.value ? X : Clock} />${moment()}</button>
   </section>`;
