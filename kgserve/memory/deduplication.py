@@ -513,7 +513,8 @@ def build_current_edge_upsert(draft: MemoryWriteBatchDraft, put: EdgeUpsert) -> 
     old, now = draft.edge(put.key), draft.ahead.now
     if old is None or draft.is_edge_current(put.key):
         return put
-    has_ended = isinstance(old, EdgeRow) and old.extras is not None and (old.extras.valid_to or now + 1) <= now
+    end = old.extras.valid_to if isinstance(old, EdgeRow) and old.extras is not None else None
+    has_ended = end is not None and end <= now
     extras = msgspec.structs.replace(put.extras or EdgeExtrasUpsert(), valid_from=now)
     return msgspec.structs.replace(put, extras=msgspec.structs.replace(extras, valid_to=None) if has_ended else extras)
 

@@ -12,7 +12,7 @@ from kgserve.memory.deleted_entity_lookup import DeletedEntityWithMemories, find
 from kgserve.memory.entity_operations import NON_ENTITY_RELATIONS, entity_not_found
 from kgserve.memory.memory_models import EntityWithRelevance
 from kgserve.memory.serialization import group_entities_by_memory
-from kgserve.platform.timestamps import parse_stored_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.projections.history_follower import HistoryWorker
 from kgserve.projections.memory_index.confidence_decay import ConfidenceAtTime, decayed_confidence
 from kgserve.storage.model.entity_names import IS_ABOUT_RELATION
@@ -113,7 +113,7 @@ class EntityMemoryLookup:
         strength = min(max(edge.weight, 0.0), 1.0)
         if edge.extras is None or edge.extras.confidence is None:
             return strength
-        since = parse_stored_time(split_edge_times_from_attributes(edge.attributes).updated_at)
+        since = parse_rfc3339_timestamp(split_edge_times_from_attributes(edge.attributes).updated_at)
         return strength * decayed_confidence(
             ConfidenceAtTime(edge.extras.confidence, since), self._now, self._half_life
         )

@@ -57,7 +57,7 @@ from kgserve.memory.serialization import build_memories_from_rows, now_in_micros
 from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.platform.idempotency import generate_idempotent_node_id
 from kgserve.platform.text.text_equality import find_text_difference_kind
-from kgserve.platform.timestamps import format_rfc3339_timestamp
+from kgserve.platform.timestamps import format_rfc3339_timestamp, is_representable_time
 from kgserve.projections.memory_index.entries import MemoryMetadata
 from kgserve.projections.memory_index.memory_index_file import DecayOrderPosition, MemoryIndexSqliteFile
 from kgserve.projections.memory_index.query_planner import MemoryPageStart
@@ -242,7 +242,10 @@ def _expiry(request: StoreMemoryRequest, fault: FaultCallback) -> TimestampPut:
     if found is None:
         fault("expires_in", "must be a number of s, m, h, d or w (up to 999999), such as 30m, 12h, 7d or 2w")
         return None
-    return now_in_microseconds() + int(found[1]) * _EXPIRES_IN_UNIT_SECONDS[found[2]] * 1_000_000
+    end = now_in_microseconds() + int(found[1]) * _EXPIRES_IN_UNIT_SECONDS[found[2]] * 1_000_000
+    if not is_representable_time(end):
+        fault("expires_in", "ends after the year 9999")
+    return end
 
 
 def store_validated_memories(

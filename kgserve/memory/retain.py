@@ -271,10 +271,10 @@ class _RetainItem:
             )
             is_chosen = self.is_one_of_many and self.target is not None
             return [msgspec.structs.replace(found, is_chosen=is_chosen)]
+        texts = [(at, each) for at, each in enumerate(content) if each.content.strip()]
         found = [
-            validate_memory(self._turn(each, at), faults.below(f"{place}content[{at}]."), first + at, place)
-            for at, each in enumerate(content)
-            if each.content.strip()
+            validate_memory(self._turn(each, at), faults.below(f"{place}content[{at}]."), number, place)
+            for number, (at, each) in enumerate(texts, first)
         ]
         if not found:
             faults(f"{place}content", "contains no text")
@@ -398,7 +398,7 @@ class RetainDeduplicator(MemoryDeduplicator):
         stored = self._store_item(put)
         self._left -= 1
         if self._item.turns:
-            self._link_turn(put.node.id)
+            self._link_turn(stored.id)
         if not self._left:
             self._relate()
         return stored
@@ -604,10 +604,10 @@ class RetainDeduplicator(MemoryDeduplicator):
         )
 
     def _link_turn(self, turn: str) -> None:
-        """Link a turn to the previous one."""
+        """Link a turn, or the memory that says the same, to the previous one."""
         key = (self._before, turn, RELATION_NEXT)
         self._before = turn
-        if key[0] and self.edge(key) is None:
+        if key[0] not in ("", turn) and self.edge(key) is None:
             self.put_edge(EdgeUpsert(0, key))
 
     def _relate(self) -> None:

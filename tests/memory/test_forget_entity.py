@@ -376,6 +376,23 @@ def test_query_takes_relevant_hits_only(library: Library) -> None:
     assert store.forget(query="quantum chromodynamics").matches == []
 
 
+def test_relations_whose_times_are_spelled_otherwise_are_read_and_forgotten(library: Library) -> None:
+    store: Any = library.store(STORE)
+    store.store_memory("Tea is at four", memory_id="tea", entity_names=["Tea"])
+    spelled = {"lower": "2025-01-01t00:00:00z", "blank": "2025-01-01 00:00:00Z", "zone": "2025-01-01T01:00:00+01:00"}
+    store.inject(
+        edges=[
+            {"from": "tea", "to": "Tea", "relation_type": name, "attributes": {"created_at": text}}
+            for name, text in spelled.items()
+        ]
+    )
+    found = store.cypher(
+        "MATCH (:Entity {id: 'tea'})-[r]->() WHERE r.created_at < datetime('2025-01-02') RETURN r.created_at"
+    )
+    assert found.rows == [["2025-01-01T00:00Z"]] * len(spelled)
+    assert store.forget(ids=["tea"]).relations_removed == len(spelled) + 1
+
+
 def test_forget_rejects_invalid_requests(library: Library) -> None:
     store = fill_store(library)
     wrongs: list[dict[str, Any]] = [

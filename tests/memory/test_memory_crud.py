@@ -426,7 +426,7 @@ def test_retired_entity_and_relation_become_current_again(store: World, retired:
     for each in nodes:
         mutations.end_node_valid_time(store.graph, each).result(PATIENCE)
     if "r" in retired:
-        edge = RetireEdgeRequest(source="A", target="B", relation_type="uses", valid_to=ENDED)
+        edge = RetireEdgeRequest(source="A", target="B", relation_type="uses", valid_to="1970-01-01T00:00:00Z")
         mutations.end_edge_valid_time(store.graph, edge).result(PATIENCE)
     # A memory about an entity says nothing about its times.
     put(store, "A was here", entity_names=["A"])

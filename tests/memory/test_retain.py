@@ -14,6 +14,7 @@ from kgserve.client import Store
 from kgserve.client.embedded import Library
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.memory.retain_forget_recall_models import RetainAnswer
+from kgserve.platform.idempotency import IdempotencyKey, current_idempotency_key
 from tests.embedding.prepared import model_settings
 
 ANN = [{"name": "Ann", "entity_type": "person"}]
@@ -272,3 +273,22 @@ def test_short_ids_name_memories(kept: Store) -> None:
     with pytest.raises(NotFound, match="'ffffffff'"):
         kept.memory("ffffffff")
     assert kept.delete_memory(short).existed
+
+
+def test_blank_messages_leave_ids_of_later_items_unique(kept: Store) -> None:
+    items = [{"content": [{"content": text} for text in ("one", " ", "two")]}, {"content": "Three."}]
+    key = current_idempotency_key.set(IdempotencyKey("made once"))
+    try:
+        answers = [kept.retain_batch(items).results for _ in range(2)]
+    finally:
+        current_idempotency_key.reset(key)
+    made = [[[(step.type, step.content) for step in item.operations] for item in answer] for answer in answers]
+    assert made == [[[(action, "one"), (action, "two")], [(action, "Three.")]] for action in ("create", "noop")]
+
+
+def test_turn_that_repeats_known_fact_keeps_conversation_linked(kept: Store) -> None:
+    kept.retain("The office opens at nine.", entity_id="known")
+    texts = ["When do we open?", "The office opens at nine.", "the office opens at nine", "Thanks a lot."]
+    kept.retain([{"content": text} for text in texts], layer=2)
+    found = kept.cypher("MATCH (a)-[:next]->(b) RETURN a.content, b.content ORDER BY b.content").rows
+    assert found == [["The office opens at nine.", "Thanks a lot."], ["When do we open?", "The office opens at nine."]]

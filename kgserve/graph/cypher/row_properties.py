@@ -150,7 +150,9 @@ def read_edge_property(row: EdgeRow, attributes: Attributes, name: str) -> Any:
         case "weight" | "relation_type" | "version" | "sequence" | "attributes":
             return getattr(row, name)
         case "created_at" | "updated_at":
-            return _parse_datetime(getattr(split_edge_times_from_attributes(row.attributes), name))
+            return to_cypher_datetime(
+                parse_rfc3339_timestamp(getattr(split_edge_times_from_attributes(row.attributes), name))
+            )
         case _ if name in _EDGE.optional or name == AUTHOR_FIELD:
             return _read_extra(row.extras, attributes, name)
         case _:
@@ -205,11 +207,7 @@ def _list_attributes(
 
 def to_cypher_datetime(microseconds: int) -> Any:
     """Convert a stored time in microseconds to an openCypher datetime."""
-    return _parse_datetime(format_rfc3339_timestamp(microseconds))
-
-
-def _parse_datetime(text: str) -> Any:
-    return FUNCTIONS["datetime"](text, now=_EPOCH)
+    return FUNCTIONS["datetime"](format_rfc3339_timestamp(microseconds), now=_EPOCH)
 
 
 def _read_extra(extras: NodeExtras | EdgeExtras | None, attributes: Attributes, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from kgserve.platform.codecs import decode_json
-from kgserve.platform.timestamps import parse_stored_time
+from kgserve.platform.timestamps import parse_rfc3339_timestamp
 from kgserve.storage.model.merge_redirects import MERGED_INTO_RELATION, is_node_never_valid
 from kgserve.storage.model.node_edge_fields import (
     MAX_ATTRIBUTES_BYTES,
@@ -138,7 +138,7 @@ def is_edge_withdrawn_with_memory(edge: EdgeRow) -> bool:
 def build_edge_soft_delete_upsert(edge: EdgeRow) -> EdgeUpsert:
     """Return an upsert that soft-deletes a relation: it is never valid."""
     old, stamps = edge.extras or NO_EDGE_EXTRAS, split_edge_times_from_attributes(edge.attributes)
-    at = parse_stored_time(stamps.created_at) if old.valid_from is None else old.valid_from
+    at = parse_rfc3339_timestamp(stamps.created_at) if old.valid_from is None else old.valid_from
     own = _encode(
         {**_decode_attributes(stamps.own), FORGOTTEN_BOUNDS_ATTRIBUTE: [old.valid_from, old.valid_to]}
     ).decode()

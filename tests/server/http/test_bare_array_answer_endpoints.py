@@ -100,6 +100,7 @@ def test_put_and_patch_keep_omitted_fields(of: httpx.Client) -> None:
         ({"created_at": "2025-01-01T00:00:00"}, "created_at"),
         ({"created_at": "2999-01-01T00:00:00Z"}, "created_at"),
         ({"expires_in": "soon"}, "expires_in"),
+        ({"expires_in": "999999w"}, "expires_in"),
         ({"expires_in": "7d", "valid_to": "2999-01-01T00:00:00Z"}, "expires_in"),
         ({"dedup": "some"}, "dedup"),
         ({"colour": "red"}, "colour"),

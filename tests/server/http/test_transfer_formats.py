@@ -141,6 +141,14 @@ def bomb() -> bytes:
     return archive.getvalue()
 
 
+def twins() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for folder in "ab":
+            file.writestr(f"{folder}/nodes.csv", f"id,type\n{folder},t\n")
+    return archive.getvalue()
+
+
 def crowd() -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
@@ -156,6 +164,7 @@ def crowd() -> bytes:
         ("application/zip", b"PK\x05\x06" + bytes(18), "must contain nodes.csv"),
         ("application/zip", bomb(), "use deflate"),
         ("application/zip", crowd(), "too many files"),
+        ("application/zip", twins(), "several files named nodes.csv"),
         ("application/xml", b"<html/>", "the body is not GraphML"),
         ("application/xml", b'<!DOCTYPE g [<!ENTITY a "x">]><graphml>&a;</graphml>', "refused"),
         ("application/xml", b"", "the body is not GraphML"),

@@ -195,8 +195,10 @@ def extract_import_zip(file: BinaryIO, folder: Path) -> tuple[str, list[Path]]:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 name = _member_name(member)
-                if name is None or name in found:
+                if name is None:
                     continue
+                if name in found:
+                    raise InvalidInput(f"the archive has several files named {name}; import them one after another")
                 found[name] = folder / name
                 with archive.open(member) as source, found[name].open("wb") as target:
                     while piece := source.read(_EXTRACT_BLOCK_BYTES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
@@ -64,9 +65,11 @@ class _PropertyLoader(yaml.CSafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
-    def construct_number(self, node: yaml.ScalarNode) -> float:
-        """Return a float; also one without a point, such as ``1e5``."""
-        return float(self.construct_scalar(node))
+    def construct_number(self, node: yaml.ScalarNode) -> float | str:
+        """Return a float, also one without a point, such as ``1e5``; a number too large for JSON stays text."""
+        text = self.construct_scalar(node)
+        number = float(text)
+        return number if math.isfinite(number) else text
 
 
 class _PropertyDumper(yaml.CSafeDumper):
@@ -138,10 +141,15 @@ def format_front_matter(properties: dict[str, Any]) -> str:
 
 
 def get_property_tags(value: Any) -> list[str]:
-    """Return the tags in the value of the property ``tags``: a list, or a text with commas or blanks."""
+    """Return the tags in the value of the property ``tags``: a list, or a text with commas or blanks.
+
+    Empty items of a list are no tags; numbers are.
+    """
     if isinstance(value, str):
         value = _TAG_SEPARATORS.split(value)
-    return [str(tag).removeprefix("#") for tag in value if str(tag).strip("# ")] if isinstance(value, list) else []
+    items = value if isinstance(value, list) else [value]
+    texts = [str(item).removeprefix("#") for item in items if isinstance(item, str | int | float)]
+    return [text for text in texts if text.strip("# ")]
 
 
 def find_wiki_links(text: str, line: int) -> list[NoteLink]:

@@ -67,7 +67,7 @@ def parse_markdown_note(stem: str, text: str) -> ParsedNote:
     links, inline_tags = find_note_links_and_tags(body, head.count("\n") + 1)
     node = {
         "id": stem,
-        "type": _note_type(properties.pop(TYPE_PROPERTY, None)),
+        "type": _take_note_type(properties),
         "name": posixpath.basename(stem),
         "content": body,
         "tags": list(dict.fromkeys([*get_property_tags(properties.pop(TAGS_PROPERTY, None)), *inline_tags])) or None,
@@ -90,7 +90,7 @@ def _parse_exported_note(
         ([], []) if exported.pop("sha256", None) == hash_note_text(body) else find_note_links_and_tags(body, first_line)
     )
     node: dict[str, Any] = {
-        "type": _note_type(properties.pop(TYPE_PROPERTY, None)),
+        "type": _take_note_type(properties),
         "content": body,
         "tags": list(dict.fromkeys([*get_property_tags(properties.pop(TAGS_PROPERTY, None)), *tags])) or None,
     }
@@ -102,7 +102,11 @@ def _parse_exported_note(
     return ParsedNote(node | exported, links, [some for some in found if some.links], store_links)
 
 
-def _note_type(value: Any) -> str:
+def _take_note_type(properties: dict[str, Any]) -> str:
+    """Remove and return the type of a note. A property ``type`` that is no text, such as a list, stays an attribute."""
+    value = properties.get(TYPE_PROPERTY)
+    if value is None or isinstance(value, str):
+        properties.pop(TYPE_PROPERTY, None)
     return value if isinstance(value, str) and value.strip() else NOTE_TYPE
 
 

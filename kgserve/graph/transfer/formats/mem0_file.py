@@ -180,7 +180,10 @@ def _memory_records(number: int, item: _Fields, known: _EntitiesOfFile) -> Itera
     for entity in filter(known.is_new, entities):
         named = {name: entity[name] for name in ("id", "type", "name") if entity.get(name) is not None}
         yield encode_node_ndjson_line(number, {"type": UNKNOWN_TYPE} | named)
-    written = {"id": memory, "content": item["memory"], "attributes": promoted | metadata}
+    # An export keeps attributes apart whose name is that of its own metadata, but not those that mem0 shows.
+    attributes = fields.pop("attributes", metadata)
+    attributes = promoted | attributes if isinstance(attributes, dict) else attributes
+    written = {"id": memory, "content": item["memory"], "attributes": attributes}
     yield encode_node_ndjson_line(number, _read_expiration(item) | written | fields)
     for entity in entities:
         ends = {"from": memory, "to": entity["id"], "relation_type": IS_ABOUT_RELATION}
@@ -222,9 +225,9 @@ class _EntitiesOfFile:
 
 def _read_expiration(item: _Fields) -> _Fields:
     """Return the end of a memory's validity: mem0 shows it until the end of the day."""
-    if not item.get(_EXPIRATION):
-        return {}
-    return {"valid_to": f"{date.fromisoformat(item[_EXPIRATION]) + timedelta(days=1)}{_MIDNIGHT}"}
+    last = date.fromisoformat(item[_EXPIRATION]) if item.get(_EXPIRATION) else date.max
+    # No time is after the last day of the calendar, which stands for no end.
+    return {} if last == date.max else {"valid_to": f"{last + timedelta(days=1)}{_MIDNIGHT}"}
 
 
 def write_mem0_file(blocks: Iterable[bytes], file: BinaryIO) -> int:
@@ -301,7 +304,8 @@ def _take_scopes(item: _Fields, about: list[_Fields]) -> list[_Fields]:
 
 
 def _format_expiration(valid_to: str) -> str | None:
-    """Return the last day of a validity that ends at midnight."""
+    """Return the last day of a validity that ends at midnight, unless that is before the calendar begins."""
     if not valid_to.endswith(_MIDNIGHT):
         return None
-    return str(date.fromisoformat(valid_to.removesuffix(_MIDNIGHT)) - timedelta(days=1))
+    end = date.fromisoformat(valid_to.removesuffix(_MIDNIGHT))
+    return None if end == date.min else str(end - timedelta(days=1))

@@ -99,6 +99,16 @@ def test_faults_name_file_and_line(text: str, fault: str, tmp_path: Path) -> Non
     assert fault in faults[0]
 
 
+def test_properties_of_unusual_types_are_kept(tmp_path: Path) -> None:
+    text = "---\ntags:\n  -\n  - a\n  - 2024\ntype: [book, film]\nrating: 1e999\n---\n"
+    rows, _, _ = read_folder(write_folder(tmp_path, {"odd.md": text, "one.md": "---\ntags: 2024\ntype:\n---\n"}))
+    odd, one = rows
+    assert (odd["type"], odd["tags"], one["type"], one["tags"]) == ("note", ["a", "2024"], "note", ["2024"])
+    assert odd["attributes"].items() >= {"type": ["book", "film"], "rating": "1e999"}.items()
+    assert "type" not in one["attributes"]
+    assert dict(MarkdownFolderExport(blocks(rows)).files())["odd.md"] == text.encode()
+
+
 def check_round_trip(rows: list[Row]) -> None:
     rows = latest(rows)
     with TemporaryDirectory() as folder:

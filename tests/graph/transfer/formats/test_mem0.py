@@ -190,6 +190,11 @@ def read_nodes(*items: dict[str, str]) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == "node"]
 
 
+def test_last_day_of_calendar_is_no_end() -> None:
+    (node,) = read_nodes({"memory": "x", "expiration_date": "9999-12-31"})
+    assert (node["content"], "valid_to" in node) == ("x", False)
+
+
 def test_ids_are_derived_where_mem0_has_none() -> None:
     items = {"memory": "x", "user_id": "alice"}, {"memory": "x", "agent_id": "alice"}
     found = read_nodes(*items)
