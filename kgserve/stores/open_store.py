@@ -536,18 +536,14 @@ class OpenStore:
         self._writer.stop()
         self.compactor.wait()
         self.folding.wait_until_idle()
-        self.copy.close()
-        self.engine.close()
         links = self._links_at_close()
-        self.links.close()
-        self.ended.close()
-        self.rows.close()
-        self.catalog.close()
-        self.memories.close()
-        self.commits.note()
-        end = self.journal.end
-        self.journal.close()
-        self.layout.mark_closed(self.state, end, *links)
+        with contextlib.ExitStack() as steps:
+            # Callbacks run in reverse order, each even if others fail.
+            steps.callback(self.journal.close)
+            steps.callback(self.commits.note)
+            for each in (self.memories, self.catalog, self.rows, self.ended, self.links, self.engine, self.copy):
+                steps.callback(each.close)
+        self.layout.mark_closed(self.state, self.journal.end, *links)
         log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
 
     def _links_at_close(self) -> tuple[int, int]:
