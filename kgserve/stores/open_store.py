@@ -119,6 +119,8 @@ class OpenStore:
 
     is_provisional = False
     """True until `confirm_creation`, if the store was created provisionally."""
+    _is_rebuild_due = False
+    """True while a rebuild of damaged rows is scheduled or running."""
 
     def __init__(self, layout: StoreLayout, feed: ChangeFeed, around: StoreDependencies) -> None:
         """Open a store from its local files, repairing what a crash left behind."""
@@ -367,11 +369,22 @@ class OpenStore:
             raise self._schedule_rebuild(error) from error
 
     def _schedule_rebuild(self, error: RowsDamaged) -> Unavailable:
-        """Schedule a rebuild of damaged rows, and return the error for their reader."""
-        self._background(self._renew_rows)
+        """Schedule a rebuild of damaged rows unless one is due, and return the error for their reader."""
+        if not self._is_rebuild_due:
+            self._is_rebuild_due = True
+            self._background(self._rebuild_damaged_rows)
         return Unavailable(
             f"the current rows are damaged and are being rebuilt; try again shortly: {error}", retry_after=2
         )
+
+    def _rebuild_damaged_rows(self) -> None:
+        try:
+            self._renew_rows()
+        except (KgserveError, OSError):
+            # The next reader that meets the damage schedules it again.
+            log.exception("rows_not_renewed", store=self.name)
+        finally:
+            self._is_rebuild_due = False
 
     def query_catalog(
         self,
@@ -523,18 +536,14 @@ class OpenStore:
         self._writer.stop()
         self.compactor.wait()
         self.folding.wait_until_idle()
-        self.copy.close()
-        self.engine.close()
         links = self._links_at_close()
-        self.links.close()
-        self.ended.close()
-        self.rows.close()
-        self.catalog.close()
-        self.memories.close()
-        self.commits.note()
-        end = self.journal.end
-        self.journal.close()
-        self.layout.mark_closed(self.state, end, *links)
+        with contextlib.ExitStack() as steps:
+            # Callbacks run in reverse order, each even if others fail.
+            steps.callback(self.journal.close)
+            steps.callback(self.commits.note)
+            for each in (self.memories, self.catalog, self.rows, self.ended, self.links, self.engine, self.copy):
+                steps.callback(each.close)
+        self.layout.mark_closed(self.state, self.journal.end, *links)
         log.info("store_closed", store=self.name, sequence=self.state.sequence, clean=True)
 
     def _links_at_close(self) -> tuple[int, int]:
@@ -552,10 +561,8 @@ class OpenStore:
         laps = PhaseTimer()
         for write in writes:
             self.observation.record_queue_wait(write.origin, laps.started - write.queued_at)
-        self.folding.throttle_writes()
+        self._await_rows()
         laps.lap("held_back")
-        if self.state.sequence < self.journal.last:
-            self._renew_rows_now()  # an earlier commit could not be shown
         if any(write.prepare is not None for write in writes):
             writes = [ready for write in writes if (ready := build_queued_write_batch(write)) is not None]
             laps.lap("prepare")
@@ -591,6 +598,12 @@ class OpenStore:
             self.folding.start_if_due()
             if self.compactor.wanted():
                 self._writer.wake_when_idle()
+
+    def _await_rows(self) -> None:
+        """Wait until the rows can take a commit, and add an earlier one that could not be shown."""
+        self.folding.throttle_writes()
+        if self.state.sequence < self.journal.last:
+            self._renew_rows_now()
 
     def _show(self, changes: list[ChangeSet], show: Callable[[], None]) -> None:
         """Publish journaled commits to readers with ``show``; if that fails, rebuild the rows from the journal.

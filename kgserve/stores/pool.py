@@ -611,14 +611,13 @@ class StorePool(ClosableContext, StoreRegistry):
         return store
 
     def _close_store(self, store: OpenStore) -> None:
-        try:
-            store.accesses.flush_and_wait()
-            for companion in reversed(self.companions):
-                companion.on_store_closing(store)
-            store.close()
-        except (KgserveError, OSError) as error:
-            # Without the clean-close marker, the next open rebuilds it from its journal.
-            log.exception("store_close_failed", store=store.name, error=str(error))
+        observers = (partial(each.on_store_closing, store) for each in reversed(self.companions))
+        for close in (store.accesses.flush_and_wait, *observers, store.close):
+            try:
+                close()
+            except (KgserveError, OSError, sqlite3.Error) as error:
+                # The rest is closed all the same. What was not saved is rebuilt from the journal by the next open.
+                log.exception("store_close_failed", store=store.name, error=str(error))
         self.placement.index.note_closed(store.name)
 
     def _check_periodically(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import resource
 import threading
@@ -13,8 +14,10 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
 from kgserve.platform.file_descriptors import DESCRIPTORS_PER_STORE, count_free_descriptors, get_descriptor_limit
+from kgserve.storage.store_folder_layout import StoreLayout
+from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
-from tests.stores.writing import PATIENCE, assert_whole, batch, ids, settings, until
+from tests.stores.writing import PATIENCE, ask, assert_whole, batch, ids, settings, until
 
 
 def descriptors(folder: Path) -> list[str]:
@@ -70,6 +73,46 @@ def test_more_stores_than_the_limit_can_be_used(tmp_path: Path) -> None:
             assert_whole(store)
     assert descriptors(tmp_path) == []
     until(lambda: not threads_of_stores(names) - before)
+
+
+class UnsavableIndex:
+    """Observer whose files cannot be saved, as on a full disk."""
+
+    of_copies = False
+
+    def __init__(self) -> None:
+        self.closed = list[str]()
+
+    def on_store_opened(self, store: OpenStore) -> None:
+        """Observe nothing."""
+
+    def on_store_closing(self, store: OpenStore) -> None:
+        """Fail to save."""
+        self.closed.append(store.name)
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def halt(self) -> None:
+        """Stop nothing."""
+
+
+def test_a_store_whose_files_cannot_be_saved_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, indexes = {*threading.enumerate()}, (UnsavableIndex(), UnsavableIndex())
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with StorePool(settings(tmp_path)) as pool:
+        pool.companions += indexes
+        write(pool, "store", "a")
+        with pool.lease("store") as store:
+            ask(store)
+        monkeypatch.setattr(StoreLayout, "mark_engine", refuse)
+    assert [each.closed for each in indexes] == [["store"]] * 2
+    assert descriptors(tmp_path) == []
+    until(lambda: not threads_of_stores(["store"]) - before)
+    monkeypatch.undo()
+    with StorePool(settings(tmp_path)) as pool, pool.lease("store") as store:
+        assert_whole(store)
 
 
 def test_a_store_in_use_stays_open_beyond_the_limit(tmp_path: Path) -> None:
