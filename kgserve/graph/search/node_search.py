@@ -52,6 +52,7 @@ from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
 from kgserve.storage.model.attribute_filters import AttributeCondition, matches_attribute_conditions
 from kgserve.storage.model.breadth_first_traversal import clamp_traversal_depth
 from kgserve.storage.model.node_and_memory_filters import NodeFilter
+from kgserve.storage.model.node_edge_fields import NO_EXTRAS
 from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.write_batch import get_conflicting_node_head_versions
 from kgserve.stores.open_store import OpenStore
@@ -118,6 +119,8 @@ MAX_SEARCH_LIMIT = 100
 MAX_HITS_PER_QUERY = 50
 DEFAULT_SEARCH_LIMIT = 20
 AT_LEAST_TIMEOUT_SECONDS = 10.0
+MAX_TITLE_CHARS = 100
+"""Length of the longest query that is compared with titles; longer ones are sentences."""
 MAX_GRAPH_STARTS = 5
 MAX_GRAPH_SEARCH_NODES = 1000
 # Additional hits to read, because entities may have been deleted since they were indexed.
@@ -497,7 +500,7 @@ class NodeSearchExecutor:
 
     def page(self, limit: int, offset: int) -> list[SearchHit]:
         """Return a page of hits."""
-        ranked = self._rank(limit + offset)
+        ranked = self._raise_titles(self._rank(limit + offset))
         rows = [*islice(self._passing(ranked, limit + min(offset, MAX_SEARCH_LIMIT)), offset, offset + limit)]
         nodes = self._reader.to_nodes([row for _, row in rows], row_to_api_conversion.build_api_node_from_row)
         return [self._hit(found, node) for (found, _), node in zip(rows, nodes, strict=True)]
@@ -507,7 +510,9 @@ class NodeSearchExecutor:
             case "keyword":
                 return [
                     _single_score_entity(EntityMatchScores(s, keyword=s), key, s, None)
-                    for key, s in self._keyword_hits(wanted + _DELETED_HITS_OVERFETCH).items()
+                    for key, s in self._keyword_hits(
+                        max(wanted + _DELETED_HITS_OVERFETCH, score_fusion.MIN_FUSION_POOL_HITS)
+                    ).items()
                 ]
             case "semantic":
                 return [
@@ -518,6 +523,25 @@ class NodeSearchExecutor:
                 return self._hybrid_until_enough(wanted + _DELETED_HITS_OVERFETCH)
             case "graph":
                 return self._graph_hits()
+
+    def _raise_titles(self, ranked: list[RankedHitWithRawScores]) -> list[RankedHitWithRawScores]:
+        """Return the ranking with the nodes first whose name, summary or id is the query, ignoring case."""
+        title = self._request.query.strip().casefold()
+        if self._request.mode not in {"hybrid", "keyword"} or self._request.syntax or len(title) > MAX_TITLE_CHARS:
+            return ranked
+        # The same ones for every page: the words of a title are in the first pool of the keyword index.
+        worded = [found for found in ranked if found.keyword is not None][: score_fusion.MIN_FUSION_POOL_HITS]
+        rows = self._rows([found.ranked.id for found in worded])
+        titled = {key for key, row in rows.items() if _is_titled(row, title)}
+        if not titled:
+            return ranked
+        top = ranked[0].ranked.score
+        first = [
+            msgspec.structs.replace(found, ranked=msgspec.structs.replace(found.ranked, score=top, is_title=True))
+            for found in worded
+            if found.ranked.id in titled
+        ]
+        return [*first, *(found for found in ranked if found.ranked.id not in titled)]
 
     def _keyword_hits(self, pool: int) -> dict[str, float]:
         request = self._request
@@ -660,6 +684,11 @@ class NodeSearchExecutor:
             hops=found.ranked.hops if explained else None,
             why=found.ranked.why if self._request.explain else None,
         )
+
+
+def _is_titled(row: NodeRow, title: str) -> bool:
+    extras = row.extras or NO_EXTRAS
+    return title in (row.id.casefold(), extras.name.casefold(), extras.summary.casefold())
 
 
 def _single_score_entity(

@@ -64,6 +64,8 @@ class RankedHit(msgspec.Struct, frozen=True):
     score: float
     match: EntityMatchScores | None
     nearby: tuple[GraphProximityBoost, ...] = ()
+    is_title: bool = False
+    """True if the query is the entity's whole name, summary or id."""
 
     @property
     def hops(self) -> int:
@@ -73,7 +75,7 @@ class RankedHit(msgspec.Struct, frozen=True):
     @property
     def why(self) -> str:
         """The parts of the score as text, such as "words 0.87, meaning 0.52, 1 hop from D1:3 (+0.31)"."""
-        parts: list[str] = []
+        parts = ["title"] if self.is_title else []
         if self.match and self.match.keyword:
             parts.append(f"words {self.match.keyword:.2f}")
         if self.match and self.match.semantic is not None and self.match.semantic > 0.0:

@@ -116,6 +116,30 @@ def many(http: httpx.Client, api: str, count: int) -> None:
     accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "keyword"])
+@pytest.mark.parametrize("field", ["summary", "name", "id"])
+def test_a_node_with_the_query_as_its_title_is_first(http: httpx.Client, api: str, mode: str, field: str) -> None:
+    text = "Accounts of the department for goods and wages. " * 30
+    titled = {"id": "p", "type": "topic", "content": text, field: "Office Payments"}
+    sentences = [f"Office payments: the office payments of week {number}" for number in range(15)]
+    others = [{"id": f"s{number}", "type": "note", "content": each} for number, each in enumerate(sentences)]
+    wrote = accepted(http.post(f"{api}/inject", json={"nodes": [titled, *others]}))["sequence"]
+
+    def found(query: str, **options: Any) -> list[Any]:
+        asked = {"query": query, "mode": mode, "at_least": wrote, "explain": True, **options}
+        return accepted(http.post(f"{api}/search", json=asked))["hits"]
+
+    [first, *_] = hits = found("office payments")
+    assert first["node"]["id"] == titled["id"]
+    assert first["score"] == max(each["score"] for each in hits)
+    assert first["why"].startswith("title")
+    pages = [
+        each["node"]["id"] for offset in range(0, 16, 5) for each in found("OFFICE payments ", limit=5, offset=offset)
+    ]
+    assert pages == [each["node"]["id"] for each in hits]
+    assert not any(each["why"].startswith("title") for each in found("payments of the office"))
+
+
 def test_own_writes_are_read(http: httpx.Client, farm: str) -> None:
     for number in range(10):
         node = {"id": "new", "type": "t", "content": f"word{number}"}
