@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.explorer.looking import ExplorerBrowser, faults, with_axe
@@ -25,11 +24,9 @@ def test_a_statement_as_table_json_graph_and_csv(looking: ExplorerBrowser, books
     page.get_by_role("button", name="Cypher", exact=True).click()
     pane = page.get_by_role("region", name="Cypher")
     editor = pane.get_by_role("textbox", name="Statement")
-    side, below = page.get_by_role("complementary", name="Side panel").bounding_box(), pane.bounding_box()
+    side = page.get_by_role("complementary", name="Side panel").bounding_box()
     assert side is not None
-    assert below is not None
-    assert side["y"] + side["height"] == pytest.approx(below["y"] + below["height"])
-    assert side["height"] > 2 * below["height"], "the side panel keeps its height"
+    assert side["width"] > 500, "beside the pane, where it is low, the side panel is wider"
     write(editor, "MATCH (a)-[e:RELATES_TO]->(b) WHERE e.relation_type = 'WROTE' RETURN a, e, b.id ORDER BY b.id")
     pane.get_by_role("button", name="Run").click()
     expect(pane.get_by_role("row", name="austen austen –WROTE→ emma emma")).to_be_visible()

@@ -33,7 +33,7 @@ function Store() {
   const alone = !hasSidePanel();
   const drawer = cypherOpen.value && hasDrawer();
   return html`${asOf.value !== null || (compared.value && !hasDrawer()) ? html`<${PastBand} />` : null}<div class="shell"><${Navigation} />
-    <main class="store" data-sheet=${alone ? "middle" : sheet.value} data-panel=${panelOpen.value && !alone}>
+    <main class="store" data-sheet=${alone ? "middle" : sheet.value} data-panel=${panelOpen.value && !alone} data-drawer=${drawer}>
       <h1 class="hidden">${store.value}</h1>
       ${alone ? null : html`<nav class="sheets" aria-label=${W.sheets}>${SHEETS.map((name) => html`<button key=${name} type="button" aria-current=${sheet.value === name ? "page" : undefined} onClick=${() => { sheet.value = name; panelOpen.value = true; }}>${W.sheetNames[name]}</button>`)}</nav>`}
       <div class="stage" data-view=${view.value}><${Fresh} /><${Part} key=${`${store.value} ${view.value}`} />${hasDrawer() ? html`<${Legend} /><${TimeBar} />` : null}</div>

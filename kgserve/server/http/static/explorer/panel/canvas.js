@@ -194,8 +194,10 @@ class Canvas {
     if (nodes.length) {
       const { left, top, right, bottom } = bounds(nodes);
       const { clientWidth: w, clientHeight: h } = this.element;
-      const scale = Math.min((w - 2 * MARGIN) / (right - left || 1), (h - 2 * MARGIN) / (bottom - top || 1), CLOSEST);
-      this.view = { x: (left + right) / 2, y: (top + bottom) / 2, scale: Math.max(FARTHEST, scale), chosen: false };
+      // The open time control covers the lower part.
+      const covered = document.getElementById("clocks")?.offsetHeight ?? 0;
+      const scale = Math.max(FARTHEST, Math.min((w - 2 * MARGIN) / (right - left || 1), (h - covered - 2 * MARGIN) / (bottom - top || 1), CLOSEST));
+      this.view = { x: (left + right) / 2, y: (top + bottom) / 2 + covered / 2 / scale, scale, chosen: false };
       views.set(store.value, this.view);
     }
     if (draw) this.ask();
@@ -278,6 +280,7 @@ function begin(element) {
   settled.value = false;
   const watched = new ResizeObserver(() => on.resize());
   watched.observe(element);
+  for (const control of document.querySelectorAll(".time")) watched.observe(control);
   const redress = () => on.resize();
   DARK.addEventListener("change", redress);
   const ends = [

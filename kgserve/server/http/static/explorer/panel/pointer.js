@@ -127,7 +127,7 @@ function middle(points) {
 /** Return the pixel boxes of tools over a canvas. @param {HTMLCanvasElement} element */
 export function coveredBoxes(element) {
   const { left, top } = element.getBoundingClientRect();
-  const parts = element.closest(".stage")?.querySelectorAll(".tools, .over-canvas > *, .legend, .pill") ?? [];
+  const parts = element.closest(".stage")?.querySelectorAll(".tools, .over-canvas > *, .legend, .pill, .card") ?? [];
   return [...parts].map((part) => {
     const box = part.getBoundingClientRect();
     return { left: box.left - left, top: box.top - top, right: box.right - left, bottom: box.bottom - top };
