@@ -23,6 +23,10 @@ function packageOf(input) {
   return before + parts.slice(0, after.startsWith("@") ? 2 : 1).join("/");
 }
 
+/** The notice at the end of an Apache License, instead of its text, which is in the wheel once: in Swagger UI's file. */
+const withoutTerms = (text) =>
+  text.replace(/^\s*Apache License\s+Version 2\.0.*^(?=\s*Copyright)/ms, "The Apache License, Version 2.0, is printed in ../../swagger/LICENSES.txt.\n\n");
+
 function licenceOf(folder) {
   const about = JSON.parse(readFileSync(join(here, folder, "package.json"), "utf8"));
   const file = readdirSync(join(here, folder)).find((name) => /^licen[sc]e/i.test(name));
@@ -57,7 +61,10 @@ for (const name of ["preact", "d3-force", "icons"]) {
   for (const input of Object.keys(made.metafile.inputs)) if (input.includes("node_modules/")) packages.add(packageOf(input));
 }
 const byText = new Map();
-for (const { name, text } of [...packages].sort().map(licenceOf)) byText.set(text, [...(byText.get(text) ?? []), name]);
+for (const { name, text } of [...packages].sort().map(licenceOf)) {
+  const short = withoutTerms(text);
+  byText.set(short, [...(byText.get(short) ?? []), name]);
+}
 const licences = [...byText].map(([text, names]) => `${names.join("\n")}\n\n${text}\n`).join(`\n${"-".repeat(80)}\n\n`);
 writeFileSync(join(target, "LICENSES.txt"), licences);
 files["LICENSES.txt"] = sha256(licences);
