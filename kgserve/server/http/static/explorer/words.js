@@ -15,7 +15,7 @@ export const W = {
   undo: "Undo",
   skip: "Skip to the content",
   answered: (/** @type {number} */ status) => `The server answered with status ${status}.`,
-  unreachable: (/** @type {string} */ why) => `The server cannot be reached: ${why}`,
+  unreachable: "The server cannot be reached. Check that it runs, and try again.",
   noJson: (/** @type {string} */ why) => `Invalid JSON: ${why}`,
   never: "never",
   good: "good",

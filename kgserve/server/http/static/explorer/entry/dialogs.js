@@ -19,7 +19,7 @@ function NewNode({ onClose }) {
     await showWritten(node.id);
     say(W.nodeCreated(labelOf(node)), false, undoNode(node));
   };
-  return html`<${NodeForm} row=${null} title=${W.newNode} draft=${draft} onInput=${setDraft} onSave=${save} onCancel=${onClose} />`;
+  return html`<${NodeForm} row=${null} title=${W.newNode} draft=${draft} onInput=${setDraft} onSave=${save} />`;
 }
 
 export function Entry() {

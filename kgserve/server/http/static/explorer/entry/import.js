@@ -3,6 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { FileUp } from "../vendor/icons.js";
 import { overview } from "../load.js";
+import { FormEnd } from "../panel/forms.js";
 import { fresh } from "../panel/fresh.js";
 import { Dialog, Icon, plain } from "../panel/parts.js";
 import { ask, memory } from "../server.js";
@@ -106,8 +107,8 @@ function LeftOut({ done, lines, onOpen }) {
     ${taken(done, "nodes") + taken(done, "edges") ? html`<button type="button" onClick=${onOpen}>${W.openStore}</button>` : null}</section>`;
 }
 
-/** @param {{file: File, format: import("./preview.js").Format, onClose: () => void}} props */
-function ImportForm({ file, format, onClose }) {
+/** @param {{file: File, format: import("./preview.js").Format, onClose: () => void, onFile: (file: File) => void}} props */
+function ImportForm({ file, format, onClose, onFile }) {
   const [read, setRead] = useState(/** @type {any} */ (null));
   const [mapping, setMapping] = useState(/** @type {any} */ (null));
   const [name, setName] = useState(() => nameFor(file));
@@ -124,7 +125,7 @@ function ImportForm({ file, format, onClose }) {
   useEffect(() => {
     readFile(file, format).then(take, failed);
   }, [file]);
-  if (!read) return wrong ? html`<p class="note" role="alert">${wrong}</p>` : html`<p role="status">${W.reading}</p>`;
+  if (!read) return wrong ? html`<p class="note" role="alert">${wrong}</p><${Source} onFile=${onFile} />` : html`<p role="status">${W.reading}</p>`;
   const fault = mapping ? mappingFault(mapping) : "";
   if (made.current?.table !== read.table || made.current?.mapping !== mapping) made.current = { table: read.table, mapping, csv: mapping && !fault ? previewCsv(read.table, mapping) : null };
   const { csv } = made.current;
@@ -156,8 +157,7 @@ function ImportForm({ file, format, onClose }) {
     ${fault ? html`<p class="note" role="status">${fault}</p>` : null}
     ${preview ? html`<${PreviewTables} preview=${preview} name=${name} />` : null}
     <label class="field">${W.importInto}<input required pattern=${NAME} value=${name} onInput=${(/** @type {any} */ event) => setName(typed(event))} /><span class="help">${W.importHelp}</span></label>
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <p class="row"><button disabled=${running || Boolean(fault) || (csv && !csv.rows.length)}>${running ? W.importing : W.import}</button></p></form>
+    <${FormEnd} does=${running ? W.importing : W.import} wrong=${wrong} disabled=${running || Boolean(fault) || (csv && !csv.rows.length)} /></form>
     ${done ? html`<${LeftOut} done=${done} lines=${csv?.rows ?? null} onOpen=${open} />` : null}`;
 }
 
@@ -166,5 +166,5 @@ export function ImportData({ file: given, onClose }) {
   const [file, setFile] = useState(given);
   const format = file ? formatOf(file.name) : undefined;
   return html`<${Dialog} title=${file ? W.importTitle(file.name) : W.importData} onClose=${onClose} wide>
-    ${file && format ? html`<${ImportForm} file=${file} format=${format} onClose=${onClose} />` : html`${file ? html`<p class="note" role="alert">${W.unknownFile}</p>` : null}<${Source} onFile=${setFile} />`}<//>`;
+    ${file && format ? html`<${ImportForm} key=${file} file=${file} format=${format} onClose=${onClose} onFile=${setFile} />` : html`${file ? html`<p class="note" role="alert">${W.unknownFile}</p>` : null}<${Source} onFile=${setFile} />`}<//>`;
 }
