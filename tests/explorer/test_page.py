@@ -135,6 +135,10 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     page.get_by_role("button", name="reader · read only").click()
     window = page.get_by_role("dialog", name="Your access")
     expect(window).to_contain_text(store)
+    expect(window).not_to_contain_text("requires")
+    window.get_by_label("Key", exact=True).fill(given(keyed.data, "write", [store], name="writer"))
+    window.get_by_role("button", name="Use this key").click()
+    page.get_by_role("button", name="writer · can edit").click()
     window.get_by_role("button", name="Forget the key").click()
     expect(page.get_by_text("This server requires a key.")).to_be_visible()
     assert page.evaluate("[sessionStorage.getItem('kgserve-key'), localStorage.length]") == [None, 0]

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { FileUp } from "../vendor/icons.js";
 import { overview } from "../load.js";
-import { FormEnd } from "../panel/forms.js";
+import { FormEnd, scrollToView } from "../panel/forms.js";
 import { fresh } from "../panel/fresh.js";
 import { Dialog, Icon, plain } from "../panel/parts.js";
 import { ask, memory } from "../server.js";
@@ -101,7 +101,7 @@ function MappingFields({ table, mapping, onDelimiter, onInput }) {
 /** @param {{done: any, lines: number[] | null, onOpen: () => void}} props */
 function LeftOut({ done, lines, onOpen }) {
   const faults = [...done.errors, ...done.edges_skipped].map((one) => ({ ...one, line: one.line && lines ? lines[one.line - 1] : one.line }));
-  return html`<section aria-label=${W.notImported}>
+  return html`<section aria-label=${W.notImported} ref=${scrollToView}>
     <p role="alert">${W.imported(taken(done, "nodes"), taken(done, "edges"))} ${W.leftOut(done.error_count + done.edges_skipped_count)}</p>
     <${Faults} faults=${faults} />
     ${taken(done, "nodes") + taken(done, "edges") ? html`<button type="button" onClick=${onOpen}>${W.openStore}</button>` : null}</section>`;
@@ -138,6 +138,7 @@ function ImportForm({ file, format, onClose, onFile }) {
     event.preventDefault();
     setRunning(true);
     setWrong("");
+    setDone(null);
     try {
       const answer = await ask("POST", memory(name, "import"), { body: csv ? csv.body() : bodyOf(file, /** @type {any} */ (format)) });
       await listStores();
@@ -155,10 +156,10 @@ function ImportForm({ file, format, onClose, onFile }) {
     <p class="soft">${W.formatIs[format]}${format === "zip" ? `. ${W.zipPreview}` : ""}</p>
     ${mapping ? html`<${MappingFields} table=${read.table} mapping=${mapping} onInput=${setMapping} onDelimiter=${(/** @type {string} */ one) => { try { take({ ...read, table: readCsv(read.text, one) }); } catch (error) { failed(error); } }} />` : null}
     ${fault ? html`<p class="note" role="status">${fault}</p>` : null}
-    ${preview ? html`<${PreviewTables} preview=${preview} name=${name} />` : null}
+    ${preview && !done ? html`<${PreviewTables} preview=${preview} name=${name} />` : null}
     <label class="field">${W.importInto}<input required pattern=${NAME} value=${name} onInput=${(/** @type {any} */ event) => setName(typed(event))} /><span class="help">${W.importHelp}</span></label>
-    <${FormEnd} does=${running ? W.importing : W.import} wrong=${wrong} disabled=${running || Boolean(fault) || (csv && !csv.rows.length)} /></form>
-    ${done ? html`<${LeftOut} done=${done} lines=${csv?.rows ?? null} onOpen=${open} />` : null}`;
+    ${done ? html`<${LeftOut} done=${done} lines=${csv?.rows ?? null} onOpen=${open} />` : null}
+    <${FormEnd} does=${running ? W.importing : W.import} wrong=${wrong} disabled=${running || Boolean(fault) || (csv && !csv.rows.length)} /></form>`;
 }
 
 /** @param {{file: File | null, onClose: () => void}} props */
