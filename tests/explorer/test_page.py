@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.cli.running import serving
 from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
@@ -90,6 +90,18 @@ def test_stores_are_listed_filtered_and_made(looking: ExplorerBrowser, http: htt
     expect(page.get_by_role("heading", name="Stores")).to_be_visible()
 
 
+def change_and_forget_key(page: Page, store: str, key: str) -> None:
+    """Change the reader's key to the writer's, and forget that."""
+    page.get_by_role("button", name="reader · read only").click()
+    window = page.get_by_role("dialog", name="Your access")
+    expect(window).to_contain_text(store)
+    expect(window).not_to_contain_text("requires")
+    window.get_by_label("Key", exact=True).fill(key)
+    window.get_by_role("button", name="Use this key").click()
+    page.get_by_role("button", name="writer · can edit").click()
+    window.get_by_role("button", name="Forget the key").click()
+
+
 def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     browser: Browser, keyed: RunningServer, admin: httpx.Client, store: str, api: str
 ) -> None:
@@ -132,14 +144,7 @@ def test_a_key_is_asked_for_kept_for_the_tab_and_forgotten(
     expect(page.get_by_role("heading", name="Keys")).to_be_hidden()
     page.get_by_role("button", name="Settings").click()
     expect(page.get_by_text("Only a key with the role admin may change them.")).to_be_visible()
-    page.get_by_role("button", name="reader · read only").click()
-    window = page.get_by_role("dialog", name="Your access")
-    expect(window).to_contain_text(store)
-    expect(window).not_to_contain_text("requires")
-    window.get_by_label("Key", exact=True).fill(given(keyed.data, "write", [store], name="writer"))
-    window.get_by_role("button", name="Use this key").click()
-    page.get_by_role("button", name="writer · can edit").click()
-    window.get_by_role("button", name="Forget the key").click()
+    change_and_forget_key(page, store, given(keyed.data, "write", [store], name="writer"))
     expect(page.get_by_text("This server requires a key.")).to_be_visible()
     assert page.evaluate("[sessionStorage.getItem('kgserve-key'), localStorage.length]") == [None, 0]
     handed = looking.at(f"#/{store}?key={given(keyed.data, 'write', name='handed')}")
