@@ -1,9 +1,9 @@
 // Dialogs for a new node, a new edge, and data to import.
 
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { Dialog } from "../panel/parts.js";
-import { connecting, entry, mayWrite, say } from "../state.js";
+import { connecting, entry, mayWrite, say, store } from "../state.js";
 import { EdgeForm } from "./edge_form.js";
 import { ImportData } from "./import.js";
 import { EMPTY, NodeForm, writeNode } from "./node_form.js";
@@ -24,6 +24,10 @@ function NewNode({ onClose }) {
 
 export function Entry() {
   const now = entry.value;
+  // What was begun for one store must not be written to another.
+  useEffect(() => () => {
+    entry.value = null;
+  }, [store.value]);
   if (!now) return null;
   // A late close must not close the next dialog.
   const close = () => {

@@ -6,16 +6,16 @@ import { draftOf, isMemory, NodeForm, writeNode } from "../entry/node_form.js";
 import { undoChange, undoNode } from "../entry/undo.js";
 import { W } from "../entry/words.js";
 import { refreshNode } from "../load.js";
-import { ask, memory, Refused } from "../server.js";
+import { ask, key, memory, Refused } from "../server.js";
 import { about, attempt, say, store } from "../state.js";
 import { unsaved } from "./forms.js";
 import { Dialog, plain, time } from "./parts.js";
 
 /** @typedef {import("../entry/node_form.js").NodeDraft} NodeDraft */
 
-/** Unsaved edits by store and id, kept while other nodes are shown. */
+/** Unsaved edits by store, id and key, kept while other nodes are shown. */
 const edits = signal(/** @type {Record<string, {seen: any, draft: NodeDraft} | null>} */ ({}));
-const editKey = (/** @type {string} */ id) => JSON.stringify([store.value, id]);
+const editKey = (/** @type {string} */ id) => JSON.stringify([store.value, id, key.value]);
 const same = (/** @type {any} */ one, /** @type {any} */ other) => JSON.stringify(one) === JSON.stringify(other);
 
 /** @param {string} id @param {{seen: any, draft: NodeDraft} | null} edit null: remove it */

@@ -3,7 +3,7 @@
 import { html, signal, useState } from "../vendor/preact.js";
 import { parseAttributes } from "../entry/attributes.js";
 import { refreshAbout } from "../load.js";
-import { ask, memory } from "../server.js";
+import { ask, key, memory } from "../server.js";
 import { about, mayAdminister, say, store } from "../state.js";
 import { W } from "../view_words.js";
 import { unsaved } from "./forms.js";
@@ -23,7 +23,7 @@ const byPath = (given) => Object.fromEntries([
   ...Object.entries(given.memory ?? {}).map(([name, value]) => [`memory.${name}`, value]),
 ]);
 
-/** Unsaved changes by store, kept while other views are shown. */
+/** Unsaved changes by store and key, kept while other views are shown. */
 const drafts = signal(/** @type {Record<string, Record<string, any>>} */ ({}));
 unsaved.add(() => Object.values(drafts.value).some((draft) => Object.keys(draft).length));
 
@@ -63,11 +63,12 @@ function Field({ path, value, optional, disabled, onChange }) {
 export function Settings() {
   const given = about.value?.settings;
   const name = store.value;
-  const draft = drafts.value[name] ?? {};
+  const place = JSON.stringify([name, key.value]);
+  const draft = drafts.value[place] ?? {};
   const [wrong, setWrong] = useState("");
   const setDraft = (/** @type {Record<string, any>} */ next) => {
     setWrong("");
-    drafts.value = { ...drafts.value, [name]: next };
+    drafts.value = { ...drafts.value, [place]: next };
   };
   if (!given) return html`<p role="status">${W.loading}</p>`;
   const known = byPath(given);
