@@ -27,6 +27,8 @@ _VALIDATION_ERROR_PATTERN = re.compile(r"(?P<message>.*?)(?: - at `(?:key in )?(
 _FIELD_FAULT_PATTERN = re.compile(
     r"Object (?:contains (?P<unknown>unknown)|missing required) field `(?P<name>.*)`", re.DOTALL
 )
+_BOUND_FAULT_PATTERN = re.compile(r"Expected `(?:int|float)(?: \| null)?` (?P<sign>[<>]=?) (?P<number>\S+)")
+_BOUND_WORDS = {">": "greater than", ">=": "at least", "<": "less than", "<=": "at most"}
 _CHOICES_INTRODUCTIONS = {"Invalid enum value": ": it is one of ", "Unknown field": ". Allowed fields: "}
 _JSON_PATH_STEP_PATTERN = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
@@ -99,8 +101,8 @@ def convert_plain_value_to_type(
 def locate_validation_error(error: msgspec.ValidationError, kind: Any) -> FieldError:
     """Return the path and message of a msgspec error, such as ``nodes[0].id`` and what is wrong there.
 
-    A field that the message names is added to the path. If a value or field is not one of those that ``kind`` allows,
-    the message lists them.
+    A field that the message names is added to the path. A bound of a number is put in words. If a value or field is
+    not one of those that ``kind`` allows, the message lists them.
     """
     found = _VALIDATION_ERROR_PATTERN.fullmatch(str(error))
     message, path = (found["message"], found["path"] or "") if found else (str(error), "")
@@ -108,6 +110,9 @@ def locate_validation_error(error: msgspec.ValidationError, kind: Any) -> FieldE
     field = _FIELD_FAULT_PATTERN.fullmatch(message)
     if field is not None and field["unknown"]:
         message = f"Unknown field `{field['name']}`"
+    bound = _BOUND_FAULT_PATTERN.fullmatch(message)
+    if bound is not None:
+        message = f"must be {_BOUND_WORDS[bound['sign']]} {bound['number'].removesuffix('.0')}"
     introduction = next((words for start, words in _CHOICES_INTRODUCTIONS.items() if message.startswith(start)), None)
     if introduction and (choices := _choices_at(kind, path)):
         message += f"{introduction}{', '.join(map(str, choices))}"

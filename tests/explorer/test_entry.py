@@ -292,14 +292,24 @@ def test_dropped_graphml_and_lines_are_previewed(
     window.get_by_role("button", name="Import").click()
     expect(page.get_by_text("Imported: 2 nodes and 1 edge.")).to_be_visible()
     assert stored(http, api, "a")["outgoing"][0]["to"] == "b"
-    lines = json.dumps({"kind": "node", "id": "emma", "type": "book"}) + "\nnonsense\n"
+    rows = [
+        {"kind": "node", "id": "emma", "type": "book"},
+        {"id": "other", "type": "book"},
+        {"kind": "edge", "to": "a"},
+    ]
+    lines = "\n".join([*map(json.dumps, rows), "nonsense", ""])
     page.evaluate(DROP, ["half.jsonl", lines])
     window = page.get_by_role("dialog", name="Import half.jsonl")
     expect(window).to_contain_text("1 node of these exists in the store and will be updated.")
-    expect(window).to_contain_text("Line 2: Invalid JSON")
+    expect(window).to_contain_text("1 node and 0 edges")
+    for fault in ("Line 2: it needs", "Line 3: it has no from", "Line 4: Invalid JSON"):
+        expect(window).to_contain_text(fault)
     page.keyboard.press("Escape")
     page.evaluate(DROP, ["broken.graphml", "<graphml>"])
     expect(page.get_by_role("alert")).to_contain_text("This is not GraphML")
+    page.get_by_label("Paste JSON lines").fill(json.dumps(rows[0]))
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("dialog", name="Import pasted text.jsonl")).to_contain_text("1 node and 0 edges")
 
 
 def test_a_key_that_may_only_read_is_refused_in_plain_words(
@@ -316,6 +326,10 @@ def test_a_key_that_may_only_read_is_refused_in_plain_words(
     page.keyboard.press("n")
     page.keyboard.press("e")
     expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("go to the graph")
+    expect(page.get_by_role("dialog")).not_to_contain_text("new node")
+    page.keyboard.press("Escape")
     page.evaluate(PASTE, PEOPLE)
     expect(page.get_by_role("alert")).to_contain_text("Your key may only read")
     page.get_by_role("combobox", name="Search or run").fill("new node")

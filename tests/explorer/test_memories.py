@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import httpx
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, Page, expect
 
 from tests.explorer.looking import ExplorerBrowser, faults, settled, with_axe
 from tests.explorer.stores import edge, inject, node
@@ -113,26 +113,62 @@ def list_memory_ids(http: httpx.Client, store: str) -> set[str]:
     return {memory["id"] for memory in listed}
 
 
-def test_a_memory_is_edited_merged_and_forgotten_with_undo(
-    looking: ExplorerBrowser, http: httpx.Client, store: str
-) -> None:
-    remember_people(http, store)
-    page = looking.graph(store, "?view=memories", context=with_axe(looking.context(reduced_motion="reduce")))
+def edit_with_conflict(page: Page, http: httpx.Client, store: str) -> None:
+    """Edit a memory that another caller changes meanwhile, and undo it."""
     listed = page.get_by_role("region", name="List of memories")
-    toast = page.locator(".toast")
     listed.get_by_role("button", name="Edit: Grace leads the compiler team").click()
     form = page.get_by_role("dialog", name="Edit memory")
     form.get_by_label("Content", exact=True).fill("Grace leads the linker team")
     form.get_by_label("About, one entity a line").fill("Grace")
     form.get_by_label("Confidence, 0 to 1").fill("0.5")
     assert not faults(page)
+    asked: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
+    page.keyboard.press("Escape")
+    form.get_by_role("button", name="Close").click()
+    assert asked == ["Discard what you entered?"] * 2
+    theirs = {"content": "Grace leads all teams", "tags": ["boss"]}
+    accepted(http.put("/api/memories/team", params={"store": store}, json=theirs))
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("alert")).to_contain_text("Grace leads all teams")
+    assert not faults(page)
     form.get_by_role("button", name="Save").click()
     row = listed.get_by_role("row", name="Grace leads the linker team")
     expect(row).not_to_contain_text("Ada")
+    expect(row).to_contain_text("boss")
     expect(row.get_by_role("img", name="0.50 now, 0.50 when last used")).to_be_visible()
-    toast.get_by_role("button", name="Undo").click()
-    expect(listed.get_by_role("row", name="Grace leads the compiler team")).to_contain_text("Ada")
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(listed.get_by_role("row", name="Grace leads all teams")).to_contain_text("Ada")
+    accepted(http.put("/api/memories/team", params={"store": store}, json={"content": PEOPLE[2]["content"]}))
 
+
+def filter_by_entity(page: Page) -> None:
+    """Filter by an entity that does not exist, and by one that does."""
+    listed = page.get_by_role("region", name="List of memories")
+    about = page.get_by_label("About")
+    about.fill("Nobody")
+    expect(page.get_by_text("No entity is called “Nobody”.")).to_be_visible()
+    expect(listed.get_by_role("row")).to_have_count(1)
+    about.fill("grace")
+    expect(listed.get_by_role("row")).to_have_count(2)
+    page.get_by_role("button", name="Clear filters").click()
+
+
+def test_a_memory_is_edited_merged_and_forgotten_with_undo(
+    looking: ExplorerBrowser, http: httpx.Client, store: str
+) -> None:
+    remember_people(http, store)
+    looking.refusals = {404, 409}
+    page = looking.graph(store, "?view=memories", context=with_axe(looking.context(reduced_motion="reduce")))
+    listed = page.get_by_role("region", name="List of memories")
+    toast = page.locator(".toast")
+    edit_with_conflict(page, http, store)
+    filter_by_entity(page)
     listed.get_by_role("button", name="Merge: Ada likes strong coffee.").click()
     dialog = page.get_by_role("dialog", name="Merge Ada likes strong coffee.")
     dialog.get_by_label("Ada likes strong coffee observation", exact=True).check()
@@ -151,7 +187,9 @@ def test_a_memory_is_edited_merged_and_forgotten_with_undo(
     dialog.get_by_role("button", name="Forget").click()
     expect(listed.get_by_role("row")).to_have_count(3)
     assert list_memory_ids(http, store) == {"coffee", "espresso"}
-    toast.get_by_role("button", name="Undo").click()
+    page.get_by_label("Status").select_option("forgotten")
+    listed.get_by_role("button", name="Restore: Grace leads the compiler team").click()
+    page.get_by_role("button", name="Clear filters").click()
     expect(listed.get_by_role("row")).to_have_count(4)
     assert list_memory_ids(http, store) == {"coffee", "espresso", "team"}
     listed.get_by_role("button", name="Grace leads the compiler team", exact=True).click()

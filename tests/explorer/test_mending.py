@@ -51,6 +51,32 @@ def test_concurrent_editors_see_both_versions(
     assert (now["content"], now["version"], now.get("conflicts")) == ("Theirs", 4, None)
 
 
+def test_the_last_write_keeps_other_changes_and_an_edit_outlives_a_deletion(
+    looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
+) -> None:
+    accepted(http.patch(api, json={"conflict_policy": "lww"}))
+    page = looking.graph(books, "?node=persuasion")
+    details = page.get_by_role("region", name="Details")
+    details.get_by_role("button", name="Edit").click()
+    window = page.get_by_role("form", name="Edit persuasion")
+    window.get_by_label("Content").fill("Mine")
+    theirs = {"id": "persuasion", "type": "book", "content": "Theirs", "summary": "Their title"}
+    accepted(http.post(f"{api}/nodes", json=theirs))
+    expect(details.get_by_text("Saving replaces its values below with yours")).to_be_visible()
+    expect(details.get_by_role("region", name="Compare").get_by_role("row", name="Title")).to_have_count(0)
+    window.get_by_role("button", name="Save").click()
+    expect(details.get_by_role("heading", name="Their title")).to_be_visible()
+    row = accepted(http.get(f"{api}/nodes/persuasion"))["node"]
+    assert (row["content"], row["summary"], row["version"]) == ("Mine", "Their title", 3)
+    details.get_by_role("button", name="Edit").click()
+    window.get_by_label("Content").fill("Written again")
+    accepted(http.delete(f"{api}/nodes/persuasion"))
+    expect(details.get_by_text("Another caller has deleted this node.")).to_be_visible()
+    window.get_by_role("button", name="Save").click()
+    expect(window).to_be_hidden()
+    assert accepted(http.get(f"{api}/nodes/persuasion"))["node"]["content"] == "Written again"
+
+
 def test_what_was_written_before_events_came_is_seen_as_soon_as_they_do(
     looking: ExplorerBrowser, http: httpx.Client, books: str, api: str
 ) -> None:
@@ -73,6 +99,9 @@ def test_retiring_and_deleting(looking: ExplorerBrowser, http: httpx.Client, boo
     page.get_by_role("dialog", name="Retire A village near London").get_by_role("button", name="Retire").click()
     expect(details).to_contain_text("no start –")
     details.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(details.get_by_role("button", name="Delete")).to_be_focused()
+    page.keyboard.press("Enter")
     page.get_by_role("dialog", name="Delete A village near London").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("listbox", name="Graph of 6 nodes")).to_be_visible()
     assert http.get(f"{api}/nodes/highbury").status_code == 404

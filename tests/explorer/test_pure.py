@@ -327,7 +327,8 @@ def test_a_quoted_text_without_end_is_refused(page: Page) -> None:
 
 def test_graphml_is_looked_at_as_a_whole_or_from_its_beginning(page: Page) -> None:
     text = """<?xml version="1.0"?><!-- <node> --><graphml><key id='d0' for="node" attr.name="label"/><g:graph>
-      <node id="a &amp; b"><data key="d0"><![CDATA[<First>]]> &#233;</data></node><node id="c"/>
+      <node id="a &amp; b"><data key="d0"><![CDATA[<First>]]> &#233;</data></node>
+      <node id="c"><data key="title">T</data></node>
       <edge source="a &amp; b" target="c"><data key="type">KNOWS</data></edge></g:graph></graphml>"""
     script = f"""
       const text = {json.dumps(text)};
@@ -336,8 +337,8 @@ def test_graphml_is_looked_at_as_a_whole_or_from_its_beginning(page: Page) -> No
         said('<html></html>', true), said('<graphml><a></b></graphml>', true)];
     """
     whole, beginning, *wrong = run(page, "entry/graphml.js", script)
-    node = {"id": "a & b", "type": "node", "content": "<First> é"}
-    assert whole["nodes"] == [node, {"id": "c", "type": "node", "content": ""}]
+    node = {"id": "a & b", "type": "node", "summary": "", "content": "<First> é"}
+    assert whole["nodes"] == [node, {"id": "c", "type": "node", "summary": "T", "content": ""}]
     assert whole["edges"] == [{"from": "a & b", "to": "c", "relation_type": "KNOWS"}]
     assert beginning == {"nodes": [], "edges": []}
     assert wrong == [None, None, None]

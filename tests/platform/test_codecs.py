@@ -6,11 +6,12 @@ import json
 import random
 import subprocess
 import sys
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
 
+from kgserve.errors import FieldError
 from kgserve.platform.codecs import (
     convert_plain_value_to_type,
     decode_json,
@@ -69,7 +70,7 @@ print("done")
 
 
 class Part(msgspec.Struct):
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1)]
 
 
 def test_concurrent_first_decoding_of_a_type() -> None:
@@ -95,6 +96,10 @@ def test_values_that_do_not_fit_are_rejected() -> None:
         convert_plain_value_to_type({"count": "3"}, Part)
     with pytest.raises(msgspec.DecodeError):
         decode_json(b"{")
+
+    with pytest.raises(msgspec.ValidationError) as refused:
+        decode_json(b'{"count": 0}', Part)
+    assert locate_validation_error(refused.value, Part) == FieldError("count", "must be at least 1")
 
 
 def test_unknown_values_and_fields_are_reported_with_the_allowed_ones() -> None:

@@ -268,7 +268,8 @@ UNNAMED_KEY = "data"
 """Name of data without a key."""
 
 _NODE_TYPE_KEYS = ("type", "kind", "labels")
-_CONTENT_KEYS = ("content", "label", "name", "title", "description", "text")
+_TITLE_KEYS = ("title",)
+_CONTENT_KEYS = ("content", "label", "name", "description", "text")
 _RELATION_TYPE_KEYS = ("relation_type", "label", "edge label", "type", "relationship", "interaction")
 _INTEGER_KEY_TYPES = frozenset({"int", "long", "integer"})
 _REAL_KEY_TYPES = frozenset({"float", "double"})
@@ -315,7 +316,10 @@ def convert_foreign_graphml_element(element: GraphMLElement) -> dict[str, Any]:
         labels = _element_attribute(element, "labels")
         _take_type(named, fields, labels)
         # Statements of Neo4j match its properties, so `name` or `title` also stays an attribute.
-        fields["content"] = _pop_first_text(dict(named) if labels else named, _CONTENT_KEYS) or element.label
+        taken = dict(named) if labels else named
+        if "summary" not in named and (title := _pop_first_text(taken, _TITLE_KEYS)):
+            fields["summary"] = title
+        fields["content"] = _pop_first_text(taken, _CONTENT_KEYS) or element.label
         if labels:
             named.pop("content", None)
     attributes = _attributes(named, fields)

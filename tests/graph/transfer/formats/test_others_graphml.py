@@ -28,13 +28,13 @@ def edge(source: str, target: str, relation_type: str, **fields: object) -> Row:
 def test_graphml_from_networkx(tmp_path: Path) -> None:
     graph = nx.DiGraph()
     graph.add_node("a", label="Alice", age=41, ratio=0.5, ok=True)
-    graph.add_node(2)
+    graph.add_node(2, title="Two")
     graph.add_edge("a", 2, weight=3, since=2019)
     nx.write_graphml(graph, tmp_path / "nx.graphml")
     assert read(tmp_path / "nx.graphml") == (
         [
             node(id="a", type="node", content="Alice", attributes={"age": 41, "ratio": 0.5, "ok": True}),
-            node(id="2", type="node", content="", attributes={}),
+            node(id="2", type="node", summary="Two", content="", attributes={}),
             edge("a", "2", "RELATED_TO", weight=3.0, attributes={"since": 2019}),
         ],
         [],

@@ -13,7 +13,7 @@ import { hasDrawer, hasSidePanel, Navigation } from "./panel/navigation.js";
 import { Icon } from "./panel/parts.js";
 import { SidePanel } from "./panel/side_panel.js";
 import { TimeBar } from "./panel/time.js";
-import { refused, Unreachable } from "./server.js";
+import { refused } from "./server.js";
 import { enter, keepAddress, reopen } from "./session.js";
 import { about, announce, asOf, busy, compared, cypherOpen, entry, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, tourStep, undoLast, view } from "./state.js";
 import { W } from "./words.js";
@@ -75,8 +75,7 @@ async function start() {
   try {
     await enter();
   } catch (error) {
-    const why = /** @type {Error} */ (error).message;
-    unreachable.value = error instanceof Unreachable ? why : W.unreachable(why);
+    unreachable.value = /** @type {Error} */ (error).message;
   }
 }
 

@@ -23,9 +23,6 @@ export function useKey(value) {
 /** Number of 404 responses. */
 export const missing = signal(0);
 
-/** Error of a request without a response. */
-export class Unreachable extends Error {}
-
 export class Refused extends Error {
   /** @param {number} status @param {any} problem the problem document, or what came in its place */
   constructor(status, problem) {
@@ -79,13 +76,13 @@ export async function request(method, path, { body, query, signal: abort, accept
   }
 }
 
-/** Return the response, or throw Unreachable. @param {() => Promise<Response>} send */
+/** Return the response, or throw Error in plain words. @param {() => Promise<Response>} send */
 async function reached(send) {
   try {
     return await send();
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;
-    throw new Unreachable(W.unreachable(error.message));
+    throw new Error(W.unreachable);
   }
 }
 

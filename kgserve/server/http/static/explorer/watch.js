@@ -1,11 +1,11 @@
-// Detection of a dropped store, by an event or a 404. Loaded after the first picture.
+// Detection of a dropped store, by an event or a 404, and of a refused key. Loaded after the first picture.
 
 import { effect } from "./vendor/preact.js";
 import { leave } from "./load.js";
 import { listen } from "./events.js";
-import { ask, memory, missing } from "./server.js";
+import { ask, memory, missing, refused } from "./server.js";
 import { listStores } from "./session.js";
-import { about, lost, store } from "./state.js";
+import { about, lost, me, store } from "./state.js";
 import { W } from "./words.js";
 
 /** Replace the view of the store with a message. */
@@ -25,6 +25,9 @@ async function checkStore() {
 
 listen((notice) => {
   if (notice.event === "store_dropped") drop();
+});
+effect(() => {
+  if (refused.value) me.value = null;
 });
 effect(() => {
   if (missing.value) void checkStore();

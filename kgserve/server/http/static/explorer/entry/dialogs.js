@@ -1,9 +1,9 @@
 // Dialogs for a new node, a new edge, and data to import.
 
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { Dialog } from "../panel/parts.js";
-import { connecting, entry, graph, mayWrite, say } from "../state.js";
+import { connecting, entry, graph, mayWrite, say, store } from "../state.js";
 import { EdgeForm } from "./edge_form.js";
 import { ImportData } from "./import.js";
 import { EMPTY, NodeForm, writeNode } from "./node_form.js";
@@ -19,11 +19,15 @@ function NewNode({ onClose }) {
     await showWritten(node.id);
     say(W.nodeCreated(labelOf(node)) + whyNotDrawn(graph.nodes.get(node.id)), false, undoNode(node));
   };
-  return html`<${NodeForm} row=${null} title=${W.newNode} draft=${draft} onInput=${setDraft} onSave=${save} onCancel=${onClose} />`;
+  return html`<${NodeForm} row=${null} title=${W.newNode} draft=${draft} onInput=${setDraft} onSave=${save} />`;
 }
 
 export function Entry() {
   const now = entry.value;
+  // What was begun for one store must not be written to another.
+  useEffect(() => () => {
+    entry.value = null;
+  }, [store.value]);
   if (!now) return null;
   // A late close must not close the next dialog.
   const close = () => {

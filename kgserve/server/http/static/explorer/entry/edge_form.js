@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { edgeKey } from "../graph/model.js";
+import { FormEnd } from "../panel/forms.js";
 import { takeEdge } from "../panel/fresh.js";
 import { ask, memory } from "../server.js";
 import { missed, put } from "../load.js";
@@ -67,6 +68,7 @@ export function EdgeForm({ from, to, onClose }) {
   };
   const send = async (/** @type {Event} */ event) => {
     event.preventDefault();
+    setWrong("");
     try {
       await writeEdge(draft);
       onClose();
@@ -84,6 +86,5 @@ export function EdgeForm({ from, to, onClose }) {
       <label class="field">${W.weight}<input type="number" step="any" placeholder="1" value=${draft.weight} onInput=${(/** @type {any} */ event) => change({ weight: typed(event) })} /></label>
       <${ValidityFields} from=${draft.valid_from} to=${draft.valid_to} onPick=${(/** @type {string} */ which, /** @type {string} */ value) => change({ [which]: value })} />
       <${AttributesField} draft=${draft.attributes} onInput=${(/** @type {any} */ attributes) => change({ attributes })} /></div></details>
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <p class="row"><button>${W.create}</button><button type="button" onClick=${onClose}>${W.cancel}</button></p></form>`;
+    <${FormEnd} does=${W.create} wrong=${wrong} /></form>`;
 }

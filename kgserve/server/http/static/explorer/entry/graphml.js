@@ -2,14 +2,15 @@
 
 import { W } from "./words.js";
 
-/** @typedef {{id: string, type: string, content: string}} GraphmlNode */
+/** @typedef {{id: string, type: string, summary: string, content: string}} GraphmlNode */
 /** @typedef {{from: string, to: string, relation_type: string}} GraphmlEdge */
 
 const TOKEN = /<!--[\s\S]*?-->|<\?[\s\S]*?\?>|<!DOCTYPE[^>]*>|<!\[CDATA\[([\s\S]*?)\]\]>|<(\/?)([\w:.-]+)((?:\s+[\w:.-]+\s*=\s*(?:"[^"<]*"|'[^'<]*'))*)\s*(\/?)>|([^<]+)|</g;
 const ATTRIBUTE = /([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')/g;
 const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'" };
 const TYPES = ["type", "kind", "labels"];
-const CONTENTS = ["content", "label", "name", "title", "description", "text"];
+const TITLES = ["summary", "title"];
+const CONTENTS = ["content", "label", "name", "description", "text"];
 const RELATIONS = ["relation_type", "label", "Edge Label", "type", "relationship", "interaction"];
 
 /** @param {string} text */
@@ -53,7 +54,7 @@ export function readGraphml(text, whole) {
     const first = (/** @type {string[]} */ keys) => keys.map((key) => given[`data ${key}`]).find(Boolean) ?? "";
     if (name === "key") names[given.id] = given["attr.name"] ?? given.id;
     else if (name === "data" && around.length) around[around.length - 1].given[`data ${names[given.key] ?? given.key}`] = inside.trim();
-    else if (name === "node") found.nodes.push({ id: given.id, type: first(TYPES) || "node", content: first(CONTENTS) });
+    else if (name === "node") found.nodes.push({ id: given.id, type: first(TYPES) || "node", summary: first(TITLES), content: first(CONTENTS) });
     else if (name === "edge") found.edges.push({ from: given.source, to: given.target, relation_type: first(RELATIONS) || "RELATED_TO" });
   }
   if (whole && root !== "graphml") throw new Error(W.badGraphml);

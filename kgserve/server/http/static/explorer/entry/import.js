@@ -3,6 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { FileUp } from "../vendor/icons.js";
 import { overview } from "../load.js";
+import { FormEnd, scrollToView } from "../panel/forms.js";
 import { fresh } from "../panel/fresh.js";
 import { Dialog, Icon, plain } from "../panel/parts.js";
 import { ask, memory } from "../server.js";
@@ -100,14 +101,14 @@ function MappingFields({ table, mapping, onDelimiter, onInput }) {
 /** @param {{done: any, lines: number[] | null, onOpen: () => void}} props */
 function LeftOut({ done, lines, onOpen }) {
   const faults = [...done.errors, ...done.edges_skipped].map((one) => ({ ...one, line: one.line && lines ? lines[one.line - 1] : one.line }));
-  return html`<section aria-label=${W.notImported}>
+  return html`<section aria-label=${W.notImported} ref=${scrollToView}>
     <p role="alert">${W.imported(taken(done, "nodes"), taken(done, "edges"))} ${W.leftOut(done.error_count + done.edges_skipped_count)}</p>
     <${Faults} faults=${faults} />
     ${taken(done, "nodes") + taken(done, "edges") ? html`<button type="button" onClick=${onOpen}>${W.openStore}</button>` : null}</section>`;
 }
 
-/** @param {{file: File, format: import("./preview.js").Format, onClose: () => void}} props */
-function ImportForm({ file, format, onClose }) {
+/** @param {{file: File, format: import("./preview.js").Format, onClose: () => void, onFile: (file: File) => void}} props */
+function ImportForm({ file, format, onClose, onFile }) {
   const [read, setRead] = useState(/** @type {any} */ (null));
   const [mapping, setMapping] = useState(/** @type {any} */ (null));
   const [name, setName] = useState(() => nameFor(file));
@@ -124,7 +125,7 @@ function ImportForm({ file, format, onClose }) {
   useEffect(() => {
     readFile(file, format).then(take, failed);
   }, [file]);
-  if (!read) return wrong ? html`<p class="note" role="alert">${wrong}</p>` : html`<p role="status">${W.reading}</p>`;
+  if (!read) return wrong ? html`<p class="note" role="alert">${wrong}</p><${Source} onFile=${onFile} />` : html`<p role="status">${W.reading}</p>`;
   const fault = mapping ? mappingFault(mapping) : "";
   if (made.current?.table !== read.table || made.current?.mapping !== mapping) made.current = { table: read.table, mapping, csv: mapping && !fault ? previewCsv(read.table, mapping) : null };
   const { csv } = made.current;
@@ -137,6 +138,7 @@ function ImportForm({ file, format, onClose }) {
     event.preventDefault();
     setRunning(true);
     setWrong("");
+    setDone(null);
     try {
       const answer = await ask("POST", memory(name, "import"), { body: csv ? csv.body() : bodyOf(file, /** @type {any} */ (format)) });
       await listStores();
@@ -154,11 +156,10 @@ function ImportForm({ file, format, onClose }) {
     <p class="soft">${W.formatIs[format]}${format === "zip" ? `. ${W.zipPreview}` : ""}</p>
     ${mapping ? html`<${MappingFields} table=${read.table} mapping=${mapping} onInput=${setMapping} onDelimiter=${(/** @type {string} */ one) => { try { take({ ...read, table: readCsv(read.text, one) }); } catch (error) { failed(error); } }} />` : null}
     ${fault ? html`<p class="note" role="status">${fault}</p>` : null}
-    ${preview ? html`<${PreviewTables} preview=${preview} name=${name} />` : null}
+    ${preview && !done ? html`<${PreviewTables} preview=${preview} name=${name} />` : null}
     <label class="field">${W.importInto}<input required pattern=${NAME} value=${name} onInput=${(/** @type {any} */ event) => setName(typed(event))} /><span class="help">${W.importHelp}</span></label>
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <p class="row"><button disabled=${running || Boolean(fault) || (csv && !csv.rows.length)}>${running ? W.importing : W.import}</button></p></form>
-    ${done ? html`<${LeftOut} done=${done} lines=${csv?.rows ?? null} onOpen=${open} />` : null}`;
+    ${done ? html`<${LeftOut} done=${done} lines=${csv?.rows ?? null} onOpen=${open} />` : null}
+    <${FormEnd} does=${running ? W.importing : W.import} wrong=${wrong} disabled=${running || Boolean(fault) || (csv && !csv.rows.length)} /></form>`;
 }
 
 /** @param {{file: File | null, onClose: () => void}} props */
@@ -166,5 +167,5 @@ export function ImportData({ file: given, onClose }) {
   const [file, setFile] = useState(given);
   const format = file ? formatOf(file.name) : undefined;
   return html`<${Dialog} title=${file ? W.importTitle(file.name) : W.importData} onClose=${onClose} wide>
-    ${file && format ? html`<${ImportForm} file=${file} format=${format} onClose=${onClose} />` : html`${file ? html`<p class="note" role="alert">${W.unknownFile}</p>` : null}<${Source} onFile=${setFile} />`}<//>`;
+    ${file && format ? html`<${ImportForm} key=${file} file=${file} format=${format} onClose=${onClose} onFile=${setFile} />` : html`${file ? html`<p class="note" role="alert">${W.unknownFile}</p>` : null}<${Source} onFile=${setFile} />`}<//>`;
 }

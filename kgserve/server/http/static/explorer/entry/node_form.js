@@ -1,6 +1,7 @@
 // Form for a new node or a new version of one.
 
 import { html, useState } from "../vendor/preact.js";
+import { FormEnd } from "../panel/forms.js";
 import { ListField } from "../panel/setting_fields.js";
 import { ask, memory } from "../server.js";
 import { about, store } from "../state.js";
@@ -24,7 +25,7 @@ export const isMemory = (row) => row?.confidence !== undefined;
 
 /**
  * Write a version of a node. Throws Refused, and Error if the form is invalid.
- * @param {any} seen the version it is based on; null: a new node @param {NodeDraft} draft @param {number} [basedOn] @returns {Promise<{node: any, replaced: number}>} the written node, and the version before
+ * @param {any} seen the version it is based on; null: a new node @param {NodeDraft} draft @param {number} [basedOn] @returns {Promise<{node: any, replaced: number, created?: boolean}>} the written node, and the version before
  */
 export async function writeNode(seen, draft, basedOn = seen?.version) {
   checkValidity(draft.valid_from, draft.valid_to);
@@ -44,8 +45,8 @@ export async function writeNode(seen, draft, basedOn = seen?.version) {
     id: id || undefined, type: draft.type.trim(), content: draft.content, summary: draft.summary, tags: draft.tags, attributes,
     valid_from: valid_from || undefined, valid_to: valid_to || undefined, freshness_at: seen?.freshness_at, based_on_version: basedOn,
   };
-  const { node, replaced_version } = await ask("POST", memory(name, "nodes"), { body });
-  return { node, replaced: replaced_version ?? basedOn };
+  const { node, created, replaced_version } = await ask("POST", memory(name, "nodes"), { body });
+  return { node, created, replaced: replaced_version ?? basedOn };
 }
 
 /**
@@ -54,7 +55,7 @@ export async function writeNode(seen, draft, basedOn = seen?.version) {
  * @param {NodeDraft} props.draft
  * @param {(draft: NodeDraft) => void} props.onInput
  * @param {() => Promise<void>} props.onSave its errors are shown
- * @param {() => void} props.onCancel
+ * @param {() => void} [props.onCancel] default: close the dialog
  * @param {string} props.title
  */
 export function NodeForm({ row, draft, onInput, onSave, onCancel, title }) {
@@ -74,13 +75,12 @@ export function NodeForm({ row, draft, onInput, onSave, onCancel, title }) {
   };
   const types = Object.keys(about.value?.stats.types ?? {});
   return html`<form class="entry" aria-label=${title} onSubmit=${send}>
-    ${isMemory(row) ? null : html`<${OfferField} label=${W.type} help=${row ? "" : W.typeHelp} list="types-offered" offered=${types} required value=${draft.type} onInput=${(/** @type {string} */ type) => change({ type })} />
-      <label class="field">${W.titleField}<input value=${draft.summary} onInput=${(/** @type {any} */ event) => change({ summary: typed(event) })} /><span class="help">${W.titleHelp}</span></label>`}
+    <${OfferField} label=${W.type} help=${row ? "" : W.typeHelp} list="types-offered" offered=${types} required value=${draft.type} onInput=${(/** @type {string} */ type) => change({ type })} />
+      <label class="field">${W.summary}<input value=${draft.summary} onInput=${(/** @type {any} */ event) => change({ summary: typed(event) })} /><span class="help">${W.titleHelp}</span></label>
     <label class="field">${W.content}<textarea rows="4" value=${draft.content} onInput=${(/** @type {any} */ event) => change({ content: typed(event) })}></textarea></label>
     <${ListField} label=${W.tags} help=${W.tagsHelp} value=${draft.tags} disabled=${false} onChange=${(/** @type {string[]} */ tags) => change({ tags })} />
     <${AttributesField} draft=${draft.attributes} onInput=${(/** @type {any} */ attributes) => change({ attributes })} />
-    ${isMemory(row) ? null : html`<${ValidityFields} from=${draft.valid_from} to=${draft.valid_to} onPick=${(/** @type {string} */ which, /** @type {string} */ value) => change({ [which]: value })} />`}
+    <${ValidityFields} from=${draft.valid_from} to=${draft.valid_to} onPick=${(/** @type {string} */ which, /** @type {string} */ value) => change({ [which]: value })} />
     ${row ? null : html`<label class="field">${W.id}<input class="mono" value=${draft.id} onInput=${(/** @type {any} */ event) => change({ id: typed(event) })} /><span class="help">${W.idHelp}</span></label>`}
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <p class="row"><button disabled=${saving}>${row ? W.save : W.create}</button><button type="button" onClick=${onCancel}>${W.cancel}</button></p></form>`;
+    <${FormEnd} does=${row ? W.save : W.create} wrong=${wrong} disabled=${saving} onCancel=${onCancel} /></form>`;
 }

@@ -10,6 +10,9 @@ import { W } from "./words.js";
 
 const ENDINGS = /** @type {Record<string, Format>} */ ({ jsonl: "ndjson", ndjson: "ndjson", json: "ndjson", graphml: "graphml", xml: "graphml", csv: "csv", tsv: "csv", zip: "zip" });
 const MEDIA_TYPES = { ndjson: "application/x-ndjson", graphml: "application/xml", zip: "application/zip" };
+/** Required fields of lines by kind, and their names in files of the MCP memory server. */
+const FIELDS = /** @type {Record<string, string[]>} */ ({ node: ["id"], edge: ["from", "to", "relation_type"], head: ["id"], store: [] });
+const THEIRS = { id: "name", from: "from", to: "to", relation_type: "relationType" };
 /** Maximum bytes read for a preview; CSV is read as a whole. */
 const PREVIEW_BYTES = 4 * 2 ** 20;
 export const MOST_CSV_BYTES = 50 * 2 ** 20;
@@ -41,8 +44,12 @@ function previewLines(text, whole) {
     if (!line.trim()) continue;
     try {
       const row = JSON.parse(line);
-      if (row.type === "relation" || row.kind === "edge" || (row.from !== undefined && row.to !== undefined)) found.edges.push(row);
-      else if (row.kind !== "store") found.nodes.push(row.entityType === undefined ? row : { id: row.name, type: row.entityType, content: (row.observations ?? []).join("\n") });
+      const kind = row?.kind ?? { entity: "node", relation: "edge" }[row?.type];
+      const theirs = row?.kind === undefined;
+      const lacks = FIELDS[kind]?.find((name) => !((theirs ? THEIRS[name] : name) in row));
+      if (lacks || !(kind in FIELDS)) found.faults.push({ line: at + 1, message: lacks ? W.noField(lacks) : W.noKind });
+      else if (kind === "edge") found.edges.push(theirs ? { ...row, relation_type: row.relationType } : row);
+      else if (kind === "node") found.nodes.push(theirs ? { id: row.name, type: row.entityType, content: (row.observations ?? []).join("\n") } : row);
     } catch (error) {
       found.faults.push({ line: at + 1, message: W.noJson(/** @type {Error} */ (error).message) });
     }

@@ -4,6 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
 import { attempt, mayAdminister, me, say } from "../state.js";
 import { W } from "../view_words.js";
+import { FormEnd } from "./forms.js";
 import { bytes, Command, Dialog, number, time } from "./parts.js";
 
 /** Backup button, for administrators. @param {{name: string}} props the store; empty: all */
@@ -35,7 +36,7 @@ function Form({ name, onClose }) {
     <p>${W.backUpText}</p>
     <label>${W.backUpFolder} <input value=${to} autocomplete="off" onInput=${(/** @type {any} */ event) => setTo(event.currentTarget.value)} /></label>
     <label class="check"><input type="checkbox" checked=${full} onChange=${() => setFull(!full)} /> ${W.backUpFull}</label>
-    <button disabled=${under}>${under ? W.running : W.backUp}</button></form>
+    <${FormEnd} does=${under ? W.running : W.backUp} disabled=${under} /></form>
     ${done ? html`<section aria-label=${W.backedUp}>
       ${done.failed.map((one) => html`<p class="note" role="alert" key=${one.store}>${one.store}: ${one.error}</p>`)}
       <ul>${done.stores.map((one) => html`<li key=${one.store}><strong>${one.store}</strong> ${W.copiedUpTo(number(one.sequence), bytes(one.bytes_copied), bytes(one.bytes_total))}

@@ -1,15 +1,17 @@
 // Cypher panel: results as graph, table, JSON or CSV, and the plan of a statement.
 
-import { html, signal, useEffect } from "../vendor/preact.js";
+import { effect, html, signal, useEffect } from "../vendor/preact.js";
 import { Play } from "../vendor/icons.js";
+import { labelOf } from "../graph/labels.js";
 import { put } from "../load.js";
-import { ask, memory, Refused, request, save } from "../server.js";
+import { ask, key, memory, request, save } from "../server.js";
 import { announce, asOf, attempt, graph, mayWrite, say, selected, store, view } from "../state.js";
 import { W } from "../view_words.js";
 import { Editor } from "./editor.js";
 import { Parameters, parametersFor, typedParameters } from "./parameters.js";
 import { Icon, number, plain } from "./parts.js";
 import { LongTable } from "./rows.js";
+import { showNode } from "./search.js";
 import { remember, remembers, SavedStatements, statements, toggleRemembering } from "./statements.js";
 
 const FIRST = "MATCH (n)-[e]->(m) RETURN n, e, m LIMIT 25";
@@ -23,7 +25,22 @@ const wrongAt = signal(/** @type {{line: number, column: number, text: string} |
 const how = signal("table");
 const writing = signal(false);
 const running = signal(false);
-/** Return the request for a statement, unchanged, so that error positions match. @param {string} query */
+/** Statements that were left, by store and key. @type {Map<string, string>} */
+const left = new Map();
+let place = "";
+effect(() => {
+  const next = JSON.stringify([store.value, key.value]);
+  if (next === place) return;
+  left.set(place, text.peek());
+  place = next;
+  text.value = left.get(next) ?? FIRST;
+  result.value = null;
+  wrong.value = "";
+  writing.value = false;
+  typedParameters.value = {};
+});
+
+/** Return the request for a statement, unchanged, so that error positions match. @param {string} query @returns {{query: string, params?: Record<string, unknown>}} */
 function requestFor(query) {
   const params = parametersFor(query);
   return Object.keys(params).length ? { query, params } : { query };
@@ -33,19 +50,24 @@ function requestFor(query) {
 async function run(planned = false) {
   const query = text.value;
   if (!query.trim() || running.value) return;
+  const mine = place;
   running.value = true;
   wrong.value = "";
   wrongAt.value = null;
   const prefix = planned && !PLANNED.test(query) ? "EXPLAIN " : "";
+  const body = { ...requestFor(prefix + query), mode: writing.value && mayWrite.value && !planned ? "write" : undefined };
   try {
-    const body = requestFor(prefix + query);
-    const answer = await ask("POST", memory(store.value, "cypher"), { body: writing.value && mayWrite.value && !planned ? { ...body, mode: "write" } : body });
-    result.value = { ...answer, planned: planned || PLANNED.test(query) };
+    const answer = await ask("POST", memory(store.value, "cypher"), { body });
+    if (place !== mine) return;
+    result.value = { ...answer, body, planned: planned || PLANNED.test(query) };
     if (!planned) remember(query.trim());
     announce(result.value.planned ? W.plan : W.rowsFound(answer.row_count, answer.truncated));
     if (how.value === "graph" && !result.value.planned) await draw();
   } catch (error) {
-    wrong.value = /** @type {Error} */ (error).message;
+    if (place !== mine) return;
+    result.value = null;
+    const { code, message } = /** @type {import("../server.js").Refused} */ (error);
+    wrong.value = code !== "forbidden" || body.mode ? message : mayWrite.value ? W.needsMark : W.mayNotChange;
     const at = /line (\d+), column (\d+)/.exec(wrong.value) ?? /line: ?(\d+), offset: ?(\d+)/.exec(wrong.value);
     wrongAt.value = at ? { line: Number(at[1]), column: Number(at[2]) - (at[1] === "1" ? prefix.length : 0), text: query } : null;
   } finally {
@@ -68,41 +90,40 @@ export function idsIn(value, ids = new Set()) {
   return ids;
 }
 
+/** Select the nodes of the result on the canvas; without any, show the table and return false. */
 async function draw() {
-  const ids = [...idsIn(result.value?.rows ?? [])];
-  if (!ids.length) {
-    say(W.noNodesInRows, true);
-    return;
-  }
-  await put(ids);
-  selected.value = new Set(ids.filter((id) => graph.nodes.has(id)));
+  const ids = [...idsIn(result.value.rows)];
+  if (ids.length) await put(ids);
+  const here = ids.filter((id) => graph.nodes.has(id));
+  how.value = here.length ? "graph" : "table";
+  if (!here.length) return false;
+  selected.value = new Set(here);
   view.value = "graph";
+  return true;
 }
+
+const showGraph = () => attempt(async () => {
+  if (!await draw()) say(W.noNodesInRows, true);
+});
 
 const csv = () =>
   attempt(async () => {
-    const answer = await request("POST", memory(store.value, "cypher"), { body: requestFor(text.value), accept: "text/csv" });
+    const answer = await request("POST", memory(store.value, "cypher"), { body: result.value.body, accept: "text/csv" });
     save(await answer.blob(), `${store.value}.csv`);
   });
 
-/** Completions, and the store they belong to. */
-const offered = signal({ store: "", words: /** @type {import("./editor.js").Word[]} */ ([]) });
+/** Completions of the editor. */
+const offered = signal(/** @type {import("./editor.js").Word[]} */ ([]));
 
 /** @typedef {{keywords: string[], functions: string[], procedures: string[], node_properties: string[], relation_properties: string[],
  * labels: Record<string, string[]>, relation_types: Record<string, string[]>}} Vocabulary
  */
 
-/** @type {Vocabulary} */
-const NO_WORDS = { keywords: [], functions: [], procedures: [], labels: {}, relation_types: {}, node_properties: [], relation_properties: [] };
-
 /** Load completions: Cypher's words, and the names in this store. */
 async function learn() {
   const mine = store.value;
-  const found = await ask("GET", memory(mine, "cypher", "words")).catch((error) => {
-    if (error instanceof Refused) return NO_WORDS;
-    throw error;
-  });
-  if (store.value === mine) offered.value = { store: mine, words: wordsOf(found) };
+  const found = await ask("GET", memory(mine, "cypher", "words")).catch(() => null);
+  if (store.value === mine) offered.value = found ? wordsOf(found) : [];
 }
 
 /** Return the editor's completions for a store. @param {Vocabulary} found @returns {import("./editor.js").Word[]} */
@@ -150,7 +171,7 @@ export function CypherPane() {
   const marked = wrongAt.value?.text === text.value ? wrongAt.value : null;
   return html`<div class="asking"><div class="statement">
     ${asOf.value === null ? null : html`<p class="note" role="status">${W.statementsNow(asOf.value)}</p>`}
-    <${Editor} text=${text} label=${W.statement} words=${offered.value.words} run=${() => run()} wrong=${marked} recall=${recall} error=${wrong.value} />
+    <${Editor} text=${text} label=${W.statement} words=${offered.value} run=${() => run()} wrong=${marked} recall=${recall} error=${wrong.value} />
     <${Parameters} statement=${text.value} />
     <p class="row">
       <button type="button" class="primary" disabled=${running.value} onClick=${() => run()}><${Icon} of=${Play} />${running.value ? W.running : W.run}</button>
@@ -165,12 +186,14 @@ export function CypherPane() {
 }
 
 function Result() {
-  const { columns, rows, row_count, truncated, took_ms, changes, planned } = result.value;
+  const { body, columns, rows, row_count, truncated, took_ms, changes, planned } = result.value;
   if (planned) return html`<${Plan} columns=${columns} rows=${rows} />`;
-  const tab = (/** @type {string} */ name, /** @type {() => void} */ then = () => undefined) => html`<button type="button" role="tab" aria-selected=${how.value === name} aria-controls="rows" onClick=${() => { how.value = name; then(); }}>${W.forms[name]}</button>`;
+  const nulls = Object.entries(body.params ?? {}).filter(([, value]) => value === null).map(([name]) => `$${name}`);
+  const tab = (/** @type {string} */ name, then = () => { how.value = name; }) => html`<button type="button" role="tab" aria-selected=${how.value === name} aria-controls="rows" onClick=${then}>${W.forms[name]}</button>`;
   return html`<p class="row"><span>${W.rowsFound(row_count, truncated)} <span class="soft">${number(Math.round(took_ms))} ms</span></span>
-      <span role="tablist" aria-label=${W.form}>${tab("graph", () => void attempt(draw))}${tab("table")}${tab("json")}</span>
+      <span role="tablist" aria-label=${W.form}>${tab("graph", showGraph)}${tab("table")}${tab("json")}</span>
       ${writing.value ? null : html`<button type="button" class="plain" onClick=${csv}>${W.csv}</button>`}</p>
+    ${nulls.length ? html`<p class="note">${W.nullParameters(nulls)}</p>` : null}
     ${changes ? html`<p class="note">${Object.entries(changes).filter(([, value]) => value).map(([name, value]) => `${name.replaceAll("_", " ")}: ${value}`).join(", ") || W.nothingChanged}</p>` : null}
     <div id="rows" role="tabpanel" aria-label=${W.forms[how.value]}>
       ${how.value === "json"
@@ -187,9 +210,12 @@ const Rows = ({ columns, rows }) => html`<${LongTable} label=${W.rows} columns=$
   head=${columns.map((name, i) => html`<th scope="col" key=${i}>${name}</th>`)}>
   ${(/** @type {any[]} */ row) => row.map((value, i) => html`<td key=${i}>${cell(value)}</td>`)}<//>`;
 
+/** Return the title of a node on the canvas. @param {string} id */
+const titleOf = (id) => graph.nodes.get(id)?.label;
+
 /** Return a value for a cell; a node as a link. @param {any} value */
 function cell(value) {
-  if (value?._label === "Entity") return html`<button type="button" class="link" onClick=${() => put([value.id]).then(() => { selected.value = new Set([value.id]); })}>${value.id}</button>`;
-  if (value?._label) return `${value._from} –${value.relation_type}→ ${value._to}`;
+  if (value?._label === "Entity") return html`<button type="button" class="link" title=${value.id} onClick=${() => showNode(value.id)}>${titleOf(value.id) ?? labelOf({ ...value, attributes: JSON.parse(value.attributes ?? "{}") })}</button>`;
+  if (value?._label) return `${titleOf(value._from) ?? value._from} –${value.relation_type}→ ${titleOf(value._to) ?? value._to}`;
   return plain(value).slice(0, 500);
 }

@@ -3,55 +3,69 @@
 import { html, signal, useEffect, useState } from "../vendor/preact.js";
 import { readAttributes } from "../entry/fields.js";
 import { draftOf, isMemory, NodeForm, writeNode } from "../entry/node_form.js";
-import { undoChange } from "../entry/undo.js";
+import { undoChange, undoNode } from "../entry/undo.js";
 import { W } from "../entry/words.js";
 import { refreshNode } from "../load.js";
-import { ask, memory, Refused } from "../server.js";
-import { attempt, say, store } from "../state.js";
+import { ask, key, memory, Refused } from "../server.js";
+import { about, attempt, say, store } from "../state.js";
+import { unsaved } from "./forms.js";
 import { Dialog, plain, time } from "./parts.js";
 
 /** @typedef {import("../entry/node_form.js").NodeDraft} NodeDraft */
 
-/** Unsaved edits by store and id, kept while other nodes are shown. */
-const edits = signal(/** @type {Map<string, {seen: any, draft: NodeDraft}>} */ (new Map()));
-const editKey = (/** @type {string} */ id) => JSON.stringify([store.value, id]);
+/** Unsaved edits by store, id and key, kept while other nodes are shown. */
+const edits = signal(/** @type {Record<string, {seen: any, draft: NodeDraft} | null>} */ ({}));
+const editKey = (/** @type {string} */ id) => JSON.stringify([store.value, id, key.value]);
+const same = (/** @type {any} */ one, /** @type {any} */ other) => JSON.stringify(one) === JSON.stringify(other);
 
 /** @param {string} id @param {{seen: any, draft: NodeDraft} | null} edit null: remove it */
-function keepEdit(id, edit) {
-  const next = new Map(edits.value);
-  if (edit) next.set(editKey(id), edit);
-  else next.delete(editKey(id));
-  edits.value = next;
-}
+const keepEdit = (id, edit) => {
+  edits.value = { ...edits.value, [editKey(id)]: edit };
+};
+
+unsaved.add(() => Object.values(edits.value).some((edit) => edit && !same(edit.draft, draftOf(edit.seen))));
 
 /** @param {string} id */
-export const isEdited = (id) => edits.value.has(editKey(id));
+export const isEdited = (id) => Boolean(edits.value[editKey(id)]);
 
 /** @param {any} row */
 export const beginEdit = (row) => keepEdit(row.id, { seen: row, draft: draftOf(row) });
 
-/** @param {{row: any, onSaved: () => Promise<void>, onConflict: (node: any) => void}} props */
-export function Edit({ row, onSaved, onConflict }) {
-  const { seen, draft } = edits.value.get(editKey(row.id)) ?? { seen: row, draft: draftOf(row) };
-  const end = () => keepEdit(row.id, null);
+/** Base a draft on a later version: fields that it does not change are of that. @param {any} seen @param {NodeDraft} draft @param {any} row @returns {NodeDraft} */
+function rebaseDraft(seen, draft, row) {
+  const before = draftOf(seen);
+  return Object.assign(draftOf(row), Object.fromEntries(Object.entries(draft).filter(([name, value]) => !same(value, before[name]))));
+}
+
+/** @param {{id: string, row: any, gone: boolean, onSaved: () => Promise<void>, onConflict: () => void}} props `row`: the current version; `gone`: it is deleted */
+export function Edit({ id, row, gone, onSaved, onConflict }) {
+  const edit = edits.value[editKey(id)];
+  if (!edit) return null;
+  const { seen, draft } = edit;
+  const newer = row?.version > seen.version;
+  const manual = about.value?.settings.conflict_policy === "manual";
+  const [base, mine] = newer && !manual ? [row, rebaseDraft(seen, draft, row)] : [seen, draft];
+  const end = () => keepEdit(id, null);
   const save = async () => {
     try {
-      const { node, replaced } = await writeNode(seen, draft);
+      const { node, created, replaced } = await writeNode(base, mine);
       end();
       refreshNode(node);
-      say(W.saved(node.version), false, node.version === replaced ? undefined : undoChange(row.id, replaced, node.version));
+      if (created) say(W.saved(node.version), false, undoNode(node));
+      else say((replaced > base.version ? W.savedOver : W.saved)(node.version, replaced), false, node.version === replaced ? undefined : undoChange(id, replaced, node.version));
       await onSaved();
     } catch (error) {
       if (!(error instanceof Refused) || error.code !== "conflict_manual") throw error;
       end();
       refreshNode(error.problem.node);
-      onConflict(error.problem.node);
+      onConflict();
     }
   };
   return html`
-    ${row.version > seen.version ? html`<div class="note" role="status"><p>${W.movedOn(row.version)}</p>
-      <${Versions} heads=${[draftedRow(seen, draft), row]} names=${[W.yours, W.versionNumber(row.version)]} /></div>` : null}
-    <${NodeForm} row=${seen} title=${W.editTitle(row.id)} draft=${draft} onInput=${(/** @type {NodeDraft} */ next) => keepEdit(row.id, { seen, draft: next })} onSave=${save} onCancel=${end} />
+    ${gone ? html`<p class="note" role="status">${W.deletedMeanwhile}</p>` : null}
+    ${newer ? html`<div class="note" role="status"><p>${W.movedOn(row.version)} ${manual ? W.keepsBoth : W.replacesThese}</p>
+      <${Versions} heads=${[draftedRow(base, mine), row]} names=${[W.yours, W.versionNumber(row.version)]} /></div>` : null}
+    <${NodeForm} row=${seen} title=${W.editTitle(id)} draft=${draft} onInput=${(/** @type {NodeDraft} */ next) => keepEdit(id, { seen, draft: next })} onSave=${save} onCancel=${end} />
     <p class="soft">${W.basedOn(seen.version)} ${W.unsaved}</p>`;
 }
 
@@ -69,7 +83,6 @@ function draftedRow(seen, draft) {
 
 /** Fields compared between versions. */
 const FIELDS = /** @type {const} */ (["type", "summary", "content", "tags", "valid_from", "valid_to"]);
-const FIELD_NAMES = { type: W.type, summary: W.titleField, content: W.content, tags: W.tags, valid_from: W.valid_from, valid_to: W.valid_to };
 
 /** Return the value of a field or attribute. @param {any} head @param {string} path */
 function valueAt(head, path) {
@@ -87,7 +100,7 @@ function differingFields(heads) {
 const cell = (path, value) => (value === null ? html`<span class="soft">${W.nothing}</span>` : path.startsWith("valid_") ? time(value) : plain(value));
 
 /** @param {string} path */
-const fieldName = (path) => FIELD_NAMES[path] ?? path.slice(11);
+const fieldName = (path) => W[path] ?? path.slice(11);
 
 /**
  * Table that compares versions; with `picks`, one can be chosen for each field.

@@ -4,6 +4,7 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { attempt } from "../state.js";
 import { W } from "../view_words.js";
+import { FormEnd } from "./forms.js";
 import { forget, forgetWithUndo, isMemory } from "./memory_state.js";
 import { Dialog } from "./parts.js";
 
@@ -22,7 +23,7 @@ export function Forget({ row, onClose }) {
     ${isMemory(row) ? html`<p>${W.forgetMemoryText}</p><p class="content">${row.content}</p>
       ${found ? html`<p class="soft">${W.goesWith(found.memories_removed - 1, found.relations_removed)}</p>` : null}`
       : html`<p>${W.forgetText}</p>${found ? html`<${Preview} found=${found} />` : null}`}
-    <button class="bad" disabled=${!found}>${W.forget}</button></form><//>`;
+    <${FormEnd} bad does=${W.forget} disabled=${!found} /></form><//>`;
 }
 
 /** Preview of the memories removed and kept, from a dry run. @param {{found: any}} props */

@@ -4,6 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { ask, memory } from "../server.js";
 import { attempt, mayWrite, say, store } from "../state.js";
 import { W } from "../view_words.js";
+import { FormEnd } from "./forms.js";
 import { refreshShown } from "./node.js";
 import { Dialog, plain, time } from "./parts.js";
 import { lookBack } from "./time.js";
@@ -103,5 +104,5 @@ function Revert({ id, state, present, onClose }) {
     });
   };
   return html`<${Dialog} title=${W.revertTo(state.node.version)} onClose=${onClose}><form onSubmit=${send}>
-    <p>${W.revertText}</p><${Diff} diff=${differences(present, state.node)} /><button>${W.revert}</button></form><//>`;
+    <p>${W.revertText}</p><${Diff} diff=${differences(present, state.node)} /><${FormEnd} does=${W.revert} /></form><//>`;
 }

@@ -13,10 +13,11 @@ export function KeyForm() {
     event.preventDefault();
     useKey(typed.trim());
     setTyped("");
+    keyOpen.value = false;
     void enter();
   };
   return html`<form class="key" onSubmit=${submit}>
-    <p>${refused.value && key.value ? W.wrongKey : W.needsKey}</p>
+    <p>${refused.value ? (key.value ? W.wrongKey : W.needsKey) : null} ${W.keyKept}</p>
     <label>${W.key} <input type="password" autocomplete="off" spellcheck=${false} placeholder="kgs_…" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.currentTarget.value)} /></label>
     <button disabled=${!typed.trim()}>${W.useKey}</button>
   </form>`;
@@ -42,7 +43,8 @@ export function KeyDialog() {
         </dl>
         ${who.open ? html`<p>${W.noKeyNeeded}</p>` : null}`
       : null}
-    ${key.value ? html`<button type="button" onClick=${forget}>${W.forgetKey}</button>` : html`<${KeyForm} />`}
+    ${key.value ? html`<button type="button" onClick=${forget}>${W.forgetKey}</button>` : null}
+    <${KeyForm} />
     <${Command} label=${W.makeKey} text="kgserve keys create --name NAME --role read" />
   <//>`;
 }

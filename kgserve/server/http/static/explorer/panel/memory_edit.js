@@ -1,8 +1,10 @@
 // Form to edit a memory. Only changed fields are written.
 
 import { html, useState } from "../vendor/preact.js";
+import { Refused } from "../server.js";
 import { W } from "../view_words.js";
-import { changeMemory } from "./memory_state.js";
+import { FormEnd, scrollToView } from "./forms.js";
+import { changeMemory, readAgain } from "./memory_state.js";
 import { Dialog, TimeField } from "./parts.js";
 
 /** @typedef {Record<string, string>} Draft fields by name, as text */
@@ -29,34 +31,47 @@ function changedFields(before, after, from) {
 }
 
 /** @param {{row: any, onClose: () => void}} props `row`: a memory from `/api/memories` */
-export function MemoryEdit({ row, onClose }) {
-  const [before] = useState(() => draftOf(row));
+export function MemoryEdit({ row: given, onClose }) {
+  const [row, setRow] = useState(given);
+  const before = draftOf(row);
   const [draft, setDraft] = useState(before);
   const [wrong, setWrong] = useState("");
+  /** Fields that another caller has changed, too. */
+  const [both, setBoth] = useState(/** @type {string[] | null} */ (null));
   const set = (/** @type {string} */ name, /** @type {string} */ value) => setDraft({ ...draft, [name]: value });
   const typed = (/** @type {string} */ name) => (/** @type {any} */ event) => set(name, event.currentTarget.value);
   const send = async (/** @type {Event} */ event) => {
     event.preventDefault();
+    setWrong("");
     try {
       const fields = changedFields(before, draft, draft);
       if (Object.keys(fields).length) await changeMemory(row, fields, changedFields(before, draft, before));
       onClose();
     } catch (error) {
-      setWrong(error instanceof SyntaxError ? W.noJson(error.message) : /** @type {Error} */ (error).message);
+      if (error instanceof Refused && error.status === 409) return rebase().catch((again) => setWrong(again.message));
+      return setWrong(error instanceof SyntaxError ? W.noJson(error.message) : /** @type {Error} */ (error).message);
     }
+  };
+  /** Base the draft on the version of another caller. */
+  const rebase = async () => {
+    const later = await readAgain(row);
+    const theirs = draftOf(later);
+    const changed = Object.keys(draft).filter((name) => draft[name] !== before[name]);
+    setBoth(changed.filter((name) => theirs[name] !== before[name] && theirs[name] !== draft[name]));
+    setDraft({ ...theirs, ...Object.fromEntries(changed.map((name) => [name, draft[name]])) });
+    setRow(later);
   };
   const text = (/** @type {string} */ name, rows = 2) => html`<label>${W.memoryFields[name]} <textarea rows=${rows} value=${draft[name]} required=${name === "content"} onInput=${typed(name)}></textarea></label>`;
   const line = (/** @type {string} */ name) => html`<label>${W.memoryFields[name]} <input value=${draft[name]} onInput=${typed(name)} /></label>`;
   const share = (/** @type {string} */ name) => html`<label>${W.memoryFields[name]} <input type="number" min="0" max="1" step="any" required value=${draft[name]} onInput=${typed(name)} /></label>`;
   const when = (/** @type {string} */ name) => html`<${TimeField} label=${W[name]} value=${draft[name]} onPick=${(/** @type {string} */ value) => set(name, value)} />`;
   return html`<${Dialog} title=${W.editMemory} onClose=${onClose} wide><form class="edit" onSubmit=${send}>
-    <p class="soft">${W.memoryBase(row.version)}</p>
+    ${both ? html`<div class="note" role="alert" ref=${scrollToView}><p>${W.memoryMovedOn(row.version)}</p><dl>${both.map((name) => html`<dt>${W.memoryFields[name] ?? W[name]}</dt><dd>${before[name] || "–"}</dd>`)}</dl></div>` : html`<p class="soft">${W.memoryBase(row.version)}</p>`}
     ${text("content", 4)}
     <div class="pair-of-fields">${line("memory_type")} ${line("source")}</div>
     <div class="pair-of-fields">${text("entity_names")} ${text("tags")}</div>
     <div class="pair-of-fields">${share("confidence")} ${share("importance")}</div>
     <div class="pair-of-fields">${when("valid_from")} ${when("valid_to")}</div>
     <details><summary>${W.moreFields}</summary>${text("context")} ${text("metadata", 5)}</details>
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <button>${W.save}</button></form><//>`;
+    <${FormEnd} does=${W.save} wrong=${wrong} /></form><//>`;
 }

@@ -14,13 +14,14 @@ import { showNode } from "./search.js";
 const PAGE_ROWS = 25;
 /** Maximum number of characters of a memory in a row; its details show all. */
 const SHOWN = 300;
+const OFFERED = 8;
 const TYPING_PAUSE_MS = 300;
 const CONFIDENCES = ["0.25", "0.5", "0.75", "0.9"];
 const AGES = { "": "", week: 7, month: 30, year: 365 };
 const DAY_MS = 86_400_000;
 
 /** @typedef {{q: string, types: string, entity: string, tags: string, min_confidence: string, age: string, ended: string}} Filters */
-/** @typedef {{memories: any[], next: Record<string, unknown> | null}} Page `next`: query parameters of the next page */
+/** @typedef {{memories: any[], next: Record<string, unknown> | null, wrong?: string}} Page `next`: query parameters of the next page; `wrong`: why there are no rows */
 
 /** @type {Filters} */
 const NO_FILTERS = { q: "", types: "", entity: "", tags: "", min_confidence: "", age: "", ended: "" };
@@ -53,11 +54,14 @@ export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scro
 export function MemoryList({ types }) {
   const [filters, setFilters] = useState(NO_FILTERS);
   const [page, setPage] = useState(/** @type {Page | null} */ (null));
+  const [offered, setOffered] = useState(/** @type {any[]} */ ([]));
   useEffect(() => {
     let current = true;
     const wait = setTimeout(() => void attempt(async () => {
-      const found = await readPage(filters, {});
+      const found = await readPage(filters, {}).catch((error) => ({ memories: [], next: null, wrong: error.status === 404 && filters.entity ? W.noSuchEntity(filters.entity) : error.message }));
       if (current) setPage(found);
+      const { entities } = filters.entity ? await ask("GET", "/api/entities", { query: { store: store.value, name: filters.entity, limit: OFFERED } }) : { entities: [] };
+      if (current) setOffered(entities);
     }), page ? TYPING_PAUSE_MS : 0);
     return () => {
       current = false;
@@ -75,7 +79,7 @@ export function MemoryList({ types }) {
   return html`<form class="row filters" role="search" aria-label=${W.memories} onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <label class="grow">${W.searchMemories}<input type="search" value=${filters.q} onInput=${change("q")} /></label>
       ${choice("types", W.type, [["", W.anyType], ...types.map((one) => /** @type {[string, string]} */ ([one, one]))])}
-      <label>${W.aboutEntity}<input value=${filters.entity} onInput=${change("entity")} /></label>
+      <label>${W.aboutEntity}<input list="about-offered" autocomplete="off" value=${filters.entity} onInput=${change("entity")} /></label><datalist id="about-offered">${offered.map((one) => html`<option key=${one.id} value=${one.name}></option>`)}</datalist>
       <label>${W.withTag}<input value=${filters.tags} onInput=${change("tags")} /></label>
       ${choice("min_confidence", W.confidence, [["", W.anyConfidence], ...CONFIDENCES.map((one) => /** @type {[string, string]} */ ([one, W.atLeast(one)]))])}
       ${choice("age", W.createdWithin, Object.entries(W.ages))}
@@ -84,6 +88,6 @@ export function MemoryList({ types }) {
     </form>
     ${page === null ? html`<p role="status">${W.loading}</p>` : html`
       <${MemoryTable} memories=${page.memories} label=${W.memoryList} onTag=${(/** @type {string} */ tags) => setFilters({ ...filters, tags })} />
-      <p class="row"><span role="status" class="soft">${page.memories.length ? W.memoriesShown(page.memories.length, page.next !== null) : filtered ? W.noSuchMemory : W.noMemories}</span>
+      <p class="row"><span role="status" class=${page.wrong ? "note" : "soft"}>${page.wrong ?? (page.memories.length ? W.memoriesShown(page.memories.length, page.next !== null) : filtered ? W.noSuchMemory : W.noMemories)}</span>
         ${page.next ? html`<button type="button" onClick=${more}>${W.moreMemories}</button>` : null}</p>`}`;
 }

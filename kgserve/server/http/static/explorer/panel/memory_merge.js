@@ -5,6 +5,7 @@ import { labelOf } from "../graph/labels.js";
 import { ask } from "../server.js";
 import { attempt, store } from "../state.js";
 import { W } from "../view_words.js";
+import { FormEnd } from "./forms.js";
 import { isMemory, mergeWithUndo } from "./memory_state.js";
 import { Dialog } from "./parts.js";
 
@@ -57,6 +58,5 @@ export function Merge({ row, onClose }) {
     ${into && isMemory(row) ? html`<div class="heads"><section><h3>${W.mergeGoes}</h3><p class="content">${row.content}</p></section>
       <section><h3>${W.mergeStays}</h3><p class="content">${rule === "overwrite" ? row.content : into.content}${rule === "append" ? `\n${row.content}` : ""}</p></section></div>
       <fieldset class="choices"><legend>${W.mergeWhich}</legend>${rules.map((name) => html`<label class="check" key=${name}><input type="radio" name="rule" checked=${rule === name} onChange=${() => setRule(name)} /> ${W.mergeRules[name]}</label>`)}</fieldset>` : null}
-    ${wrong ? html`<p class="note" role="alert">${wrong}</p>` : null}
-    <button disabled=${!into}>${W.merge}</button></form><//>`;
+    <${FormEnd} does=${W.merge} wrong=${wrong} disabled=${!into} /></form><//>`;
 }

@@ -53,6 +53,9 @@ const memoryAt = (/** @type {string} */ id) => `/api/memories/${encodeURICompone
 /** Change fields of a memory. @param {string} id @param {any} body */
 const change = (id, body) => ask("PUT", memoryAt(id), { query: inStore(), body });
 
+/** Reload a row. Viewing is not an access, so `touch` is false. @param {Row} row */
+export const readAgain = (row) => ask("GET", isMemory(row) ? memoryAt(row.id) : `/api/entities/${encodeURIComponent(row.id)}`, { query: { ...inStore(), touch: isMemory(row) ? false : undefined } });
+
 /** Return an undo handler that reloads the lists and shows a toast. @param {() => Promise<unknown>} back */
 const undoing = (back) => async () => {
   await back();
@@ -89,6 +92,13 @@ export async function forgetWithUndo(row) {
     await forget(row, true, false);
     if (shown) await put([row.id]);
   }));
+}
+
+/** Bring back a forgotten memory; the toast forgets it again. @param {Row} row */
+export async function restoreForgotten(row) {
+  await forget(row, true, false);
+  written.value++;
+  say(W.restored(labelOf(row)), false, undoing(() => forget(row, false, false)));
 }
 
 /** @param {string} id @param {any} body */

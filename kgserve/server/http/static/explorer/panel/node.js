@@ -12,6 +12,7 @@ import { W } from "../view_words.js";
 import { undoChange, undoDeletion, undoEdgeEnd } from "../entry/undo.js";
 import { beginEdit, Edit, Heads, isEdited } from "./edit.js";
 import { Forget } from "./forget.js";
+import { FormEnd } from "./forms.js";
 import { History } from "./history.js";
 import { Mark } from "./legend.js";
 import { MemoryFacts } from "./memory.js";
@@ -72,12 +73,20 @@ export function NodePanel() {
   const node = graph.nodes.get(focus.value);
   if (!node) return html`<section class="details" aria-label=${W.details}><p>${W.nothingChosen}</p><ul class="plain-list soft">${W.tips.map((tip) => html`<li key=${tip}>${tip}</li>`)}</ul></section>`;
   const now = shown.value?.key === node.key ? shown.value : null;
+  const editing = mayWrite.value && !node.store && isEdited(node.id);
   return html`<section class="details" aria-label=${W.details}>
     <h2><${Mark} ...${looks.of(node.type)} /> ${node.label}</h2>
     <${Actions} node=${node} />
-    ${now?.error ? html`<p class="note">${now.error}</p>${node.store ? null : html`<${History} key=${node.key} id=${node.id} present=${null} />`}` : null}
-    ${now?.answer ? html`<${Facts} key=${node.key} node=${node} answer=${now.answer} />` : null}
+    ${editing ? html`<${Edit} id=${node.id} row=${now?.answer?.node} gone=${stateAt(node, null) < 0} onSaved=${refreshShown} onConflict=${settleConflict} />` : null}
+    ${now?.error && !editing ? html`<p class="note">${now.error}</p>${node.store ? null : html`<${History} key=${node.key} id=${node.id} present=${null} />`}` : null}
+    ${now?.answer && !editing ? html`<${Facts} key=${node.key} node=${node} answer=${now.answer} />` : null}
   </section>`;
+}
+
+/** Show both versions of the focused node. */
+async function settleConflict() {
+  await refreshShown();
+  doing.value = "heads";
 }
 
 /** @param {{node: import("../graph/model.js").Node}} props */
@@ -101,11 +110,6 @@ function Facts({ node, answer }) {
   const row = answer.node;
   const writable = mayWrite.value && !node.store;
   const conflict = writable && doing.value === "heads" ? html`<${Heads} row=${row} onClose=${stop} onSaved=${refreshShown} />` : null;
-  const disputed = async () => {
-    await refreshShown();
-    doing.value = "heads";
-  };
-  if (writable && isEdited(row.id)) return html`<${Edit} row=${row} onSaved=${refreshShown} onConflict=${disputed} />`;
   return html`
     ${row.content ? html`<h3 class="hidden">${W.content}</h3><${Content} text=${row.content} />` : null}
     <dl>
@@ -129,8 +133,8 @@ function Facts({ node, answer }) {
     ${node.store ? null : html`<${History} key=${`${row.id} ${row.sequence}`} id=${row.id} present=${row} />`}
     ${writable ? html`<p class="row">
       ${row.confidence === undefined ? html`<button type="button" onClick=${() => beginEdit(row)}>${W.edit}</button>` : null}
-      <button type="button" class="plain" onClick=${() => { entry.value = { kind: "edge", from: row.id, to: "" }; }}>${W.addNames.edge}</button>
-      <button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
+      <button type="button" class="plain" onClick=${() => { entry.value = { kind: "edge", from: row.id, to: "" }; }}>${W.addNames.edge}</button></p>
+      <p class="row apart"><button type="button" class="plain" onClick=${() => { doing.value = "retire"; }}>${W.retire}</button>
       <button type="button" class="plain bad" onClick=${() => { doing.value = "delete"; }}>${W.delete}</button>
       ${row.name && row.confidence === undefined ? html`<button type="button" class="plain bad" onClick=${() => { doing.value = "forget"; }}>${W.forget}</button>` : null}</p>` : null}
     ${conflict}
@@ -219,7 +223,7 @@ function Retire({ row }) {
     <p>${W.retireText}</p>
     <label>${W.until("")} <input type="datetime-local" value=${when} onInput=${(/** @type {any} */ event) => setWhen(event.currentTarget.value)} /></label>
     <p class="soft">${W.leftOutIsNow}</p>
-    <button>${W.retire}</button></form><//>`;
+    <${FormEnd} does=${W.retire} /></form><//>`;
 }
 
 /** @param {{row: any}} props */
@@ -238,5 +242,5 @@ function Delete({ row }) {
     });
   };
   return html`<${Dialog} title=${W.deleteTitle(labelOf(row))} onClose=${stop}><form onSubmit=${send}>
-    <p>${W.deleteText}</p><button class="bad">${W.delete}</button></form><//>`;
+    <p>${W.deleteText}</p><${FormEnd} bad does=${W.delete} /></form><//>`;
 }

@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { Plus, X } from "../vendor/icons.js";
+import { parseAttributes } from "../entry/attributes.js";
 import { W } from "../view_words.js";
 import { Icon } from "./parts.js";
 
@@ -29,21 +30,16 @@ export function ListField({ label, help, value, disabled, onChange }) {
     <span class="help">${help}</span></div>`;
 }
 
-/** Field for a JSON object; only valid JSON is applied. @param {FieldProps} props */
+/** Field for a JSON object. The value is text once it is changed; while that is invalid, the form cannot be sent. @param {FieldProps} props */
 export function JsonField({ label, help, value, disabled, onChange }) {
-  const [typed, setTyped] = useState(/** @type {string | null} */ (null));
-  const [wrong, setWrong] = useState("");
-  const change = (/** @type {any} */ event) => {
-    const text = event.currentTarget.value;
-    setTyped(text);
-    try {
-      onChange(JSON.parse(text || "{}"));
-      setWrong("");
-    } catch (error) {
-      setWrong(W.noJson(/** @type {Error} */ (error).message));
-    }
-  };
-  return html`<label class="field">${label}<textarea rows="3" value=${typed ?? (Object.keys(value).length ? JSON.stringify(value, null, 2) : "")} disabled=${disabled} onInput=${change}></textarea>
+  const text = typeof value === "string" ? value : Object.keys(value).length ? JSON.stringify(value, null, 2) : "";
+  let wrong = "";
+  try {
+    parseAttributes(text);
+  } catch (error) {
+    wrong = /** @type {Error} */ (error).message;
+  }
+  return html`<label class="field">${label}<textarea rows="3" value=${text} disabled=${disabled} ref=${(/** @type {HTMLTextAreaElement | null} */ field) => field?.setCustomValidity(wrong)} onInput=${(/** @type {any} */ event) => onChange(event.currentTarget.value)}></textarea>
     <span class="help">${help}</span>${wrong ? html`<span class="note" role="alert">${wrong}</span>` : null}</label>`;
 }
 

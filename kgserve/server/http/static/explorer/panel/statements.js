@@ -4,6 +4,7 @@ import { html, signal, useState } from "../vendor/preact.js";
 import { Plus } from "../vendor/icons.js";
 import { say, store } from "../state.js";
 import { W } from "../view_words.js";
+import { FormEnd } from "./forms.js";
 import { Dialog, Icon } from "./parts.js";
 
 const REMEMBERED = 30;
@@ -84,6 +85,6 @@ function SaveDialog({ saved, present, onClose }) {
   return html`<${Dialog} title=${W.saveStatement} onClose=${onClose}><form onSubmit=${send}>
     <p class="soft">${W.savedHere}</p><pre class="scroll" tabindex="0" role="region" aria-label=${W.statement}>${present.text}</pre>
     <label>${W.name} <input required maxlength="100" value=${name} onInput=${(/** @type {any} */ event) => setName(event.currentTarget.value)} /></label>
-    <button disabled=${!wanted}>${saved.some((one) => one.name === wanted) ? W.replaceStatement : W.save}</button></form>
+    <${FormEnd} does=${saved.some((one) => one.name === wanted) ? W.replaceStatement : W.save} disabled=${!wanted} /></form>
     ${saved.length ? html`<h3>${W.savedStatements}</h3><ul class="plain-list">${saved.map((one) => html`<li key=${one.name}>${one.name} <button type="button" class="plain small bad" aria-label=${W.doWith(W.delete, one.name)} onClick=${() => remove(one)}>${W.delete}</button></li>`)}</ul>` : null}<//>`;
 }
