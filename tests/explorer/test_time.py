@@ -8,6 +8,11 @@ from playwright.sync_api import expect
 
 from tests.explorer.looking import ExplorerBrowser, settled
 
+ALL_IN_SIGHT = """async () => {
+  const {canvas: {shown}} = await import('/explorer/panel/canvas.js');
+  return shown.scene.nodes.every(({node}) => shown.shows(node, 0));
+}"""
+
 
 def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: ExplorerBrowser, books: str) -> None:
     page = looking.graph(books, "?valid_at=any&node=emma")
@@ -31,8 +36,10 @@ def test_looking_back_asks_the_server_for_nothing_and_forbids_writing(looking: E
     page.keyboard.press("[")
     expect(details).to_contain_text("A novel of youthful pride")
     expect(details.get_by_role("button", name="Edit")).to_be_hidden()
+    page.evaluate("async () => (await import('/explorer/panel/canvas.js')).canvas.fit()")
     page.get_by_role("button", name="Back to now").click()
     expect(page.get_by_role("listbox", name="Graph of 7 nodes")).to_be_visible()
+    assert page.evaluate(ALL_IN_SIGHT)
     expect(details).to_contain_text("A comedy of manners")
 
 

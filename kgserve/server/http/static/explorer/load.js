@@ -163,8 +163,13 @@ export function onlyShownTypes() {
 /** Number of times that the overview was enlarged. */
 export let rounds = 0;
 
-/** Enlarge the overview fourfold, up to the limit of the canvas. */
-export const more = () => overview(rounds + 1);
+/** Enlarge the overview fourfold, up to the limit of the canvas, and keep the node in focus. */
+export async function more() {
+  const key = focus.value;
+  await overview(rounds + 1);
+  if (key && !graph.nodes.has(key)) await put([key], false);
+  focus.value = key;
+}
 
 /** Add nodes to the canvas, with all edges among them and existing nodes. @param {string[]} ids @param {boolean} [chosen] false: beside the overview */
 export const put = (ids, chosen = true) =>

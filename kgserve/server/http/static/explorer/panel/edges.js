@@ -99,7 +99,7 @@ export function EdgePanel() {
   const { created_at, updated_at, ...attributes } = row?.attributes ?? {};
   const end = (/** @type {string} */ id) => html`<button type="button" class="link" onClick=${() => showNode(id)}>${graph.nodes.get(id)?.label ?? short(id)}</button>`;
   return html`<section class="details" aria-label=${W.details}>
-    <h2>${end(from)} ${type} ${end(to)}</h2>
+    <h2>${type}</h2><p>${end(from)} → ${end(to)}</p>
     <p class="row">${row && !row.valid_to && !row.to_graph && mayWrite.value ? html`<button type="button" onClick=${() => retireEdge(row).then(load)}>${W.retire}</button>` : null}
       <button type="button" class="plain" onClick=${() => { openEdge.value = ""; }}>${W.close}</button></p>
     ${error ? html`<p class="note" role="alert">${error}</p>` : null}
