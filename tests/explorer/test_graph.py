@@ -174,9 +174,10 @@ def test_the_address_holds_the_whole_view(looking: ExplorerBrowser, books: str) 
     page = looking.graph(books, "?ids=emma,austen&as_of=2&node=emma&valid_at=any")
     expect(page.get_by_role("region", name="Details")).to_contain_text("A novel of youthful pride")
     expect(page.get_by_text("The store as of commit 2")).to_be_visible()
+    expect(page).to_have_url(re.compile("valid_at=any&node=emma$"))
     again = looking.at(page.url.split("/", 3)[3])
     settled(again)
-    assert again.url == page.url
+    expect(again).to_have_url(page.url)
     expect(again.get_by_role("region", name="Details")).to_contain_text("A novel of youthful pride")
     edge = "%5B%22emma%22%2C%22SET_IN%22%2C%22highbury%22%5D"
     again.evaluate("address => { location.hash = address }", f"#/{books}?compare=2-5&edge={edge}&hide_type=author")

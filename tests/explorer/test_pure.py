@@ -51,7 +51,8 @@ def test_ids_with_commas_and_slashes_come_back(page: Page) -> None:
       return m.parse(format({store: 's', ids: ['a,b', 'c/d?e&f=g', '%2C', 'é\\u0000']})).ids;
     """
     assert run(page, "link.js", script) == ["a,b", "c/d?e&f=g", "%2C", "é\0"]
-    assert run(page, "link.js", "return m.parse('#/x?depth=99&as_of=-1');")["depth"] == 5
+    wrong = run(page, "link.js", "return m.parse('#/x?depth=99&as_of=-1&edge=%5B1');")
+    assert (wrong["depth"], wrong["asOf"], wrong["edge"]) == (5, None, "")
 
 
 def test_lives_and_validity_are_comparisons(page: Page) -> None:

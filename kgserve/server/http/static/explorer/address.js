@@ -85,14 +85,16 @@ export function reopenAddress() {
   if (location.hash !== here()) void go(link, link.store === store.value && Boolean(about.value) && !lost.value && canvasOf(link) === canvasOf(parse(here())));
 }
 
-/** Write a link to the URL. @param {string} link */
+/** Timer until the URL is written; 0: none. */
+let waiting = 0;
+
+/** Write a link to the URL, instead of the view. @param {string} link */
 export function replaceAddress(link) {
+  clearTimeout(waiting);
+  waiting = 0;
   history.replaceState(null, "", link);
   known = location.hash;
 }
-
-/** Timer until the URL is written; 0: none. */
-let waiting = 0;
 
 effect(() => {
   revision.value, store.value, asOf.value, validAt.value, searchText.value, focus.value, view.value, compared.value, openEdge.value;

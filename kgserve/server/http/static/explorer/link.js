@@ -32,6 +32,7 @@ export function parse(fragment) {
   return {
     ...EMPTY,
     ...Object.fromEntries(Object.entries(TEXTS).map(([name, property]) => [property, given.get(name) || EMPTY[property]])),
+    edge: edgeIn(given.get("edge") ?? ""),
     store: decoded(path),
     ids: list(given.getAll("ids").join(",")).map(decoded),
     depth: Math.min(DEEPEST, Math.max(1, whole("depth") || 1)),
@@ -49,6 +50,16 @@ export function parse(fragment) {
     camera: /** @type {[number, number, number] | null} */ (numbers(given.get("camera") ?? "", "_", 3)),
     looks: given.get("looks") ?? "",
   };
+}
+
+/** Return the key of an edge, or the empty text. @param {string} text */
+function edgeIn(text) {
+  try {
+    const [from, type, to] = JSON.parse(text);
+    return JSON.stringify([from, type, to].map(String));
+  } catch {
+    return "";
+  }
 }
 
 /** Return the parts of a text between commas. @param {string | null} text */

@@ -98,8 +98,9 @@ export async function go(link, stays = false) {
       return;
     }
     if (link.node && !graph.nodes.has(link.node)) await put([link.node], false);
-    focus.value = graph.nodes.has(link.node) ? link.node : "";
-    openEdge.value = graph.edges.has(link.edge) ? link.edge : "";
+    const node = link.node || link.start;
+    focus.value = graph.nodes.has(node) ? node : "";
+    openEdge.value = link.edge;
     if (link.query !== searchText.value) {
       searchText.value = link.query;
       void runSearch({ typing: Boolean(link.node) });
