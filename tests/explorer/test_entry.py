@@ -385,5 +385,17 @@ def test_the_sample_is_loaded_and_its_tour_can_be_skipped(
     expect(tour).to_be_visible()
     page.keyboard.press("Escape")
     expect(tour).to_be_hidden()
+    page.get_by_role("combobox", name="Search or run").fill("tour")
+    page.get_by_role("option", name="Take the tour").click()
+    expect(tour).to_be_visible()
+    page.get_by_role("button", name="Changes").click()
+    expect(tour).to_be_hidden()
+    page.get_by_role("link", name="kgserve").click()
+    page.get_by_role("button", name="Load an example").click()
+    window = page.get_by_role("dialog", name="Load an example")
+    expect(window.get_by_role("button", name="Load another example")).to_be_visible()
+    window.get_by_role("link", name="Open it").click()
+    settled(page)
+    assert page.url.split("#/")[1].split("?")[0] == name
     page.close()  # It would ask for the store that is gone.
     accepted(http.delete(f"/api/memory/{name}", params={"confirm": name}))

@@ -1,10 +1,13 @@
-// Expansion and collapse of a node: its neighbours, including those in other stores.
+// Expansion and collapse of a node, including neighbours in other stores, and the shortest path between two nodes.
 
 import { moment, MOST_NODES } from "./graph/model.js";
-import { AN_EXPANSION, chosenIds, FIRST_NODES, fits, onlyShownTypes, own, piece, REFRESHED, show } from "./load.js";
+import { AN_EXPANSION, chosenIds, FIRST_NODES, fits, onlyShownTypes, own, piece, put, REFRESHED, show } from "./load.js";
 import { ask, memory } from "./server.js";
-import { announce, attempt, changed, focus, graph, selected, store, stores } from "./state.js";
+import { announce, asOf, attempt, changed, focus, graph, say, selected, store, stores, way } from "./state.js";
 import { W } from "./words.js";
+
+const MAX_STEPS = 12;
+const STATEMENT = `MATCH p = shortestPath((a {id: $from})-[*..${MAX_STEPS}]-(b {id: $to})) RETURN [n IN nodes(p) | n.id] AS ids`;
 
 /** Load the neighbours of a node; if already loaded, remove those that only it brought. @param {string} key */
 export const expand = (key) =>
@@ -69,3 +72,33 @@ function livesAsLinks(key) {
   const lives = [...(graph.around.get(key) ?? [])].map((edge) => edge.lives);
   if (node) node.lives = lives.includes(null) ? null : lives.flatMap((each) => each ?? []).sort((one, other) => other[0] - one[0]);
 }
+
+/** Return the ids of the shortest path in the store now; none if there is none, or the query fails. @param {string} from @param {string} to @returns {Promise<string[]>} */
+async function pathInStore(from, to) {
+  const body = { query: STATEMENT, params: { from, to }, max_rows: 1 };
+  const answer = await ask("POST", memory(store.value, "cypher"), { body }).catch(() => null);
+  return answer?.rows[0]?.[0] ?? [];
+}
+
+/** Show the shortest path between two nodes, and load its nodes that are not on the canvas. @param {string} from @param {string} to keys of nodes */
+export const showPath = (from, to) =>
+  attempt(async () => {
+    const [here, name] = [graph.path(from, to), store.value];
+    const [one, other] = [graph.nodes.get(from), graph.nodes.get(to)];
+    const ask = asOf.value === null && one && other && !one.store && !other.store && here.length !== 2;
+    const found = ask ? await pathInStore(one.id, other.id) : [];
+    if (store.value !== name || !graph.nodes.has(from) || !graph.nodes.has(to)) return;
+    const whole = found.length && (!here.length || found.length < here.length) && fits(found.length) ? found : here;
+    if (!whole.length) {
+      way.value = [];
+      say(W.noPath, true);
+      return;
+    }
+    if (whole === found) await put(found);
+    for (const key of whole) {
+      const node = graph.nodes.get(key);
+      if (node) node.hidden = false;
+    }
+    selected.value = new Set([from, to]);
+    way.value = whole;
+  });

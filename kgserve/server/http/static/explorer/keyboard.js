@@ -14,7 +14,7 @@ export function findPath() {
   const ends = [...selected.value];
   if (ends.length === 1 && focus.value && focus.value !== ends[0]) ends.push(focus.value);
   if (ends.length < 2) return false;
-  void import("./path.js").then((found) => found.showPath(ends[0], ends[1]));
+  void import("./expand.js").then((found) => found.showPath(ends[0], ends[1]));
   return true;
 }
 

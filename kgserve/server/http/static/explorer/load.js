@@ -3,9 +3,9 @@
 import { batch, signal } from "./vendor/preact.js";
 import { MOST_NODES } from "./graph/model.js";
 import { labelOf } from "./graph/labels.js";
-import { applyArrangement } from "./arrangement.js";
+import { applyArrangement } from "./link.js";
 import { ask, memory, Refused } from "./server.js";
-import { about, asOf, attempt, changed, compared, connecting, focus, graph, hiddenRelations, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, validAt, way } from "./state.js";
+import { about, asOf, attempt, changed, compared, connecting, focus, graph, hiddenTypes, noPast, say, selected, store, stores, timeline, truncated, way } from "./state.js";
 import { W } from "./words.js";
 
 const FIELDS = ["label", "degree", "version", "valid", "tags", "layer", "confidence"];
@@ -100,10 +100,6 @@ export function leave() {
     timeline.value = [];
     noPast.value = "";
     asOf.value = null;
-    validAt.value = "now";
-    compared.value = null;
-    hiddenTypes.value = new Set();
-    hiddenRelations.value = new Set();
     connecting.value = false;
   });
 }
@@ -142,13 +138,15 @@ export function fits(more) {
   return false;
 }
 
-/** Load the overview: all of a small store, else the nodes of highest degree with neighbours; each `round` loads more. */
-export const overview = (round = 0) =>
+/** Load the overview: all of a small store, else the nodes of highest degree with neighbours; each `round` loads more. @param {number} [round] @param {boolean} [whole] also of hidden types */
+export const overview = (round = 0, whole = false) =>
   attempt(async () => {
     const most = Math.min(MOST_NODES, FIRST_NODES * 4 ** round);
     clear();
     rounds = round;
-    const answer = await firstPiece({ overview: Math.min(100, FIRST * 4 ** round), depth: 1 + round, max_nodes: most, types: onlyShownTypes() });
+    const types = whole ? undefined : onlyShownTypes();
+    chosenIds.value = Boolean(types);
+    const answer = await firstPiece({ overview: Math.min(100, FIRST * 4 ** round), depth: 1 + round, max_nodes: most, types });
     await stillWanted(aboutAsked);
     const nodes = about.value?.stats.nodes ?? 0;
     show(answer);
@@ -163,17 +161,22 @@ export function onlyShownTypes() {
 }
 
 /** Number of times that the overview was enlarged. */
-let rounds = 0;
+export let rounds = 0;
 
-/** Enlarge the overview fourfold, up to the limit of the canvas. */
-export const more = () => overview(rounds + 1);
+/** Enlarge the overview fourfold, up to the limit of the canvas, and keep the node in focus. */
+export async function more() {
+  const key = focus.value;
+  await overview(rounds + 1);
+  if (key && !graph.nodes.has(key)) await put([key], false);
+  focus.value = key;
+}
 
-/** Add nodes to the canvas, with all edges among them and existing nodes. @param {string[]} ids */
-export const put = (ids) =>
+/** Add nodes to the canvas, with all edges among them and existing nodes. @param {string[]} ids @param {boolean} [chosen] false: beside the overview */
+export const put = (ids, chosen = true) =>
   attempt(async () => {
     const fresh = ids.filter((id) => !graph.nodes.has(id));
     if (!fits(fresh.length)) return;
-    chosenIds.value = true;
+    chosenIds.value ||= chosen;
     const answer = await piece({ ids: [...own(), ...fresh] });
     await stillWanted(aboutAsked);
     show(answer);

@@ -14,7 +14,7 @@ import { Icon } from "./panel/parts.js";
 import { SidePanel } from "./panel/side_panel.js";
 import { TimeBar } from "./panel/time.js";
 import { refused } from "./server.js";
-import { enter, keepAddress, reopen } from "./session.js";
+import { enter, reopen } from "./session.js";
 import { about, announce, asOf, busy, compared, cypherOpen, entry, helpOpen, keyOpen, lost, me, message, panelOpen, sheet, store, tourStep, undoLast, view } from "./state.js";
 import { W } from "./words.js";
 
@@ -83,5 +83,4 @@ const page = /** @type {HTMLElement} */ (document.getElementById("page"));
 page.replaceChildren();
 render(html`<${Page} />`, page);
 document.addEventListener("keydown", onKey);
-keepAddress();
 void start().then(() => Promise.all([import("./watch.js"), import("./entry/drop.js"), loadCommands()]));

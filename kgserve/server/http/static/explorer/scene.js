@@ -2,7 +2,7 @@
 
 import { radiusOf } from "./graph/renderer.js";
 import { difference } from "./graph/time.js";
-import { compared, focus, graph, looks, selected, visible, way } from "./state.js";
+import { compared, focus, graph, looks, openEdge, selected, visible, way } from "./state.js";
 import { W } from "./words.js";
 
 /** @typedef {import("./graph/renderer.js").Scene} Scene */
@@ -71,11 +71,11 @@ export function sceneOf(pulses) {
     }
     const leaf = hubOf.get(edge.from) === edge.to ? edge.from : hubOf.get(edge.to) === edge.from ? edge.to : "";
     const ends = chosen && (leaf ? selected.value.has(leaf) : selected.value.has(edge.from) || selected.value.has(edge.to));
-    const lit = ends || (path.length > 0 && (next.has(`${edge.from}\n${edge.to}`) || next.has(`${edge.to}\n${edge.from}`)));
+    const lit = ends || edge.key === openEdge.value || (path.length > 0 && (next.has(`${edge.from}\n${edge.to}`) || next.has(`${edge.to}\n${edge.from}`)));
     const plain = path.length ? /** @type {Manner} */ ("dim") : manner(edge);
     if (leaf && !lit && (plain === "plain" || plain === "dim")) continue;
     const width = edge.weight >= HEAVY ? 2 : edge.weight <= LIGHT || nodes.size > CROWD ? 0 : 1;
-    strokes.push({ from, to, manner: lit ? /** @type {Manner} */ ("lit") : plain, width, type: edge.type });
+    strokes.push({ key: edge.key, from, to, manner: lit ? /** @type {Manner} */ ("lit") : plain, width, type: edge.type });
   }
   for (const one of drawn.values()) if (one.towards.length > MAX_TOWARDS) one.towards = [];
   const all = [...drawn.values()];

@@ -1,18 +1,16 @@
 // Login, navigation between stores, and synchronization of the URL with the view.
 
-import { batch, effect } from "./vendor/preact.js";
-import { arrangement, openArrangement } from "./arrangement.js";
-import { format, keyIn, parse } from "./link.js";
-import { around, catchUp, chosenIds, leave, memoryCount, overview, own, put, refreshAbout, refreshTimeline } from "./load.js";
+import { batch } from "./vendor/preact.js";
+import { keyIn, openArrangement, parse } from "./link.js";
+import { around, catchUp, leave, memoryCount, overview, put, refreshAbout, refreshTimeline } from "./load.js";
 import { begun, follow } from "./events.js";
 import { ask, Refused, refused, useKey } from "./server.js";
-import { about, announce, asOf, busy, focus, graph, lost, me, revision, searchText, store, storeCount, stores, validAt, view } from "./state.js";
+import { about, announce, asOf, busy, changed, compared, focus, graph, hiddenRelations, hiddenTypes, lost, me, memoryFilter, memoryPart, openEdge, openEntity, searchText, store, storeCount, stores, validAt, view } from "./state.js";
 import { runSearch } from "./panel/search.js";
 
-const MOST_IDS = 200;
 const LOCAL = new Set(["localhost", "127.0.0.1", "[::1]"]);
 /** Number of links being opened; meanwhile the URL is not written. */
-let opening = 0;
+export let opening = 0;
 /** Minimum number of stores to list, in whole pages. */
 let wantedStores = 1;
 export async function listStores() {
@@ -61,13 +59,13 @@ export async function enter() {
   follow();
   const wanted = parse(location.hash);
   const only = stores.value?.length === 1 && me.value.open && LOCAL.has(location.hostname) && !location.hash;
-  if (only) history.replaceState(null, "", format({ store: stores.value?.[0].name }));
+  if (only) history.replaceState(null, "", `#/${stores.value?.[0].name}`);
   await go(only ? parse(location.hash) : wanted);
   void begun.then(catchUp);
 }
 
-/** Open the view of a link. @param {import("./link.js").Link} link */
-async function go(link) {
+/** Open the view of a link. @param {import("./link.js").Link} link @param {boolean} [stays] whether the canvas holds what the link says */
+export async function go(link, stays = false) {
   opening++;
   busy.value++;
   try {
@@ -78,6 +76,7 @@ async function go(link) {
       store.value = link.store;
     }
     openArrangement(link);
+    if (stays) changed(); // Its colours.
     lost.value = "";
     document.title = link.store ? `${link.store} · kgserve` : "kgserve";
     if (!link.store) return;
@@ -85,27 +84,42 @@ async function go(link) {
       asOf.value = link.asOf;
       validAt.value = link.validAt;
       view.value = link.view;
+      const [, before, after] = link.compare.match(/^(\d+)-(\d+)$/) ?? [];
+      compared.value = after ? { before: Number(before), after: Number(after) } : null;
+      hiddenTypes.value = new Set(link.types);
+      hiddenRelations.value = new Set(link.relations);
+      memoryPart.value = link.part;
+      openEntity.value = link.entity;
+      memoryFilter.value = link.filter;
     });
-    const known = refreshAbout().catch((error) => {
-      lost.value = /** @type {Error} */ (error).message;
-    });
-    void refreshTimeline();
-    void countMemories();
-    await Promise.all([known, link.start ? around(link.start, link.depth) : link.ids.length ? put(link.ids) : overview()]);
+    if (!stays) await load(link);
     if (lost.value) {
       announce(""); // The page shows the error.
       return;
     }
-    if (link.node && graph.nodes.has(link.node)) focus.value = link.node;
-    if (link.query && link.query !== searchText.value) {
+    if (link.node && !graph.nodes.has(link.node)) await put([link.node], false);
+    const node = link.node || link.start;
+    focus.value = graph.nodes.has(node) ? node : "";
+    openEdge.value = link.edge;
+    if (link.query !== searchText.value) {
       searchText.value = link.query;
       void runSearch({ typing: Boolean(link.node) });
     }
   } finally {
     opening--;
     busy.value--;
-    write();
+    void address().then(({ write }) => write(true));
   }
+}
+
+/** Load the canvas of a link, and what is known about the store. @param {import("./link.js").Link} link */
+async function load(link) {
+  const known = refreshAbout().catch((error) => {
+    lost.value = /** @type {Error} */ (error).message;
+  });
+  void refreshTimeline();
+  void countMemories();
+  await Promise.all([known, link.start ? around(link.start, link.depth) : link.ids.length ? put(link.ids) : overview(link.more, true)]);
 }
 
 /** Restore the view from the URL. */
@@ -117,32 +131,7 @@ async function countMemories() {
   memoryCount.value = { store: name, count: found?.total_memories ?? 0 };
 }
 
-/** Return the URL fragment of the current view. @returns {string} */
-export function here() {
-  if (!store.value) return "#/";
-  const ids = chosenIds.value ? own().slice(0, MOST_IDS) : [];
-  return format({ store: store.value, ids, asOf: asOf.value, validAt: validAt.value, query: searchText.value, node: focus.value, view: view.value, ...arrangement() });
-}
+/** Module that writes the URL, loaded after the first picture. */
+const address = () => import("./address.js");
 
-function write() {
-  if (opening || !store.value) return;
-  const now = here();
-  if (now !== location.hash) history.replaceState(null, "", now);
-}
-
-/** Keep the URL and the view synchronized. */
-export function keepAddress() {
-  addEventListener("hashchange", () => {
-    if (location.hash !== here()) void go(parse(location.hash));
-  });
-  effect(() => {
-    revision.value;
-    store.value;
-    asOf.value;
-    validAt.value;
-    searchText.value;
-    focus.value;
-    view.value;
-    queueMicrotask(write);
-  });
-}
+addEventListener("hashchange", () => void address().then(({ reopenAddress }) => reopenAddress()));

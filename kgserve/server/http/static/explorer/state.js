@@ -1,6 +1,6 @@
 // Shared state of the page, as signals. Derived values are computed.
 
-import { computed, signal } from "./vendor/preact.js";
+import { computed, effect, signal } from "./vendor/preact.js";
 import { Looks } from "./graph/colours.js";
 import { Graph } from "./graph/model.js";
 import { difference, holds } from "./graph/time.js";
@@ -26,7 +26,7 @@ export const timeline = signal(/** @type {[number, number, string, string, numbe
 export const noPast = signal("");
 
 export const graph = new Graph();
-export const looks = new Looks(() => about.value?.stats?.types);
+export const looks = new Looks();
 /** Number of changes to the content or style of the canvas. */
 export const revision = signal(0);
 /** Number of times nodes have moved. */
@@ -41,6 +41,12 @@ export const view = signal("graph");
 export const sheet = signal("middle");
 /** Key of the node in focus, which the panel shows and keyboard navigation starts from. */
 export const focus = signal("");
+/** Key of the edge that the panel shows instead of the node in focus; empty: none. */
+export const openEdge = signal("");
+effect(() => {
+  focus.value;
+  openEdge.value = "";
+});
 export const selected = signal(/** @type {Set<string>} */ (new Set()));
 /** Nodes of the requested path, in order. */
 export const way = signal(/** @type {string[]} */ ([]));
@@ -55,6 +61,12 @@ export const validAt = signal("now");
 export const compared = signal(/** @type {{before: number, after: number} | null} */ (null));
 
 export const searchText = signal("");
+/** Open tab of the memories: `list`, `entities`, `proposals`, `numbers`. */
+export const memoryPart = signal("list");
+/** Id of the entity whose page is open; empty: the list of entities. */
+export const openEntity = signal("");
+/** Filters of the list of memories, as in a query. */
+export const memoryFilter = signal("");
 /** Open parts of the page. */
 export const cypherOpen = signal(false);
 export const timeOpen = signal(false);
@@ -78,6 +90,7 @@ export const mayAdminister = computed(() => me.value?.role === "admin");
 
 /** @type {import("./vendor/preact.js").ReadonlySignal<Clock>} */
 export const clock = computed(() => {
+  revision.value; // A change may have ended something just now.
   const at = validAt.value;
   return { asOf: asOf.value, validAt: at === "any" ? null : at === "now" ? Date.now() : Date.parse(at) };
 });
@@ -111,11 +124,13 @@ export function choose(key) {
   if (!next.delete(key)) next.add(key);
   selected.value = next;
   focus.value = key;
+  openEdge.value = "";
 }
 
 /** Select a node and show its details. @param {string} key */
 export function look(key) {
   focus.value = key;
+  openEdge.value = "";
   selected.value = new Set([key]);
   showPanel("details", false);
 }

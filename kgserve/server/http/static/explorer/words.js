@@ -66,7 +66,6 @@ export const W = {
   stopConnecting: "Done",
 
   // Search
-  search: "Search",
   searchFor: (/** @type {string} */ text) => `Search for “${text}”`,
   hitsFor: (/** @type {number} */ count, /** @type {string} */ query) => (count ? `${some(count, "result")} for “${query}”` : `No results for “${query}”`),
   clear: "Clear",
@@ -114,6 +113,7 @@ export const W = {
   unhide: (/** @type {number} */ count) => `Show ${some(count, "hidden node")}`,
   unpin: "Unpin",
   noPath: "No path connects the two nodes, in either direction of the edges",
+  partOf: (/** @type {number} */ here, /** @type {number} */ all) => `${n(here)} of ${some(all, "node")}`,
   showMore: "Show more",
   beginAgain: "Show the overview",
   onlyThese: "Load only these types",
@@ -168,6 +168,7 @@ export const W = {
   fromTo: (/** @type {string} */ from, /** @type {string} */ to) => `${from} – ${to}`,
   always: "no start",
   open: "no end",
+  weight: "Weight",
   freshUntil: "Fresh until",
   stale: "stale",
   version: "Version",
@@ -185,6 +186,8 @@ export const W = {
   edit: "Edit",
   delete: "Delete",
   retire: "Retire",
+  noEdgeThen: "This edge does not exist at the chosen time.",
+  edgeDetails: (/** @type {string} */ type, /** @type {string} */ other) => `Details of the edge ${type} with ${other}`,
   retireEdge: (/** @type {string} */ type, /** @type {string} */ other) => `Retire the edge ${type} with ${other}`,
   retireTitle: (/** @type {string} */ label) => `Retire ${label}`,
   retireText: "It keeps all its data, but is not valid after that time.",

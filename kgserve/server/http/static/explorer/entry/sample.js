@@ -4,7 +4,7 @@ import { ask, memory, request } from "../server.js";
 import { listStores } from "../session.js";
 import { tourStep } from "../state.js";
 
-const NAME = "example";
+export const SAMPLE = "example";
 const DAY_MS = 86_400_000;
 /** Fields given as days from now. */
 const MOMENTS = ["valid_from", "valid_to", "created_at"];
@@ -16,7 +16,7 @@ export const dated = (row, now) => Object.fromEntries(Object.entries(row).map(([
 /** Create a store with an unused name. @returns {Promise<string>} */
 async function createStore() {
   for (let number = 1; ; number++) {
-    const name = number === 1 ? NAME : `${NAME}-${number}`;
+    const name = number === 1 ? SAMPLE : `${SAMPLE}-${number}`;
     if ((await request("PUT", memory(name), { body: SETTINGS })).status === 201) return name;
   }
 }

@@ -23,6 +23,11 @@ export function Tour() {
   const card = useRef(/** @type {HTMLElement | null} */ (null));
   const step = tourStep.value;
   const ready = Boolean(about.value);
+  const open = useRef(false);
+  useEffect(() => {
+    if (open.current && !(ready && view.value === "graph")) tourStep.value = 0;
+    open.current ||= ready;
+  }, [ready, view.value]);
   useEffect(() => {
     if (!ready) return undefined;
     view.value = "graph";

@@ -39,7 +39,6 @@ export const W = {
   to: "To",
   relation: "Relation",
   relationHelp: "For example WROTE or DEPENDS_ON.",
-  weight: "Weight",
   nodeHelp: "Title or id of a node; type to search.",
   idIs: (/** @type {string} */ id) => `Id: ${id}`,
   swap: "Swap from and to",

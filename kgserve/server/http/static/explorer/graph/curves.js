@@ -65,6 +65,9 @@ function addArrow(path, x, y, fromX, fromY, size) {
   return [bx, by];
 }
 
+/** Width of the line around an edge that the pointer meets. */
+const HIT_PIXELS = 10;
+
 /** Candidate positions of a name along its edge, from 0 to 1. */
 const NAME_PLACES = [0.5, 0.36, 0.64];
 
@@ -102,6 +105,25 @@ export function addLoop(lines, arrows, mark, middle, size) {
   lines.moveTo(...begin);
   lines.bezierCurveTo(controlX, controlY, otherX, otherY, ...end);
   return [point(middle, reach * 1.28 + 12)];
+}
+
+/** Add an edge or a loop; return candidate positions of its name. @param {Path} lines @param {Path | null} arrows @param {DrawnEdge} edge @param {Mark} from @param {Mark} to @param {number} bend @param {number} size */
+export const addCurve = (lines, arrows, edge, from, to, bend, size) => (edge.from === edge.to ? addLoop(lines, arrows, from, awayFrom(edge.from) - (bend * Math.PI) / 3, size) : addEdge(lines, arrows, from, to, bend, size));
+
+/** Return the edge whose line passes a point of the picture. @param {import("./renderer.js").Renderer} renderer @param {DrawnEdge[]} edges @param {number} x pixels @param {number} y @param {number} size of arrowheads */
+export function findEdgeAt({ context, density, at }, edges, x, y, size) {
+  const bends = bendsOf(edges);
+  context.setTransform(density, 0, 0, density, 0, 0);
+  context.lineWidth = HIT_PIXELS;
+  return edges.findLast((edge) => {
+    if (edge.from.node.store) return false;
+    const [from, to, bend] = [at(edge.from), at(edge.to), bends.get(edge) ?? 0];
+    const aside = bend || edge.from === edge.to ? Number.POSITIVE_INFINITY : HIT_PIXELS;
+    if (Math.min(from.x, to.x) - aside > x || Math.max(from.x, to.x) + aside < x || Math.min(from.y, to.y) - aside > y || Math.max(from.y, to.y) + aside < y) return false;
+    const path = new Path2D();
+    addCurve(path, null, edge, from, to, bend, size);
+    return context.isPointInStroke(path, x * density, y * density);
+  });
 }
 
 /** Add a ring segment. @param {Path} path @param {number} x @param {number} y @param {number} inner @param {number} outer @param {number} start @param {number} end */

@@ -3,9 +3,12 @@
 const LONGEST = 36;
 const NAMES = ["name", "title", "label"];
 
+/** Remove the controls that would reorder the texts around a label. @param {string} text */
+export const ordered = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "");
+
 /** Truncate a text without splitting a character. @param {string} text @param {number} [most] */
 export function short(text, most = LONGEST) {
-  const line = text.replace(/\s+/g, " ").trim();
+  const line = ordered(text).replace(/\s+/g, " ").trim();
   if (line.length <= most) return line;
   return `${[...line.slice(0, most * 2)].slice(0, most - 1).join("")}…`;
 }

@@ -1,5 +1,7 @@
 // Model of the canvas: nodes and edges with lifespans, independent of page and server.
 
+import { ordered } from "./labels.js";
+
 /** @typedef {[number, number | null]} Span commits from and until which a state holds; null: it still does */
 /**
  * @typedef {object} Node
@@ -106,7 +108,7 @@ export class Graph {
     for (let i = 0; i < n.id.length; i++) {
       if (!this.nodes.has(n.id[i])) continue;
       this.addNode({
-        id: n.id[i], type: types[n.type[i]] ?? "", label: n.label?.[i] || n.id[i], degree: n.degree?.[i] ?? 0,
+        id: n.id[i], type: types[n.type[i]] ?? "", label: ordered(n.label?.[i] || n.id[i]), degree: n.degree?.[i] ?? 0,
         version: n.version?.[i] ?? 0, tags: n.tags?.[i] ?? [], validFrom: moment(n.valid_from?.[i]), validTo: moment(n.valid_to?.[i]),
         lives: n.lives?.[i] ?? null, leftOut: left.get(i) ?? 0, layer: n.layer?.[i] ?? null, confidence: n.confidence?.[i] ?? null,
       });

@@ -8,7 +8,7 @@ import { addOutline, extentOf } from "./shapes.js";
 /** @typedef {import("./placement.js").LabelArea} LabelArea */
 /** @typedef {"plain" | "dim" | "dashed" | "gone" | "come" | "changed" | "lit"} Manner how something is drawn */
 /** @typedef {{node: Node, radius: number, colour: number, shape: string, manner: Manner, badge: string, towards: Node[]}} DrawnNode `towards`: its neighbours, of few */
-/** @typedef {{from: DrawnNode, to: DrawnNode, manner: Manner, width: number, type: string}} DrawnEdge */
+/** @typedef {{key: string, from: DrawnNode, to: DrawnNode, manner: Manner, width: number, type: string}} DrawnEdge */
 /** @typedef {{colour: number, text: string, lit: boolean, sector: import("./model.js").Sector}} DrawnSector */
 /** @typedef {{nodes: DrawnNode[], edges: DrawnEdge[], sectors: DrawnSector[], selected: Set<string>, focus: string, labelled: DrawnNode[], pulses: Map<string, number>, fade: boolean}} Scene */
 /** @typedef {{x: number, y: number, scale: number}} View the place in the middle, and pixels a unit */
@@ -39,6 +39,9 @@ export const radiusOf = (degree) => 4 + Math.min(14, 1.6 * Math.log2(1 + degree)
 
 /** Return the scale of marks and lines, which grows less than distances. @param {number} scale pixels a unit */
 export const growth = (scale) => Math.min(2.2, scale ** 0.7);
+
+/** Return the size of arrowheads. @param {number} grown */
+export const headOf = (grown) => 3 + 2.2 * Math.min(1.4, grown);
 
 /** Return the area of a mark that labels must avoid. @param {Mark} mark @param {number} [gap] */
 export const discOf = ({ x, y, radius, shape }, gap = 1) => ({ x, y, radius: radius * extentOf(shape) + gap, round: shape === "circle" });
@@ -122,7 +125,7 @@ export class Renderer {
     const curves = scene.edges.length < ARROWS ? detail : null;
     const bends = curves?.bendsOf(scene.edges);
     const arrows = grown > 0.35;
-    const size = 3 + 2.2 * Math.min(1.4, grown);
+    const size = headOf(grown);
     const named = [];
     for (const edge of scene.edges) {
       const [from, to] = [this.at(edge.from), this.at(edge.to)];
@@ -140,7 +143,7 @@ export class Renderer {
       }
       const heads = arrows ? group.heads : null;
       const loop = edge.from === edge.to;
-      const places = loop ? curves.addLoop(group.lines, heads, from, curves.awayFrom(edge.from) - ((bends?.get(edge) ?? 0) * TURN) / 6, size) : curves.addEdge(group.lines, heads, from, to, bends?.get(edge) ?? 0, size);
+      const places = curves.addCurve(group.lines, heads, edge, from, to, bends?.get(edge) ?? 0, size);
       if (loop) area?.takeDisc(curves.loopDisc(from, places[0]));
       named.push({ text: edge.type, places, room: loop ? 90 : Math.hypot(from.x - to.x, from.y - to.y) - from.radius - to.radius, manner: edge.manner });
     }

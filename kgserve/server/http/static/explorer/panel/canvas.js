@@ -1,7 +1,7 @@
 // Graph canvas: viewport, node positions, and redrawing on changes.
 
 import { effect, html, useEffect, useRef } from "../vendor/preact.js";
-import { takeCamera } from "../arrangement.js";
+import { takeCamera } from "../link.js";
 import { listen } from "../events.js";
 import { bounds, Layout } from "../graph/layout.js";
 import { Places } from "../graph/pick.js";
@@ -91,6 +91,7 @@ class Canvas {
     this.places = null;
     if (!this.fitted) this.fit(false);
     if (done) {
+      this.refit();
       this.fitted = true;
       this.linked = false;
       this.remember();
@@ -103,11 +104,23 @@ class Canvas {
     if (restart) this.fitted = false;
     else this.recall();
     const nodes = [...graph.nodes.values()];
-    const all = !this.linked && nodes.every((node) => !node.placed);
+    const most = !this.linked && 2 * nodes.filter((node) => !node.placed).length >= nodes.length;
     if (this.layout.run(graph, radius, { restart })) {
-      if (all) this.fitted = this.view.chosen = false;
-      settled.value = this.done = false;
-    } else if (this.layout.nodes.length === 0 && nodes.length) this.layout.send(graph, radius);
+      if (most) this.fitted = this.view.chosen = false;
+    } else if (!nodes.length || this.layout.nodes[0] === nodes[0]) return;
+    else this.layout.send(graph, radius);
+    settled.value = this.done = false;
+  }
+
+  /** Fit a viewport that the user did not move to nodes that lie outside. */
+  refit() {
+    if (this.fitted && !this.view.chosen && [...visible.value.nodes.values()].some((node) => node.placed && !this.shows(node, 0))) this.fit();
+  }
+
+  /** @param {import("../graph/model.js").Node} node @param {number} margin pixels within the border of the element */
+  shows(node, margin) {
+    const [x, y] = this.screen(node);
+    return x >= margin && y >= margin && x <= this.element.clientWidth - margin && y <= this.element.clientHeight - margin;
   }
 
   /** Store the positions of nodes for this tab. */
@@ -263,9 +276,7 @@ class Canvas {
   /** Center a node outside the viewport. @param {string} key */
   reveal(key) {
     const node = graph.nodes.get(key);
-    if (!node) return;
-    const [x, y] = this.screen(node);
-    if (x > MARGIN && y > MARGIN && x < this.element.clientWidth - MARGIN && y < this.element.clientHeight - MARGIN) return;
+    if (!node || this.shows(node, MARGIN)) return;
     this.view.x = node.x;
     this.view.y = node.y;
     this.view.chosen = true;
@@ -292,6 +303,7 @@ function begin(element) {
       visible.value, compared.value, clock.value, selected.value, focus.value, way.value;
       on.scene = sceneOf(on.pulses);
       on.places = null;
+      on.refit();
       on.ask();
     }),
     effect(() => {

@@ -2,12 +2,12 @@
 
 import { html, useRef, useState } from "../vendor/preact.js";
 import { BookOpen, FileUp, Plug } from "../vendor/icons.js";
-import { loadSample } from "../entry/sample.js";
+import { loadSample, SAMPLE } from "../entry/sample.js";
 import { ask, memory, onServer } from "../server.js";
 import { listStores } from "../session.js";
-import { attempt, entry, mayWrite } from "../state.js";
+import { attempt, entry, mayWrite, stores } from "../state.js";
 import { W } from "../view_words.js";
-import { Command, Icon } from "./parts.js";
+import { Command, Dialog, Icon } from "./parts.js";
 
 const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]*";
 const INJECT = () => `curl -X POST ${onServer("/api/memory/first/inject")} -d '{
@@ -31,18 +31,21 @@ function FileCard() {
 /** Cards with ways to create a store. @param {{empty: boolean}} props whether there is no store yet */
 export function FirstStore({ empty }) {
   const [loading, setLoading] = useState(false);
+  const [asking, setAsking] = useState(false);
   const load = async () => {
+    setAsking(false);
     setLoading(true);
     await attempt(loadSample);
     setLoading(false);
   };
   return html`${empty ? html`<p class="lead">${W.whatThisIs}</p>` : null}
     <div class="ways">
-      ${mayWrite.value ? html`<section class="way"><h2><${Icon} of=${BookOpen} />${W.loadExample}</h2><p>${W.loadExampleText}</p><button type="button" class=${empty ? "primary" : ""} disabled=${loading} onClick=${load}>${loading ? W.loading : W.loadExample}</button></section>` : null}
+      ${mayWrite.value ? html`<section class="way"><h2><${Icon} of=${BookOpen} />${W.loadExample}</h2><p>${W.loadExampleText}</p><button type="button" class=${empty ? "primary" : ""} disabled=${loading} onClick=${() => (stores.value?.some(({ name }) => name === SAMPLE) ? setAsking(true) : load())}>${loading ? W.loading : W.loadExample}</button></section>` : null}
       ${mayWrite.value ? html`<${FileCard} />` : null}
       ${empty ? html`<section class="way"><h2><${Icon} of=${Plug} />${W.connectEditor}</h2><p>${W.connectEditorText}</p><${Command} label=${W.byMcp} text="kgserve mcp config --client claude-code --store first" /></section>` : null}
     </div>
     ${mayWrite.value ? html`<${NewStore} />` : null}
+    ${asking ? html`<${Dialog} title=${W.loadExample} onClose=${() => setAsking(false)}><p>${W.exampleThere(SAMPLE)}</p><p class="row"><a href=${`#/${SAMPLE}`}>${W.openExample}</a><button type="button" onClick=${load}>${W.loadAnother}</button></p><//>` : null}
     ${empty ? html`<details><summary>${W.fromTerminal}</summary><${Command} label=${W.byInject} text=${INJECT()} /><${Command} label=${W.byImport} text="kgserve import first graph.jsonl" /></details>
       <p><button type="button" onClick=${() => attempt(listStores)}>${W.lookAgain}</button></p>` : null}`;
 }

@@ -1,10 +1,10 @@
 // Event handler that updates the canvas, and notice of new nodes.
 
-import { html, signal } from "../vendor/preact.js";
+import { effect, html, signal } from "../vendor/preact.js";
 import { listen, onLive } from "../events.js";
 import { catchUp, put, refreshAbout, refreshNode, refreshTimeline } from "../load.js";
 import { edgeKey } from "../graph/model.js";
-import { asOf, attempt, changed, graph, selected, store } from "../state.js";
+import { asOf, attempt, changed, graph, revision, selected, store } from "../state.js";
 import { W } from "../words.js";
 
 const REST = 400;
@@ -18,7 +18,10 @@ const EDGE = new Set(["edge_created", "edge_updated"]);
 listen(({ event, data }) => {
   if (NODE.has(event) && graph.nodes.has(data.id)) refreshNode(data);
   else if (event === "node_created") fresh.value = new Set([...fresh.value, data.id]);
-  else if (event === "node_deleted") end(graph.nodes.get(data.id), data.sequence);
+  else if (event === "node_deleted") {
+    forgetFresh([data.id]);
+    end(graph.nodes.get(data.id), data.sequence);
+  }
   else if (EDGE.has(event)) takeEdge(data);
   else if (event === "edge_deleted") endEdge(data, data.sequence);
   clearTimeout(waiting);
@@ -29,6 +32,10 @@ listen(({ event, data }) => {
 });
 
 onLive(() => void catchUp());
+effect(() => {
+  store.value;
+  fresh.value = new Set();
+});
 
 /** Mark a node or edge as deleted; earlier commits still show it. @param {import("../graph/time.js").Dated | undefined} row @param {number} sequence */
 function end(row, sequence) {
@@ -59,16 +66,16 @@ export function takeEdge(data) {
 
 /** Notice that offers to show new nodes. */
 export function Fresh() {
-  const count = fresh.value.size;
-  if (!count || asOf.value !== null) return null;
+  revision.value;
+  const ids = [...fresh.value].filter((id) => !graph.nodes.has(id));
+  if (!ids.length || asOf.value !== null) return null;
   const show = () => {
-    const ids = [...fresh.value];
     fresh.value = new Set();
     void attempt(async () => {
       await put(ids);
       selected.value = new Set(ids.filter((id) => graph.nodes.has(id)));
     });
   };
-  return html`<p class="fresh" role="status">${W.newNodes(count)} <button type="button" onClick=${show}>${W.show}</button>
+  return html`<p class="fresh" role="status">${W.newNodes(ids.length)} <button type="button" onClick=${show}>${W.show}</button>
     <button type="button" class="plain" aria-label=${W.close} onClick=${() => { fresh.value = new Set(); }}>×</button></p>`;
 }

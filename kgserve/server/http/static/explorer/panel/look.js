@@ -1,7 +1,7 @@
 // Picker for the colour and shape of a type.
 
 import { html } from "../vendor/preact.js";
-import { keptLooks } from "../arrangement.js";
+import { keptLooks } from "../link.js";
 import { LIGHT, SHAPES } from "../graph/colours.js";
 import { changed, looks, revision, store } from "../state.js";
 import { W } from "../words.js";

@@ -6,20 +6,13 @@ import { attempt, store } from "../state.js";
 import { W } from "../view_words.js";
 import { Entities } from "./entities.js";
 import { MemoryList } from "./memory_list.js";
-import { memoryPart, openEntity, written } from "./memory_state.js";
+import { memoryPart, written } from "./memory_state.js";
 import { Bar, number } from "./parts.js";
 import { Proposals } from "./proposals.js";
-
-/** Name of the store that `openEntity` belongs to. */
-let entityStore = "";
 
 export function Memories() {
   const [numbers, setNumbers] = useState(/** @type {any} */ (null));
   const [types, setTypes] = useState(/** @type {any[]} */ ([]));
-  useEffect(() => {
-    if (entityStore && entityStore !== store.value) openEntity.value = "";
-    entityStore = store.value;
-  }, [store.value]);
   useEffect(() => {
     void attempt(async () => {
       const query = { store: store.value };

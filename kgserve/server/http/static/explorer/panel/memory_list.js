@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { short } from "../graph/labels.js";
 import { ask } from "../server.js";
-import { attempt, mayWrite, store } from "../state.js";
+import { attempt, mayWrite, memoryFilter, store } from "../state.js";
 import { W } from "../view_words.js";
 import { SmallFading } from "./fading.js";
 import { MemoryActions } from "./memory_actions.js";
@@ -52,7 +52,10 @@ export const MemoryTable = ({ memories, label, onTag }) => html`<div class="scro
 
 /** @param {{types: string[]}} props types of the memories of this store */
 export function MemoryList({ types }) {
-  const [filters, setFilters] = useState(NO_FILTERS);
+  const filters = { ...NO_FILTERS, ...Object.fromEntries(new URLSearchParams(memoryFilter.value)) };
+  const setFilters = (/** @type {Filters} */ now) => {
+    memoryFilter.value = String(new URLSearchParams(Object.entries(now).filter(([, value]) => value)));
+  };
   const [page, setPage] = useState(/** @type {Page | null} */ (null));
   const [offered, setOffered] = useState(/** @type {any[]} */ ([]));
   useEffect(() => {
@@ -67,7 +70,7 @@ export function MemoryList({ types }) {
       current = false;
       clearTimeout(wait);
     };
-  }, [filters, store.value, written.value]);
+  }, [memoryFilter.value, store.value, written.value]);
   const change = (/** @type {keyof Filters} */ name) => (/** @type {any} */ event) => setFilters({ ...filters, [name]: event.currentTarget.value });
   const more = () => attempt(async () => {
     const found = await readPage(filters, page?.next ?? {});

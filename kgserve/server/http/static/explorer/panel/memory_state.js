@@ -4,15 +4,12 @@ import { signal } from "../vendor/preact.js";
 import { put } from "../load.js";
 import { labelOf } from "../graph/labels.js";
 import { ask, memory } from "../server.js";
-import { changed, focus, graph, say, selected, sheet, store, view } from "../state.js";
+import { changed, focus, graph, memoryPart, openEntity, say, selected, sheet, store, view } from "../state.js";
 import { W } from "../view_words.js";
 
 /** Number of writes from this page; a change reloads the lists. */
 export const written = signal(0);
-/** Open tab: `list`, `entities`, `proposals`, `numbers`. */
-export const memoryPart = signal("list");
-/** Id of the entity whose page is open; empty: the list of entities. */
-export const openEntity = signal("");
+export { memoryPart, openEntity };
 
 /** @typedef {{id: string, version: number, name?: string, content?: string, confidence?: number}} Row a memory or an entity */
 /** @typedef {"fill" | "keep" | "append" | "overwrite"} ContentRule handling of content in a merge */

@@ -2,15 +2,16 @@
 
 import { html, signal, useSignalEffect, useState } from "../vendor/preact.js";
 import { listen } from "../events.js";
-import { labelOf, short } from "../graph/labels.js";
+import { labelOf } from "../graph/labels.js";
 import { stateAt } from "../graph/time.js";
 import { findPath, hide, pin } from "../keyboard.js";
-import { expand, memoryCount, missed, put, refreshNode } from "../load.js";
+import { expand, memoryCount, missed, refreshNode } from "../load.js";
 import { ask, memory } from "../server.js";
-import { asOf, attempt, changed, entry, focus, graph, looks, mayWrite, revision, say, selected, store, validAt } from "../state.js";
+import { asOf, attempt, changed, entry, focus, graph, looks, mayWrite, openEdge, revision, say, selected, store, validAt } from "../state.js";
 import { W } from "../view_words.js";
-import { undoChange, undoDeletion, undoEdgeEnd } from "../entry/undo.js";
+import { undoChange, undoDeletion } from "../entry/undo.js";
 import { beginEdit, Edit, Heads, isEdited } from "./edit.js";
+import { EdgePanel, Edges, Validity, Written } from "./edges.js";
 import { Forget } from "./forget.js";
 import { FormEnd } from "./forms.js";
 import { History } from "./history.js";
@@ -19,7 +20,6 @@ import { MemoryFacts } from "./memory.js";
 import { isWithdrawn, showEntity } from "./memory_state.js";
 import { Dialog, number, time, Tree } from "./parts.js";
 
-const EDGES = 20;
 /** Data of the focused node; null: none, or not loaded yet. */
 export const shown = signal(/** @type {{key: string, answer: any, error: string} | null} */ (null));
 /** Open dialog: `delete`, `retire`, `forget`, `heads`. */
@@ -70,6 +70,7 @@ export function NodePanel() {
     return () => clearTimeout(wait);
   });
   revision.value;
+  if (openEdge.value) return html`<${EdgePanel} key=${openEdge.value} />`;
   const node = graph.nodes.get(focus.value);
   if (!node) return html`<section class="details" aria-label=${W.details}><p>${W.nothingChosen}</p><ul class="plain-list soft">${W.tips.map((tip) => html`<li key=${tip}>${tip}</li>`)}</ul></section>`;
   const now = shown.value?.key === node.key ? shown.value : null;
@@ -118,11 +119,9 @@ function Facts({ node, answer }) {
       ${row.name && row.name !== node.label ? html`<dt>${W.name}</dt><dd>${row.name}</dd>` : null}
       ${row.summary && row.summary !== node.label ? html`<dt>${W.summary}</dt><dd>${row.summary}</dd>` : null}
       ${row.tags?.length ? html`<dt>${W.tags}</dt><dd>${row.tags.map((/** @type {string} */ tag) => html`<span class="tag" key=${tag}>${tag}</span> `)}</dd>` : null}
-      ${(row.valid_from || row.valid_to) && !(row.ended && isWithdrawn(row)) ? html`<dt>${W.validity}</dt><dd>${W.fromTo(row.valid_from ? time(row.valid_from) : W.always, row.valid_to ? time(row.valid_to) : W.open)}</dd>` : null}
+      ${(row.valid_from || row.valid_to) && !(row.ended && isWithdrawn(row)) ? html`<${Validity} ...${row} />` : null}
       ${row.freshness_at ? html`<dt>${W.freshUntil}</dt><dd>${time(row.freshness_at)} ${row.stale ? html`<strong>${W.stale}</strong>` : null}</dd>` : null}
-      <dt>${W.version}</dt><dd>${W.versionOf(row.version, row.sequence)}</dd>
-      <dt>${W.written}</dt><dd>${time(row.updated_at)}${row.created_by ? ` ${W.by(row.created_by)}` : ""}</dd>
-      <dt>${W.created}</dt><dd>${time(row.created_at)}</dd>
+      <${Written} ...${row} />
     </dl>
     ${row.conflicts?.length ? html`<p class="note">${W.inConflict(row.conflicts)} ${writable ? html`<button type="button" onClick=${() => { doing.value = "heads"; }}>${W.settle}</button>` : null}</p>` : null}
     ${Object.keys(row.attributes).length ? html`<h3>${W.attributes}</h3><${Tree} value=${row.attributes} />` : null}
@@ -151,56 +150,6 @@ function Content({ text }) {
   return html`<p class="content">${whole ? text.slice(0, 200_000) : `${text.slice(0, LONG)}…`}</p>
     ${whole ? null : html`<button type="button" class="plain small" onClick=${() => setWhole(true)}>${W.showAll(number(text.length))}</button>`}`;
 }
-
-/** @param {{title: string, edges: any[], end: "to" | "from", writable: boolean}} props */
-function Edges({ title, edges, end, writable }) {
-  if (!edges.length) return null;
-  const byType = Map.groupBy ? Map.groupBy(edges, (edge) => edge.relation_type) : grouped(edges);
-  return html`<h3>${title} (${number(edges.length)})</h3>
-    ${[...byType].map(([type, some]) => html`<details key=${type} open=${byType.size < 4}><summary>${type} <span class="soft">${number(some.length)}</span></summary>
-      <${EdgeList} edges=${some} end=${end} writable=${writable} /></details>`)}`;
-}
-
-/** @param {any[]} edges @returns {Map<string, any[]>} */
-function grouped(edges) {
-  const groups = new Map();
-  for (const edge of edges) groups.set(edge.relation_type, [...(groups.get(edge.relation_type) ?? []), edge]);
-  return groups;
-}
-
-/** @param {{edges: any[], end: "to" | "from", writable: boolean}} props */
-function EdgeList({ edges, end, writable }) {
-  const [most, setMost] = useState(EDGES);
-  revision.value;
-  const go = async (/** @type {string} */ id) => {
-    if (!graph.nodes.has(id)) await put([id]);
-    if (graph.nodes.has(id)) {
-      focus.value = id;
-      selected.value = new Set([id]);
-    }
-  };
-  return html`<ul class="edges">${edges.slice(0, most).map((edge) => {
-    const elsewhere = end === "to" ? edge.to_graph : edge.store && edge.store !== store.value ? edge.store : "";
-    const other = graph.nodes.get(edge[end]);
-    return html`<li key=${edge.id}>
-      ${elsewhere
-        ? html`<a href=${`#/${encodeURIComponent(elsewhere)}?start=${encodeURIComponent(edge[end])}`}>${elsewhere} / ${edge[end]}</a>`
-        : html`<button type="button" class="link" onClick=${() => go(edge[end])}>${other?.label ?? short(edge[end])}</button>`}
-      ${edge.weight === 1 ? null : html` <span class="soft">× ${number(edge.weight)}</span>`}
-      ${edge.valid_to ? html` <span class="soft">${isWithdrawn(edge) ? W.withdrawn : W.until(time(edge.valid_to))}</span>` : null}
-      ${writable && !edge.valid_to && !elsewhere ? html`<button type="button" class="plain small" aria-label=${W.retireEdge(edge.relation_type, other?.label ?? edge[end])} onClick=${() => retireEdge(edge)}>${W.retire}</button>` : null}</li>`;
-  })}</ul>
-  ${edges.length > most ? html`<button type="button" class="plain small" onClick=${() => setMost(most * 5)}>${W.andMore(edges.length - most)}</button>` : null}`;
-}
-
-/** End the validity of an edge now. @param {any} edge */
-const retireEdge = (edge) =>
-  attempt(async () => {
-    const body = { from: edge.from, to: edge.to, relation_type: edge.relation_type };
-    const answer = await ask("POST", memory(store.value, "edges", "retire"), { body });
-    say(W.retired(time(answer.valid_to)), false, await undoEdgeEnd(edge));
-    await refreshShown();
-  });
 
 const stop = () => {
   doing.value = "";

@@ -2,7 +2,9 @@
 
 import { signal } from "../vendor/preact.js";
 import { expand } from "../load.js";
-import { choose, connecting, entry, look, mayWrite, selected, visible, way } from "../state.js";
+import { findEdgeAt } from "../graph/curves.js";
+import { growth, headOf } from "../graph/renderer.js";
+import { choose, connecting, entry, look, mayWrite, openEdge, selected, showPanel, visible, way } from "../state.js";
 import { W } from "../words.js";
 
 /** Edge being drawn, with its ends in pixels. */
@@ -24,6 +26,7 @@ export function handle(on) {
   let drag = null;
   let apart = 0;
 
+  const edgeAt = (/** @type {[number, number]} */ [x, y]) => findEdgeAt(on.renderer, on.scene.edges, x, y, headOf(growth(on.view.scale)));
   const press = (/** @type {PointerEvent} */ event) => {
     if (event.button > 0) return;
     element.setPointerCapture(event.pointerId);
@@ -39,8 +42,9 @@ export function handle(on) {
     const at = on.point(event);
     if (!before || !drag) {
       const node = on.at(...at);
-      element.classList.toggle("over", Boolean(node));
-      element.title = node ? W.nodeTitle(node.label, node.type) : "";
+      const met = node ?? edgeAt(at);
+      element.classList.toggle("over", Boolean(met));
+      element.title = node ? W.nodeTitle(node.label, node.type) : (met?.type ?? "");
       return;
     }
     down.set(event.pointerId, at);
@@ -85,6 +89,9 @@ export function handle(on) {
     if (!node) {
       selected.value = new Set();
       way.value = [];
+      const edge = edgeAt(on.point(event));
+      openEdge.value = edge?.key ?? "";
+      if (edge) showPanel("details", false);
       return;
     }
     if (!event.shiftKey && !event.ctrlKey && !event.metaKey) {

@@ -1,20 +1,17 @@
 // Statistics of store and server: counts, sizes, indexes, and exports.
 
 import { html, useEffect } from "../vendor/preact.js";
-import { pictureOf, svgOf } from "../graph/export.js";
 import { refreshAbout } from "../load.js";
 import { ask, memory, request, save } from "../server.js";
 import { about, attempt, looks, mayAdminister, say, store } from "../state.js";
-import { sceneOf } from "../scene.js";
 import { W } from "../view_words.js";
 import { Mark } from "./legend.js";
 import { Administration } from "./administration.js";
 import { Health } from "./health.js";
 import { LastWrites } from "./last_writes.js";
 import { Bar, bytes, number, time } from "./parts.js";
-import { RelationMatrix } from "./relation_matrix.js";
-import { StorageParts } from "./storage_parts.js";
-import { Commits, Growth } from "./store_growth.js";
+import { Commits, Growth, RelationMatrix, StorageParts } from "./store_charts.js";
+import { savePicture } from "./tools.js";
 
 const SHOWN = 50;
 /** Time until statistics of a store that is catching up are read again. */
@@ -96,14 +93,11 @@ export function Stats() {
       ${mayAdminister.value && stats.indexes.length ? html`<button type="button" onClick=${reindex}>${W.reindex}</button>` : null}
       <button type="button" class="plain" onClick=${() => download("", "jsonl")}>${W.exportAs("JSON lines")}</button>
       <button type="button" class="plain" onClick=${() => download("graphml", "graphml")}>${W.exportAs("GraphML")}</button>
-      <button type="button" class="plain" onClick=${picture}>${W.exportAs("PNG")}</button>
-      <button type="button" class="plain" onClick=${drawing}>${W.exportAs("SVG")}</button>
+      <button type="button" class="plain" onClick=${() => savePicture("png")}>${W.exportAs("PNG")}</button>
+      <button type="button" class="plain" onClick=${() => savePicture("svg")}>${W.exportAs("SVG")}</button>
     </p>
     <${Administration} />
     <${Others} stats=${stats} />
     <${Health} />
   </div>`;
 }
-
-const drawing = () => attempt(async () => save(new Blob([await svgOf(sceneOf(new Map()))], { type: "image/svg+xml" }), `${store.value}.svg`));
-const picture = () => attempt(async () => save(await pictureOf(sceneOf(new Map())), `${store.value}.png`));

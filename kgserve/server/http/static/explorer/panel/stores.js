@@ -4,7 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { listMoreStores } from "../session.js";
 import { attempt, me, storeCount, stores } from "../state.js";
 import { W } from "../view_words.js";
-import { BackUp } from "./backup.js";
+import { BackUp } from "./administration.js";
 import { FirstStore } from "./first_store.js";
 import { bytes, number, time } from "./parts.js";
 

@@ -1,19 +1,18 @@
 // Canvas overlay: zoom, saving and sharing, selection, paths, and hidden nodes.
 
 import { html, useRef } from "../vendor/preact.js";
-import { arrangement } from "../arrangement.js";
+import { arrangement, format, replaceAddress } from "../address.js";
 import { findPath, hide, pin, unhide } from "../keyboard.js";
-import { format, parse } from "../link.js";
+import { parse } from "../link.js";
 import { expand, more } from "../load.js";
 import { sceneOf } from "../scene.js";
-import { attempt, connecting, graph, mayWrite, revision, say, selected, store, truncated, visible, way } from "../state.js";
+import { save } from "../server.js";
+import { about, attempt, connecting, graph, mayWrite, revision, say, selected, store, truncated, visible, way } from "../state.js";
 import { W } from "../words.js";
 import { canvas } from "./canvas.js";
 import { drafted } from "./pointer.js";
 
 const ZOOM = 1.25;
-const PNG = "image/png";
-const SVG = "image/svg+xml";
 /** SVG paths of the icons, in a view box of 24 by 24. */
 const ICONS = {
   in: "M12 5v14M5 12h14", out: "M5 12h14", fit: "M4 9V4h5M15 4h5v5M20 15v5h-5M9 20H4v-5", relayout: "M20 12a8 8 0 1 1-2.6-5.9M20 3v5h-5", share: "M12 15V4M8 7.5L12 4l4 3.5M5 13v6h14v-6",
@@ -32,18 +31,14 @@ function wholeArrangement(view) {
   return { ...arrangement(), ...places, camera: [view.x, view.y, view.scale] };
 }
 
-/** @param {"png" | "svg"} form */
-const savePicture = (form) =>
+/** Save the graph as a picture. @param {"png" | "svg"} form */
+export const savePicture = (form) =>
   attempt(async () => {
     const { pictureOf, svgOf } = await import("../graph/export.js");
     const scene = sceneOf(new Map());
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-    const blob = form === "png" ? await pictureOf(scene, dark) : new Blob([await svgOf(scene, dark)], { type: SVG });
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = `${store.value}.${blob.type === PNG ? "png" : "svg"}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    const blob = form === "png" ? await pictureOf(scene, dark) : new Blob([await svgOf(scene, dark)], { type: "image/svg+xml" });
+    save(blob, `${store.value}.${form}`);
   });
 
 /** Return a link to the exact picture: nodes, positions, colours and view. */
@@ -57,19 +52,19 @@ function Share() {
   const copy = async () => {
     close();
     const link = pictureLink();
-    history.replaceState(null, "", link);
+    replaceAddress(link);
     await navigator.clipboard?.writeText(link).catch(() => undefined);
     say(W.linkCopied);
   };
-  const save = (/** @type {"png" | "svg"} */ form) => () => {
+  const pick = (/** @type {"png" | "svg"} */ form) => () => {
     close();
     void savePicture(form);
   };
   return html`<details class="share-menu" ref=${menu} onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Escape" && close()}>
     <summary role="button" aria-label=${W.share} title=${W.share}><${Icon} name="share" /></summary>
     <div><button type="button" class="plain" onClick=${copy}>${W.copyLink}</button>
-      <button type="button" class="plain" onClick=${save("png")}>${W.savePng}</button>
-      <button type="button" class="plain" onClick=${save("svg")}>${W.saveSvg}</button></div></details>`;
+      <button type="button" class="plain" onClick=${pick("png")}>${W.savePng}</button>
+      <button type="button" class="plain" onClick=${pick("svg")}>${W.saveSvg}</button></div></details>`;
 }
 
 /** Toolbar with actions for several selected nodes. */
@@ -106,7 +101,7 @@ export function CanvasTools() {
     </div>
     <${DraftEdge} />
     <div class="over-canvas">
-      ${truncated.value ? html`<button type="button" class="plain" onClick=${more}>${W.showMore}</button>` : null}
+      ${truncated.value ? html`<p class="chosen"><span>${W.partOf(graph.nodes.size, about.value?.stats.nodes ?? 0)}</span><button type="button" class="plain small" onClick=${more}>${W.showMore}</button></p>` : null}
       ${hidden ? html`<button type="button" class="plain" onClick=${unhide}>${W.unhide(hidden)}</button>` : null}
       <${Selection} />
       ${way.value.length ? html`<p class="chosen"><span>${W.pathOf(way.value.length - 1)}</span> <button type="button" class="plain small" onClick=${() => { way.value = []; }}>${W.close}</button></p>` : null}
