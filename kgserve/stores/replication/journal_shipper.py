@@ -309,8 +309,6 @@ class JournalShipper:
         except FileNotFoundError:
             return None  # being dropped or replaced; the next pass sees which
         known = progress.signature
-        if time.monotonic() < progress.retry_at:
-            return None
         progress.signature = signature
         return None if known is not None and _is_unchanged(known, signature) else progress
 
@@ -324,7 +322,6 @@ class JournalShipper:
             except (KgserveError, OSError) as error:
                 progress.retry_at = time.monotonic() + HEARTBEAT_SECONDS
                 log.warning("replication_base_failed", store=name, reason=str(error))
-                return []
         known = self._log.catalog.stores.get(name)
         if known is not None and known.is_current:
             return self._continue_or_renew(progress, known, covered)
@@ -405,7 +402,9 @@ class JournalShipper:
     # Bases
 
     def _begin_base(self, progress: _StoreProgress, known: ReplicatedStore | None, *, continues: bool) -> None:
-        if progress.next_base is None:
+        if time.monotonic() < progress.retry_at:
+            progress.signature = None  # the next pass looks again
+        elif progress.next_base is None:
             progress.next_base = self._bases.submit(self._make_base, progress.layout, known, continues)
 
     def _make_base(self, layout: StoreLayout, known: ReplicatedStore | None, continues: bool) -> ShippedBase:

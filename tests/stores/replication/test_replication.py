@@ -267,6 +267,25 @@ def test_pass_that_fails_while_a_base_is_made_loses_nothing(tmp_path: Path, monk
     assert kgserve("verify", target).code == 0
 
 
+def test_commits_are_shipped_while_no_base_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+
+    def refuse(*_: Any) -> BackupChain:
+        raise Unavailable("the files keep being replaced")
+
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        monkeypatch.setattr(f"{JournalShipper.__module__}.build_store_base", refuse)
+        monkeypatch.setattr(f"{JournalShipper.__module__}.is_base_outgrown", lambda _: True)
+        for name in "bcd":
+            write(store, batch(name))
+            assert shipper.ship() == 1
+            shipper.wait_for_bases()
+    with following(tmp_path / "copy", target) as (pool, _):
+        assert node_ids(pool, "s") == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("kind", ["log/", "stores/", "missing"])
 @pytest.mark.parametrize("harm", ["cut", "flipped"])
 def test_damaged_object_is_found(tmp_path: Path, kind: str, harm: str) -> None:
