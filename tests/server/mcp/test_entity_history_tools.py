@@ -230,6 +230,16 @@ def test_relations_of_hub_are_read_in_pages(server: ServerProcessHandle, store: 
     assert sources == leaves
 
 
+def test_long_context_does_not_hide_its_row(server: ServerProcessHandle, store: str) -> None:
+    nodes = [{"id": "a", "type": "t", "context": "c" * 30_000}, {"id": "b", "type": "t"}]
+    edges = [{"from": "a", "to": "b", "relation_type": "R", "context": "c" * 30_000}]
+    call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes, edges=edges)
+    found = sized(call(server.url, "auto", "list_entities", index=store, compact=False))
+    assert [node["id"] for node in found["nodes"]] == ["a", "b"]
+    found = sized(call(server.url, "auto", "list_relations", index=store, id="a"))
+    assert ([edge["to"] for edge in found["edges"]], found["next_offset"]) == (["b"], None)
+
+
 def test_long_history_pagination(server: ServerProcessHandle, long: str) -> None:
     versions: list[int] = []
     pages = 0
