@@ -58,6 +58,7 @@ from kgserve.memory.serialization import (
     get_node_name_or_id,
     now_in_microseconds,
     record_memory_uses,
+    require_undeleted_rows,
 )
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.nonblocking_reads import WouldBlock
@@ -146,12 +147,11 @@ def create_entities(graph: StoreHandle, request: CreateEntitiesRequest) -> Futur
         return draft.batch()
 
     def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateEntitiesAnswer:
-        found = rows.nodes({node_id for node_id, _ in made})
+        ids = [node_id for node_id, _ in made]
+        found = require_undeleted_rows(rows.nodes(ids), ids, "entity")
         entities = [
-            CreatedOrUpdatedEntity(
-                **build_named_entity_fields(found[node_id]), outcome=outcome, sequence=report.sequence
-            )
-            for node_id, outcome in made
+            CreatedOrUpdatedEntity(**build_named_entity_fields(row), outcome=outcome, sequence=report.sequence)
+            for row, (_, outcome) in zip(found, made, strict=True)
         ]
         created = sum(outcome == "created" for _, outcome in made)
         return CreateEntitiesAnswer(entities=entities, created=created, sequence=report.sequence)
@@ -223,14 +223,12 @@ def get_entity(graph: StoreHandle, request: EntityIdRequest) -> EntityWithRelati
         with store.reading() as rows:
             if not block:
                 require_small_neighbourhood(rows, entity, incoming=True)
+            [row] = require_undeleted_rows(rows.nodes((entity,)), (entity,), "entity")
             edges = list(islice(_relations_of(rows, entity), MAX_SHOWN_RELATIONS + 1))
             number = rows.number(entity)
             about = filter_edges_by_type(
                 rows, rows.edges_around(np.array([number]), outgoing=False), (IS_ABOUT_RELATION,)
             )
-            row = rows.node(entity)
-            if row is None:
-                raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
             return EntityWithRelations(
                 **build_named_entity_fields(row),
                 relations=convert_edges_to_entity_relations(store, rows, edges[:MAX_SHOWN_RELATIONS]),
@@ -270,9 +268,7 @@ def update_entity(graph: StoreHandle, request: UpdateEntityRequest) -> Future[Up
         return draft.batch()
 
     def answer(_: OpenStore, rows: RowsSnapshot, report: WriteReport) -> UpdatedEntity:
-        row = rows.node(found_ids[0])
-        if row is None:
-            raise NotFound(f"there is no entity {request.entity_id!r} in store {graph.name!r}")
+        [row] = require_undeleted_rows(rows.nodes(found_ids), found_ids, "entity")
         return UpdatedEntity(**build_named_entity_fields(row), sequence=report.sequence)
 
     return _write_by_names(graph, decide, answer, len(request.description or "") + 1_000)
@@ -366,6 +362,7 @@ def get_entity_neighbourhood(graph: StoreHandle, request: EntityGraphRequest) ->
         start = require_current_entity_id(store, request.entity_id, graph.name)
         now = now_in_microseconds()
         with store.reading() as rows:
+            require_undeleted_rows(rows.nodes((start,)), (start,), "entity")
             around = _RelationGraph(rows, request.min_strength, now)
             depths, truncated = around.walk(start, request.depth, request.max_nodes)
             found = rows.nodes(depths)
@@ -477,8 +474,9 @@ def create_relations(graph: StoreHandle, request: CreateRelationsRequest) -> Fut
         return msgspec.structs.replace(draft.batch(), touch=True)
 
     def answer(store: OpenStore, rows: RowsSnapshot, report: WriteReport) -> CreateRelationsAnswer:
-        found = rows.edges([put.key for put, _ in made])
-        relations = convert_edges_to_entity_relations(store, rows, [found[put.key] for put, _ in made])
+        keys = [put.key for put, _ in made]
+        found = require_undeleted_rows(rows.edges(keys), keys, "relation")
+        relations = convert_edges_to_entity_relations(store, rows, found)
         created_relations = [
             CreatedRelation(**msgspec.structs.asdict(relation), outcome=outcome, sequence=report.sequence)
             for relation, (_, outcome) in zip(relations, made, strict=True)

@@ -53,7 +53,12 @@ from kgserve.memory.memory_models import (
     UpdateMemoryRequest,
 )
 from kgserve.memory.nonblocking_reads import require_small_neighbourhood
-from kgserve.memory.serialization import build_memories_from_rows, now_in_microseconds, record_memory_uses
+from kgserve.memory.serialization import (
+    build_memories_from_rows,
+    now_in_microseconds,
+    record_memory_uses,
+    require_undeleted_rows,
+)
 from kgserve.memory.short_memory_ids import expand_short_memory_ids
 from kgserve.platform.idempotency import generate_idempotent_node_id
 from kgserve.platform.text.text_equality import find_text_difference_kind
@@ -600,11 +605,10 @@ class _DeletionSelector:
 
 
 def _memories(store: OpenStore, ids: Sequence[str], *, block: bool = True) -> list[Memory]:
+    """Return memories that were just read or written. Raises NotFound for one deleted by another request since."""
     with store.reading() as rows:
-        found = rows.nodes(ids)
-        return build_memories_from_rows(
-            store, rows, [found[node_id] for node_id in ids], now_in_microseconds(), block=block
-        )
+        found = require_undeleted_rows(rows.nodes(ids), ids, "memory")
+        return build_memories_from_rows(store, rows, found, now_in_microseconds(), block=block)
 
 
 def find_active_memory(rows: RowsSnapshot, memory_id: str, store: str, *, or_former: bool = False) -> NodeRow:

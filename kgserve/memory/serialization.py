@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from kgserve.errors import NotFound
 from kgserve.memory.memory_models import DEFAULT_IMPORTANCE, EntityWithRelevance, Memory
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.timestamps import format_rfc3339_timestamp
@@ -28,6 +29,9 @@ from kgserve.storage.rows.memory_hierarchy_and_redirects import (
 )
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.open_store import OpenStore
+
+K = TypeVar("K")
+R = TypeVar("R")
 
 
 def now_in_microseconds() -> int:
@@ -67,6 +71,19 @@ def _reinforce(settings: MemorySettings, stored: ConfidenceAtTime, now: int, hal
     if settings.reinforcement == "add":
         return confidence_decay.boost_decayed_confidence(stored, now, half_life, settings.reinforcement_amount)
     return confidence_decay.boost_undecayed_confidence(stored, now, settings.reinforcement_amount)
+
+
+def require_undeleted_rows(found: Mapping[K, R], keys: Iterable[K], what: str) -> list[R]:
+    """Return the rows that a request has just written, which another one may delete before they are answered.
+
+    Raises NotFound.
+    """
+    rows: list[R] = []
+    for key in keys:
+        if (row := found.get(key)) is None:
+            raise NotFound(f"{what} {key!r} was deleted or merged by another request meanwhile")
+        rows.append(row)
+    return rows
 
 
 def build_memories_from_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from kgserve.graph import mutations
 from kgserve.graph.compat.versioned_nodes_api import RetireEdgeRequest
 from kgserve.graph.node_merge_models import MergeNodeIntoAnotherRequest
 from kgserve.graph.store_handle import StoreHandle
-from kgserve.graph.url_parameters import RetireNodeRequest
+from kgserve.graph.url_parameters import NodeIdRequest, RetireNodeRequest
 from kgserve.memory import entity_operations as named
 from kgserve.memory import memory_crud
 from kgserve.memory.entity_models import (
@@ -478,3 +479,23 @@ def test_concurrent_parent_cycle_is_rejected(store: World) -> None:
     assert [type(each.exception(PATIENCE)) for each in layered] == [type(None), Conflict, Conflict]
     above = store.open.memories.ask(lambda view, _: [each.id for each in view.ancestors_of("a", now_in_microseconds())])
     assert above == ["b", "c"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "entity", "relation"])
+def test_row_deleted_by_same_commit_group_is_not_found(store: World, kind: str) -> None:
+    def write() -> Future[Any]:
+        if kind == "memory":
+            return memory_crud.store_memory(store.graph, StoreMemoryRequest(content=DARK, memory_id="a"))
+        if kind == "entity":
+            return named.create_entities(
+                store.graph, CreateEntitiesRequest(entities=[EntityInput(name="a", entity_type="x")])
+            )
+        made = RelationInput(source="a", target="b", relation_type="r")
+        return named.create_relations(store.graph, CreateRelationsRequest(relations=[made]))
+
+    with held(store.open):
+        written = write()
+        deleted = mutations.delete_node(store.graph, NodeIdRequest(node_id="a"))
+    assert deleted.result(PATIENCE).existed
+    with pytest.raises(NotFound, match=f"{kind} .* was deleted"):
+        written.result(PATIENCE)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kgserve.errors import InvalidInput
 from kgserve.graph import answers, node_reads, request_bodies, url_parameters
+from kgserve.graph.as_of_resolution import MAX_EDGES_PER_DIRECTION
 from kgserve.graph.compat import versioned_nodes_api
 from kgserve.graph.compat.versioned_nodes_api import EdgeList
 from kgserve.graph.store_handle import StoreHandle, decode_answer_struct
@@ -150,7 +151,9 @@ def _get_entity(graph: StoreHandle, given: GetEntityArguments) -> answers.NodeWi
     )
     if given.direction != "both":
         [other] = {"outgoing", "incoming"} - {given.direction}
-        found = replace(found, **{other: []})
+        # The flag is set if either side has more.
+        truncated = found.edges_truncated and len(getattr(found, given.direction)) >= MAX_EDGES_PER_DIRECTION
+        found = replace(found, **{other: []}, edges_truncated=truncated)
     if not given.relations_offset or given.version:
         return found
     wanted = convert_arguments_to_request(url_parameters.IncomingEdgesRequest, given)
@@ -291,7 +294,13 @@ def _get_entity_reply(found: answers.NodeWithEdgesAnswer, given: GetEntityArgume
     if end < len(whole.content):
         more.append(f"the content has {len(whole.content):,} characters: continue with content_offset={end}")
     if cut:
-        offset = given.relations_offset + min(len(shown[name]) for name in shown if len(shown[name]) < len(sides[name]))
+        # A side with more relations than were read has as many as a page, so it is the longest.
+        longest = max(map(len, sides.values()))
+        offset = given.relations_offset + min(
+            len(shown[name])
+            for name, edges in sides.items()
+            if len(shown[name]) < len(edges) or (found.edges_truncated and len(edges) == longest)
+        )
         more.append(f"not all edges are shown: use relations_offset={offset}, or one direction")
     if node.attributes is not whole.attributes:
         more.append("the attributes are too long: read parts with query_cypher and substring()")

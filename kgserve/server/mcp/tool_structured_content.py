@@ -185,12 +185,17 @@ def _brief_node(node: answers.Node | answers.ListedNode, content: int) -> answer
         content=node.content and truncate_text(node.content, content),
         attributes=node.attributes and omit_oversized_attributes(node.attributes, max(content, _MIN_ATTRIBUTES_CHARS)),
         summary=node.summary and truncate_text(node.summary, _MAX_SUMMARY_CHARS),
+        context=node.context and truncate_text(node.context, _MAX_SUMMARY_CHARS),
         tags=node.tags and shorten_tags(node.tags, _MAX_TAGS_CHARS),
     )
 
 
 def _brief_edge(edge: answers.Edge, content: int) -> answers.Edge:
-    return replace(edge, attributes=omit_oversized_attributes(edge.attributes, max(content, _MIN_ATTRIBUTES_CHARS)))
+    return replace(
+        edge,
+        attributes=omit_oversized_attributes(edge.attributes, max(content, _MIN_ATTRIBUTES_CHARS)),
+        context=edge.context and truncate_text(edge.context, _MAX_SUMMARY_CHARS),
+    )
 
 
 def _brief_hit(

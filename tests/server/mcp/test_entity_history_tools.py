@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,6 +209,35 @@ def test_list_relations_pagination(server: ServerProcessHandle, long: str) -> No
     assert sorted(sources) == LEAVES
     entity = sized(call(server.url, "auto", "get_entity", index=long, id="hub"))
     assert f"relations_offset={len(entity['incoming'])}" in entity["more"]
+
+
+def test_relations_of_hub_are_read_in_pages(server: ServerProcessHandle, store: str) -> None:
+    leaves = [f"leaf-{number:04}" for number in range(1_001)]
+    for some in (leaves[:500], leaves[500:]):
+        nodes = [{"id": each, "type": "t"} for each in ("hub", *some)]
+        edges = [{"from": each, "to": "hub", "relation_type": "R"} for each in some]
+        call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes, edges=edges)
+    outgoing = call(server.url, "auto", "get_entity", index=store, id="hub", direction="outgoing").structured_content
+    assert (outgoing["outgoing"], outgoing["incoming"], outgoing["edges_truncated"]) == ([], [], False)
+    sources: list[str] = []
+    offset: str | None = "0"
+    while offset is not None:
+        asked: dict[str, Any] = {"index": store, "id": "hub", "relations_offset": int(offset)}
+        found = sized(call(server.url, "auto", "get_entity", **asked))
+        sources += [edge["from"] for edge in found["incoming"]]
+        more = re.search(r"relations_offset=(\d+)", found.get("more", ""))
+        offset = more and more[1]
+    assert sources == leaves
+
+
+def test_long_context_does_not_hide_its_row(server: ServerProcessHandle, store: str) -> None:
+    nodes = [{"id": "a", "type": "t", "context": "c" * 30_000}, {"id": "b", "type": "t"}]
+    edges = [{"from": "a", "to": "b", "relation_type": "R", "context": "c" * 30_000}]
+    call(server.url, "auto", "inject_knowledge_graph", index=store, nodes=nodes, edges=edges)
+    found = sized(call(server.url, "auto", "list_entities", index=store, compact=False))
+    assert [node["id"] for node in found["nodes"]] == ["a", "b"]
+    found = sized(call(server.url, "auto", "list_relations", index=store, id="a"))
+    assert ([edge["to"] for edge in found["edges"]], found["next_offset"]) == (["b"], None)
 
 
 def test_long_history_pagination(server: ServerProcessHandle, long: str) -> None:
