@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -237,9 +238,9 @@ SEQUENCE_RESPONSE_HEADER = "kgserve-sequence"
 def write_atomically(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
     """Yield a temporary file that replaces ``path`` at the end; an error leaves the existing file unchanged."""
     target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             yield file
         partial.replace(target)
     finally:

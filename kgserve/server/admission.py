@@ -128,7 +128,7 @@ class ActiveRequestCounter:
 
     def __init__(self, callers: ActiveCallers) -> None:
         self._running = 0
-        self._callers = callers
+        self.callers = callers
         self.begun = self._ended = time.monotonic()
 
     def begin(self) -> None:
@@ -144,7 +144,7 @@ class ActiveRequestCounter:
         now = time.monotonic()
         if self.begun <= since or now - self.begun > ACTIVE_CALLER_SECONDS:
             return 0
-        return max(1, self._callers.count_other_callers(own))
+        return max(1, self.callers.count_other_callers(own))
 
     def end(self) -> None:
         """Count a request as finished."""

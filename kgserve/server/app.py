@@ -157,7 +157,7 @@ def create_app(graphs: CallerStoreHandles, token: str | None = None, bolt: BoltS
         handler = ForwardingMiddleware(handler, forwarder)
     edge = HttpGatewayMiddleware(handler, pool.settings, pool.observation, authenticator, audit, service, ROUTES)
     app.state["edge"] = edge
-    backend = BoltStoreBackend(graphs, authenticator, audit, edge.rates, threads.callers)
+    backend = BoltStoreBackend(graphs, authenticator, audit, edge.rates, edge.use)
     app.asgi_handler = edge
     return app
 

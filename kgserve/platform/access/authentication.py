@@ -590,7 +590,10 @@ class BrowserSessionKeys:
     def make(self, maker: AuthenticatedCaller, role: Role) -> tuple[AuthenticatedCaller, str]:
         """Create a key for the maker's stores, and return its caller and text, which is not stored."""
         now = time.time_ns() // 1000
-        key, text = create_api_key(BROWSER_KEY_NAME, role, maker.stores, now, now + BROWSER_KEY_HOURS * 3_600_000_000)
+        ends = now + BROWSER_KEY_HOURS * 3_600_000_000
+        if maker.expires_at is not None:
+            ends = min(ends, maker.expires_at)
+        key, text = create_api_key(BROWSER_KEY_NAME, role, maker.stores, now, ends)
         self._keys[key.id] = key, maker
         if len(self._keys) > MAX_BROWSER_KEYS:
             self._keys.popitem(last=False)

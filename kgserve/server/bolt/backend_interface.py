@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import msgspec
@@ -244,6 +245,13 @@ class BoltBackend(ABC):
     @abstractmethod
     def authenticate(self, request: AuthenticationRequest) -> AuthenticatedBoltClient:
         """Return the caller. Raises Unauthenticated, RateLimited, or InvalidInput for an unknown scheme."""
+
+    @abstractmethod
+    def serving(self, caller: AuthenticatedBoltClient) -> AbstractContextManager[None]:
+        """Count a request of a caller as in progress within a block. Raises Unauthenticated for a key that was revoked.
+
+        Called on the event loop, so it must not block.
+        """
 
     @abstractmethod
     def home_database(self, caller: AuthenticatedBoltClient) -> str:

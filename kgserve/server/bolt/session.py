@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -59,6 +60,17 @@ MAX_OPEN_RESULTS = 100
 _AUTHENTICATION_IN_HELLO: ProtocolVersion = (5, 0)
 _DATABASE_IN_RUN: ProtocolVersion = (5, 8)
 _MILLISECONDS = 1000
+_ACCESSING_REQUESTS = frozenset(
+    {
+        BoltRequestType.ROUTE,
+        BoltRequestType.RUN,
+        BoltRequestType.PULL,
+        BoltRequestType.DISCARD,
+        BoltRequestType.BEGIN,
+        BoltRequestType.COMMIT,
+    }
+)
+"""Requests that read or change stores, or name them."""
 _T = TypeVar("_T")
 
 
@@ -197,7 +209,8 @@ class BoltSession:
                 raise message.fault
             if self._expiry is not None and message.type is not BoltRequestType.RESET:
                 raise self._expiry
-            metadata = await self._handlers[message.type](*message.fields)
+            with self._serving(message.type):
+                metadata = await self._handlers[message.type](*message.fields)
         except ConnectionCloseRequired:
             raise
         except Exception as error:  # noqa: BLE001
@@ -205,6 +218,11 @@ class BoltSession:
         else:
             self._states.succeed(message.type, is_streaming=bool(self._streams))
             await self._send(SUCCESS_TAG, metadata)
+
+    def _serving(self, type_: BoltRequestType) -> AbstractContextManager[None]:
+        """Return the context of a request, which a caller whose key was revoked cannot enter."""
+        caller = self._caller if type_ in _ACCESSING_REQUESTS else None
+        return nullcontext() if caller is None else self._backend.serving(caller)
 
     async def _fail(self, type_: BoltRequestType, error: Exception) -> None:
         await self._release()

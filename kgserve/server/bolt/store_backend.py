@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from typing_extensions import override
@@ -34,7 +34,7 @@ from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import AuthenticatedCaller, Authenticator, InvalidCredentials
 from kgserve.projections.cypher_engine.engine.fair_pool import current_caller
-from kgserve.server.admission import ActiveCallers
+from kgserve.server.admission import ActiveRequestCounter
 from kgserve.server.bolt.backend_interface import (
     AuthenticatedBoltClient,
     AuthenticationRequest,
@@ -85,15 +85,15 @@ class BoltStoreBackend(BoltBackend):
         authenticator: Authenticator,
         audit: AuditLog,
         rates: RateLimiter,
-        callers: ActiveCallers,
+        use: ActiveRequestCounter,
     ) -> None:
         """Apply the limits and counts of the server's other interfaces."""
         self._graphs = graphs
         self._authenticator = authenticator
         self._audit = audit
         self._rates = rates
-        self._callers = callers
-        self._only_stores: dict[str, tuple[str, float]] = {}
+        self._use = use
+        self._only_stores: dict[AuthenticatedCaller, tuple[str, float]] = {}
 
     @override
     def authenticate(self, request: AuthenticationRequest) -> AuthenticatedBoltClient:
@@ -110,6 +110,18 @@ class BoltStoreBackend(BoltBackend):
         return AuthenticatedBoltClient(name=caller.name, roles=(caller.role,), identity=(caller, request.remote))
 
     @override
+    @contextmanager
+    def serving(self, caller: AuthenticatedBoltClient) -> Generator[None]:
+        identity, _ = get_bolt_caller_identity(caller)
+        if not self._authenticator.still_valid(identity):
+            raise Unauthenticated("the key of this connection is no longer valid; connect again with another one")
+        self._use.begin()
+        try:
+            yield
+        finally:
+            self._use.end()
+
+    @override
     def home_database(self, caller: AuthenticatedBoltClient) -> str:
         identity, _ = get_bolt_caller_identity(caller)
         stores = self._graphs.for_caller(identity).pool
@@ -118,14 +130,14 @@ class BoltStoreBackend(BoltBackend):
                 stores.require(name)
                 return name
         # Listing the stores takes a look at each folder.
-        known, until = self._only_stores.get(caller.name, ("", 0.0))
+        known, until = self._only_stores.get(identity, ("", 0.0))
         if time.monotonic() < until:
             return known
         names = stores.names()
         found = names[0] if len(names) == 1 else HOME_DATABASES[0]
         if len(self._only_stores) >= MAX_CACHED_CALLERS:
             self._only_stores.clear()
-        self._only_stores[caller.name] = (found, time.monotonic() + HOME_CACHE_SECONDS)
+        self._only_stores[identity] = (found, time.monotonic() + HOME_CACHE_SECONDS)
         return found
 
     @override
@@ -170,12 +182,10 @@ class BoltStoreBackend(BoltBackend):
 
     def _open_graph(self, request: StatementRequest | BeginTransactionRequest) -> StoreHandle:
         caller, address = get_bolt_caller_identity(request.caller)
-        if not self._authenticator.still_valid(caller):
-            raise Unauthenticated("the key of this connection is no longer valid; connect again with another one")
         if caller.key_id is not None or not is_local(address):
             self._rates.admit(caller, address)
         name = caller.key_id or address
-        self._callers.record_request(name)
+        self._use.callers.record_request(name)
         current_caller.set(name)
         return self._graphs.for_caller(caller).graph(request.database)
 

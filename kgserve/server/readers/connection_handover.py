@@ -26,10 +26,14 @@ class ConnectionTaker(Protocol):
 
 
 class ReaderServedConnection:
-    """Stand-in for a connection that a reader process serves; it counts as one of the server's connections."""
+    """Stand-in for a connection that a reader process serves; it counts as one of the server's connections.
+
+    ``returned`` is the input that the reader process has returned so far.
+    """
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
+        self.returned = b""
 
     def check_deadlines(self, now: float) -> None:
         """Do nothing: the reader process checks the time limits."""

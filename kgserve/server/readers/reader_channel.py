@@ -14,7 +14,7 @@ from kgserve.platform.codecs import msgpack_decoder
 from kgserve.server.http.gateway import RouteTable
 
 MAX_HANDED_BYTES = 64 << 10
-"""Bytes of the largest request that is handed over."""
+"""Bytes of the largest request that is handed over, and of the input in one message."""
 MAX_MESSAGE_BYTES = 192 << 10
 _CASES = [
     case for case in USE_CASES if case.operation.id in {"getNode", "getNodes", "outgoing", "incoming", "traverse"}
@@ -36,10 +36,17 @@ class HandedOverConnection(msgspec.Struct, tag=True):
     data: bytes
 
 
+class ReturnedInputPart(msgspec.Struct, tag=True):
+    """To the server, before `ReturnedConnection`: input that does not fit into that message, in order."""
+
+    number: int
+    data: bytes
+
+
 class ReturnedConnection(msgspec.Struct, tag=True):
     """To the server, with the connection's descriptor: a connection whose next request only the server can answer.
 
-    ``data`` is empty if no request has arrived.
+    ``data`` is the rest of its input, empty if no request has arrived.
     """
 
     number: int
@@ -97,7 +104,12 @@ class ReaderProcessReport(msgspec.Struct, tag=True):
 
 
 ReaderChannelMessage = (
-    ReaderProcessStarted | ReturnedConnection | ClosedClientConnection | RateLeaseRequest | ReaderProcessReport
+    ReaderProcessStarted
+    | ReturnedInputPart
+    | ReturnedConnection
+    | ClosedClientConnection
+    | RateLeaseRequest
+    | ReaderProcessReport
 )
 ServerChannelMessage = HandedOverConnection | GrantedRateLease | ReturnAllConnections
 encode_reader_message = msgspec.msgpack.Encoder().encode

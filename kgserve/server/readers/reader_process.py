@@ -37,6 +37,7 @@ from kgserve.server.http.request_decoding import RequestHandlerDependencies
 from kgserve.server.http.sse import EventStreamRegistry
 from kgserve.server.readers.leased_rate_limiter import LeasedRateLimiter, RateLeaseMissing
 from kgserve.server.readers.reader_channel import (
+    MAX_HANDED_BYTES,
     READER_ROUTES,
     ClosedClientConnection,
     GrantedRateLease,
@@ -46,6 +47,7 @@ from kgserve.server.readers.reader_channel import (
     ReaderRouteCounts,
     ReturnAllConnections,
     ReturnedConnection,
+    ReturnedInputPart,
     count_missing_request_bytes,
     decode_server_message,
     receive_reader_message,
@@ -148,10 +150,10 @@ class ReaderHttpConnection(HttpServerConnection):
             data, rest = data[: self._missing], data[self._missing :]
             self._missing -= len(data)
             self._request += data
-            self._later += rest
+            self._defer(rest)
             super().data_received(data)
-        elif self._is_returning or not self.is_between_requests:
-            self._later += data
+        elif self._later or self._is_returning or not self.is_between_requests:
+            self._defer(data)
         else:
             missing = count_missing_request_bytes(data)
             self._request, self._missing = data, missing or 0
@@ -170,8 +172,17 @@ class ReaderHttpConnection(HttpServerConnection):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._later:
-            data, self._later = self._later, b""
-            self.loop.call_soon(self.data_received, data)
+            self.loop.call_soon(self._take_deferred)
+
+    def _defer(self, data: bytes) -> None:
+        """Keep input until the response is complete. Much of it stays in the socket, which bounds the memory."""
+        self._later += data
+        if len(self._later) >= MAX_HANDED_BYTES and not self.wire.is_closing():
+            self.flow.pause_reading()
+
+    def _take_deferred(self) -> None:
+        data, self._later = self._later, b""
+        self.data_received(data)
 
     def _return_request(self, cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True  # uvicorn expects no answer
@@ -194,7 +205,11 @@ class ReaderHttpConnection(HttpServerConnection):
             return
         self._is_returned = True
         descriptor = self.wire.get_extra_info("socket").fileno()
-        self._reader.tell(ReturnedConnection(self._number, self._request + self._later), descriptor)
+        data = self._request + self._later
+        while len(data) > MAX_HANDED_BYTES:
+            self._reader.tell(ReturnedInputPart(self._number, data[:MAX_HANDED_BYTES]))
+            data = data[MAX_HANDED_BYTES:]
+        self._reader.tell(ReturnedConnection(self._number, data), descriptor)
         self.wire.abort()  # closes this process's descriptor only
 
 

@@ -23,6 +23,7 @@ from kgserve.server.readers.reader_channel import (
     ReaderProcessStarted,
     ReturnAllConnections,
     ReturnedConnection,
+    ReturnedInputPart,
     decode_reader_message,
     receive_reader_message,
     send_reader_message,
@@ -253,9 +254,11 @@ class ReaderProcessSupervisor(StorePoolObserver):
                     send_reader_message(reader.channel, lease, flags=socket.MSG_DONTWAIT)
             elif isinstance(message, ReaderProcessReport):
                 self._count_report(message)
+            elif isinstance(message, ReturnedInputPart):
+                reader.connections[message.number].returned += message.data
             elif isinstance(message, ReturnedConnection) and found.descriptor is not None:
                 connection, stand_in = socket.socket(fileno=found.descriptor), reader.connections.pop(message.number)
-                self._take_back(connection, message.data, stand_in)
+                self._take_back(connection, stand_in.returned + message.data, stand_in)
             else:
                 self._registry.remove(reader.connections.pop(message.number))
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 import kgserve
 from kgserve.client import Client, Event, WriteHandler, subscribe
 from kgserve.client.embedded import Library, Store
+from kgserve.client.json_lines_stream import write_atomically
 from kgserve.errors import Conflict, InvalidInput, NotFound
 from kgserve.graph.answers import Edge, Node
 from kgserve.storage.model.store_settings import StoreSettings
@@ -156,6 +157,17 @@ def test_a_file_is_written_and_read(library: Library, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         library.store("nobody").export_to(tmp_path / "none")
     assert [each.name for each in tmp_path.glob("*n*")] == ["all.ndjson"]
+
+
+def test_exports_to_one_file_at_once_do_not_mix(tmp_path: Path) -> None:
+    with write_atomically(tmp_path / "file") as first:
+        first.write(b"first")
+        with write_atomically(tmp_path / "file") as second:
+            second.write(b"second")
+        first.write(b" and last")
+        first.flush()
+        assert (tmp_path / "file").read_bytes() == b"second"
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"first and last")]
 
 
 def test_a_failed_import_releases_the_store(library: Library) -> None:

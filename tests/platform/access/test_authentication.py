@@ -57,6 +57,13 @@ def test_a_loopback_server_needs_no_key_until_one_exists(tmp_path: Path) -> None
     assert at.still_valid(OWNER_CALLER)
 
 
+def test_a_browser_key_ends_with_the_key_that_created_it(tmp_path: Path) -> None:
+    at, ends = authenticator(tmp_path), now() + 3_600_000_000
+    maker = enter(at, given(tmp_path, "admin", expires_at=ends))
+    caller, text = at.browser_key(maker, "read")
+    assert caller.expires_at == enter(at, text).expires_at == ends
+
+
 @pytest.mark.abuse(27)
 def test_other_addresses_always_need_a_key(tmp_path: Path) -> None:
     """ABUSE 27: neither initially, nor when the last key is removed while the server runs."""

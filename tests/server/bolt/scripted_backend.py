@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from typing_extensions import override
@@ -78,6 +79,10 @@ class ScriptedBackend(BoltBackend):
         if request.scheme == "basic" and request.credentials == PASSWORD:
             return AuthenticatedBoltClient(name=request.principal, roles=("admin",))
         raise Unauthenticated("the name or the password is wrong")
+
+    @override
+    def serving(self, caller: AuthenticatedBoltClient) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @override
     def home_database(self, caller: AuthenticatedBoltClient) -> str:

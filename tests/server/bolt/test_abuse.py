@@ -13,7 +13,7 @@ from neo4j.exceptions import ClientError, CypherSyntaxError, Neo4jError, Transie
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator
-from kgserve.server.admission import ActiveCallers
+from kgserve.server.admission import ActiveCallers, ActiveRequestCounter
 from kgserve.server.bolt import store_backend
 from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
@@ -35,7 +35,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 def served(pool: StorePool) -> Iterator[Driver]:
     audit = AuditLog(pool.data_dir)
     authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
-    backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+    backend = BoltStoreBackend(
+        CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveRequestCounter(ActiveCallers())
+    )
     with running(backend) as server, GraphDatabase.driver(server.url, max_transaction_retry_time=0) as driver:
         driver.execute_query("CREATE (:t {id: 'a'})-[:R]->(:t {id: 'b'})", database_=STORE)
         yield driver
@@ -212,7 +214,9 @@ def test_too_many_requests_are_refused_for_now(pool: StorePool, monkeypatch: pyt
     monkeypatch.setattr(store_backend, "is_local", lambda _: False)
     audit = AuditLog(pool.data_dir)
     authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
-    backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(1), ActiveCallers())
+    backend = BoltStoreBackend(
+        CallerStoreHandles(pool), authenticator, audit, RateLimiter(1), ActiveRequestCounter(ActiveCallers())
+    )
     with running(backend) as server, GraphDatabase.driver(server.url, max_transaction_retry_time=0) as driver:
         refused = 0
         for _ in range(20):

@@ -14,7 +14,7 @@ import pytest
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog
 from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator
-from kgserve.server.admission import ActiveCallers
+from kgserve.server.admission import ActiveCallers, ActiveRequestCounter
 from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.stores.pool import StorePool
@@ -54,7 +54,9 @@ def test_the_cells_show_what_the_notebook_shows(tmp_path: Path, monkeypatch: pyt
     with StorePool(settings(tmp_path / "data")) as pool:
         audit = AuditLog(pool.data_dir)
         authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
-        backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+        backend = BoltStoreBackend(
+            CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveRequestCounter(ActiveCallers())
+        )
         with running(backend) as served:
             monkeypatch.setenv("NEO4J_URI", served.url)
             cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]

@@ -15,8 +15,14 @@ from neo4j.time import Date, Duration
 
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog, read_newest_audit_records
-from kgserve.platform.access.authentication import ApiKeyFileCache, Authenticator, add_api_key, create_api_key
-from kgserve.server.admission import ActiveCallers
+from kgserve.platform.access.authentication import (
+    ApiKeyFileCache,
+    Authenticator,
+    add_api_key,
+    create_api_key,
+    revoke_api_key,
+)
+from kgserve.server.admission import ActiveCallers, ActiveRequestCounter
 from kgserve.server.bolt.store_backend import BoltStoreBackend
 from kgserve.server.http.rate_limits import RateLimiter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
@@ -35,7 +41,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
 def server(pool: StorePool) -> Iterator[RunningServer]:
     audit = AuditLog(pool.data_dir)
     authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
-    backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+    backend = BoltStoreBackend(
+        CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveRequestCounter(ActiveCallers())
+    )
     with running(backend) as served:
         yield served
     audit.close()
@@ -235,14 +243,12 @@ def test_reading_a_database_that_does_not_exist_is_refused(server: RunningServer
 
 def test_keys_decide_what_a_caller_may_do(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
-        keys = {}
-        for role, stores in (("read", ("open",)), ("write", ("*",))):
-            key, text = create_api_key(role, role, stores, time.time_ns() // 1000)  # pyright: ignore[reportArgumentType]
-            add_api_key(pool.data_dir, key)
-            keys[role] = text
+        keys = {role: add_key(pool, role, stores) for role, stores in (("read", "open"), ("write", "*"))}
         audit = AuditLog(pool.data_dir)
         authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
-        backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveCallers())
+        use = ActiveRequestCounter(ActiveCallers())
+        began = use.begun
+        backend = BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), use)
         with running(backend) as served:
             with GraphDatabase.driver(served.url, auth=("neo4j", keys["write"])) as driver:
                 for database in ("open", "closed"):
@@ -253,11 +259,50 @@ def test_keys_decide_what_a_caller_may_do(tmp_path: Path) -> None:
                     driver.execute_query("CREATE (:n)", database_="open")
                 with pytest.raises(ClientError, match="closed"):
                     driver.execute_query("MATCH (n) RETURN n", database_="closed")
+                assert driver.execute_query("MATCH (n) RETURN count(n) AS c")[0][0]["c"] == 1
+            revoke_api_key(pool.data_dir, "read", time.time_ns() // 1000)
+            # The home database of the former key of this name is hidden from the new one.
+            with GraphDatabase.driver(served.url, auth=("neo4j", add_key(pool, "read", "closed"))) as driver:
+                assert driver.execute_query("MATCH (n) RETURN count(n) AS c")[0][0]["c"] == 1
             for credentials in (("neo4j", "wrong"), None):
                 with GraphDatabase.driver(served.url, auth=credentials) as driver, pytest.raises(AuthError):
                     driver.verify_connectivity()
         audit.close()
+        assert use.begun > began, "requests over Bolt keep the server from being idle"
         assert any(record.act == "bolt.authenticate" for record in read_newest_audit_records(pool.data_dir, 10))
+
+
+def add_key(pool: StorePool, role: Any, stores: str) -> str:
+    key, text = create_api_key(role, role, [stores], time.time_ns() // 1000)
+    add_api_key(pool.data_dir, key)
+    return text
+
+
+def test_a_revoked_key_neither_commits_nor_lists_databases(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path / "data")) as pool:
+        audit = AuditLog(pool.data_dir)
+        authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+        backend = BoltStoreBackend(
+            CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveRequestCounter(ActiveCallers())
+        )
+        with (
+            running(backend) as served,
+            GraphDatabase.driver(served.url, auth=("neo4j", add_key(pool, "write", "*"))) as driver,
+            driver.session(database="open") as session,
+            driver.session(database="system") as other,
+        ):
+            session.run("CREATE (:n {id: 'a'})").consume()
+            transaction = session.begin_transaction()
+            transaction.run("CREATE (:n {id: 'late'})").consume()
+            other.run("SHOW DATABASES").consume()
+            revoke_api_key(pool.data_dir, "write", time.time_ns() // 1000)
+            with pytest.raises(AuthError, match="no longer valid"):
+                other.run("SHOW DATABASES").consume()
+            with pytest.raises(AuthError, match="no longer valid"):
+                transaction.commit()
+        audit.close()
+        with pool.lease("open") as store:
+            assert ids(store) == ["a"]
 
 
 def test_explain_and_profile_show_plans(session: Session, pool: StorePool, database: str) -> None:
@@ -299,7 +344,9 @@ def test_requests_without_a_database_do_not_list_the_stores(tmp_path: Path, monk
     with StorePool(settings(tmp_path / "data")) as own:
         audit = AuditLog(own.data_dir)
         authenticator = Authenticator(own.settings, ApiKeyFileCache(own.data_dir))
-        backend = BoltStoreBackend(CallerStoreHandles(own), authenticator, audit, RateLimiter(0), ActiveCallers())
+        backend = BoltStoreBackend(
+            CallerStoreHandles(own), authenticator, audit, RateLimiter(0), ActiveRequestCounter(ActiveCallers())
+        )
         listings: list[int] = []
         names = own.placement.names
         monkeypatch.setattr(own.placement, "names", lambda: listings.append(1) or names())

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Generator
@@ -197,6 +198,27 @@ def test_bodies_that_stop_arriving_are_no_errors(server: ServerProcessHandle) ->
     log = server.data.parent / f"{server.data.name}.log"
     until(lambda: '"status": 408' in log.read_text())
     assert "answer_broken_off" not in log.read_text()
+
+
+def test_large_requests_that_arrive_before_earlier_answers_were_read_are_not_lost(server: ServerProcessHandle) -> None:
+    with closing(Client(server.url)) as direct:
+        direct.write("unread", "n", content="x" * 400_000)
+    client, _ = connected(server, "/api/memory/unread/nodes/n")
+    connection = client.connection.sock
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # most answers wait in the reader process
+    for _ in range(20):
+        connection.sendall(b"GET /api/memory/unread/nodes/n HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        time.sleep(0.02)  # so that they are no pipelined requests, which only the server answers
+    body = json.dumps({"nodes": [{"id": "late", "type": "t", "content": "y" * 900_000}]}).encode()
+    head = b"POST /api/memory/unread/inject HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with ThreadPoolExecutor(1) as threads:
+        sending, received = threads.submit(connection.sendall, head + body), b""
+        while b'"nodes_created":1' not in received[-1000:]:
+            received += (block := connection.recv(1 << 20))
+            assert block
+        sending.result()
+    assert received.count(b"HTTP/1.1 200") == 21
+    client.close()
 
 
 def test_writes_are_visible_in_all_processes_at_once(server: ServerProcessHandle) -> None:
