@@ -194,8 +194,6 @@ export const W = {
   settingsSaved: "The settings are saved",
   discard: "Discard changes",
   changesToSave: (/** @type {number} */ count) => `${some(count, "change")} not saved yet`,
-  remove: (/** @type {string} */ what) => `Remove ${what}`,
-  typeAndEnter: "Type and press Enter",
   days: "days",
   daysOf: (/** @type {string} */ type) => `Days for ${type}`,
   typeOfMemory: "Type of memory",

@@ -4,9 +4,8 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { labelOf } from "../graph/labels.js";
 import { Dialog } from "../panel/parts.js";
 import { connecting, entry, graph, mayWrite, say, store } from "../state.js";
-import { EdgeForm } from "./edge_form.js";
+import { EdgeForm, EMPTY, NodeForm, writeNode } from "./forms.js";
 import { ImportData } from "./import.js";
-import { EMPTY, NodeForm, writeNode } from "./node_form.js";
 import { showWritten, undoNode, whyNotDrawn } from "./undo.js";
 import { W } from "./words.js";
 

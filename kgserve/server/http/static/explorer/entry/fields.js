@@ -1,4 +1,4 @@
-// Fields shared by the forms of nodes and edges.
+// Fields of forms, and conversion between attributes and form rows.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Plus, X } from "../vendor/icons.js";
@@ -6,15 +6,77 @@ import { labelOf } from "../graph/labels.js";
 import { Icon, TimeField } from "../panel/parts.js";
 import { ask, memory } from "../server.js";
 import { about, graph, store } from "../state.js";
-import { attributesOf, parseAttributes, rowsOf } from "./attributes.js";
 import { W } from "./words.js";
 
-/** @typedef {import("./attributes.js").AttributeRow} AttributeRow */
+/** @typedef {"text" | "number" | "boolean" | "json"} AttributeKind */
+/** @typedef {{name: string, kind: AttributeKind, text: string}} AttributeRow */
 /** @typedef {{rows: AttributeRow[], json: string | null}} AttributesDraft rows of the form, or JSON edited instead */
+/** @typedef {{label: string, help: string, value: any, disabled: boolean, onChange: (value: any) => void}} FieldProps */
 
 const OFFERED = 200;
 const HITS = 8;
 const PAUSE_MS = 200;
+const NUMBER = /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/;
+const KINDS = { string: "text", number: "number", boolean: "boolean" };
+
+/** @param {Record<string, any>} attributes @returns {AttributeRow[]} */
+export const rowsOf = (attributes) => Object.entries(attributes).map(([name, value]) => {
+  const kind = /** @type {AttributeKind} */ (KINDS[typeof value] ?? "json");
+  return { name, kind, text: kind === "json" ? JSON.stringify(value) : String(value) };
+});
+
+/** Return the name of the first attribute with an integer that the browser may have rounded; undefined: none. @param {Record<string, any>} attributes */
+export const roundedAttribute = (attributes) => Object.keys(attributes).find((name) => isRounded(attributes[name]));
+
+/** @param {any} value @returns {boolean} */
+function isRounded(value) {
+  if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value);
+  return value !== null && typeof value === "object" && Object.values(value).some(isRounded);
+}
+
+/** @param {AttributeRow} row @returns {any} */
+function attributeValue({ name, kind, text }) {
+  if (kind === "text") return text;
+  if (kind === "boolean") return text === "true";
+  if (kind === "number" && !NUMBER.test(text.trim())) throw new Error(W.noNumber(name));
+  try {
+    return JSON.parse(text.trim().replace(/^(-?)0+(?=\d)/, "$1"));
+  } catch (error) {
+    throw new Error(`${name}: ${W.noJson(/** @type {Error} */ (error).message)}`);
+  }
+}
+
+/** Return the attributes of rows, without empty rows. Throws Error. @param {AttributeRow[]} rows @returns {Record<string, any>} */
+export function attributesOf(rows) {
+  const attributes = new Map();
+  for (const row of rows) {
+    const name = row.name.trim();
+    if (!name && !row.text) continue;
+    if (!name) throw new Error(W.namelessAttribute);
+    if (attributes.has(name)) throw new Error(W.twice(name));
+    attributes.set(name, attributeValue({ ...row, name }));
+  }
+  return checked(Object.fromEntries(attributes));
+}
+
+/** Parse attributes from JSON. Throws Error. @param {string} text @returns {Record<string, any>} */
+export function parseAttributes(text) {
+  let value;
+  try {
+    value = JSON.parse(text.trim() || "{}");
+  } catch (error) {
+    throw new Error(W.noJson(/** @type {Error} */ (error).message));
+  }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error(W.noObject);
+  return checked(value);
+}
+
+/** @param {Record<string, any>} attributes */
+function checked(attributes) {
+  const rounded = roundedAttribute(attributes);
+  if (rounded !== undefined) throw new Error(W.hugeNumber(rounded));
+  return attributes;
+}
 
 /** Return the value of a field. @param {any} event @returns {string} */
 export const typed = (event) => event.currentTarget.value;
@@ -123,4 +185,27 @@ export function NodeField({ label, list, value, onInput }) {
   return html`<label class="field">${label}<input list=${list} required autocomplete="off" value=${text} onInput=${write} />
     <datalist id=${list}>${offered.map(([id, name]) => html`<option key=${id} value=${idOfLabel(offered, name) ? name : id} label=${idOfLabel(offered, name) ? id : name}></option>`)}</datalist>
     <span class="help">${id ? W.idIs(id) : named && named !== value ? named : W.nodeHelp}</span></label>`;
+}
+
+/** @param {{name: string, look?: string, onClick: () => void}} props `look`: its class */
+export const RemoveButton = ({ name, look, onClick }) => html`<button type="button" class=${look} aria-label=${W.remove(name)} onClick=${onClick}><${Icon} of=${X} /></button>`;
+
+/** Field for a list of texts; Enter or a comma adds one. @param {FieldProps} props */
+export function ListField({ label, help, value, disabled, onChange }) {
+  const [typed, setTyped] = useState("");
+  const add = () => {
+    const more = typed.split(",").map((one) => one.trim()).filter((one) => one && !value.includes(one));
+    setTyped("");
+    if (more.length) onChange([...value, ...more]);
+  };
+  const key = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Enter" && event.key !== ",") return;
+    event.preventDefault();
+    add();
+  };
+  return html`<div class="field"><label>${label}
+      <input value=${typed} disabled=${disabled} placeholder=${W.typeAndEnter} onInput=${(/** @type {any} */ event) => setTyped(event.currentTarget.value)} onKeyDown=${key} onBlur=${add} /></label>
+    ${value.length ? html`<p class="row">${value.map((/** @type {string} */ one) => html`<span class="chip" key=${one}>${one}
+      ${disabled ? null : html`<${RemoveButton} name=${one} onClick=${() => onChange(value.filter((/** @type {string} */ other) => other !== one))} />`}</span>`)}</p>` : null}
+    <span class="help">${help}</span></div>`;
 }

@@ -20,6 +20,8 @@ export const W = {
   booleans: { true: "yes", false: "no" },
   addAttribute: "Add an attribute",
   removeAttribute: (/** @type {string} */ name) => `Remove attribute ${name || "without a name"}`,
+  remove: (/** @type {string} */ what) => `Remove ${what}`,
+  typeAndEnter: "Type and press Enter",
   asJson: "Edit as JSON",
   asForm: "Edit as a form",
   attributesJson: "Attributes as JSON",

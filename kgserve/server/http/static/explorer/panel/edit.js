@@ -2,7 +2,7 @@
 
 import { html, signal, useEffect, useState } from "../vendor/preact.js";
 import { readAttributes } from "../entry/fields.js";
-import { draftOf, isMemory, NodeForm, writeNode } from "../entry/node_form.js";
+import { draftOf, isMemory, NodeForm, writeNode } from "../entry/forms.js";
 import { undoChange, undoNode } from "../entry/undo.js";
 import { W } from "../entry/words.js";
 import { refreshNode } from "../load.js";
@@ -11,7 +11,7 @@ import { about, attempt, say, store } from "../state.js";
 import { unsaved } from "./forms.js";
 import { Dialog, plain, time } from "./parts.js";
 
-/** @typedef {import("../entry/node_form.js").NodeDraft} NodeDraft */
+/** @typedef {import("../entry/forms.js").NodeDraft} NodeDraft */
 
 /** Unsaved edits by store, id and key, kept while other nodes are shown. */
 const edits = signal(/** @type {Record<string, {seen: any, draft: NodeDraft} | null>} */ ({}));

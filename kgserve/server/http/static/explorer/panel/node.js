@@ -12,11 +12,11 @@ import { W } from "../view_words.js";
 import { undoChange, undoDeletion } from "../entry/undo.js";
 import { beginEdit, Edit, Heads, isEdited } from "./edit.js";
 import { EdgePanel, Edges, Validity, Written } from "./edges.js";
-import { Forget } from "./forget.js";
 import { FormEnd } from "./forms.js";
 import { History } from "./history.js";
 import { Mark } from "./legend.js";
 import { MemoryFacts } from "./memory.js";
+import { Forget } from "./memory_actions.js";
 import { isWithdrawn, showEntity } from "./memory_state.js";
 import { Dialog, number, time, Tree } from "./parts.js";
 

@@ -1,13 +1,16 @@
 // Form for the settings of a store, for admin keys. Labels and explanations are in view_words.js.
 
 import { html, signal, useState } from "../vendor/preact.js";
-import { parseAttributes } from "../entry/attributes.js";
+import { Plus } from "../vendor/icons.js";
+import { ListField, parseAttributes, RemoveButton } from "../entry/fields.js";
 import { refreshAbout } from "../load.js";
 import { ask, key, memory } from "../server.js";
 import { about, mayAdminister, say, store } from "../state.js";
 import { W } from "../view_words.js";
 import { unsaved } from "./forms.js";
-import { DaysByTypeField, HistoryField, JsonField, ListField } from "./setting_fields.js";
+import { Icon } from "./parts.js";
+
+/** @typedef {import("../entry/fields.js").FieldProps} FieldProps */
 
 const LANGUAGES = ["auto", "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv", "ta", "tr"];
 const languageNames = new Intl.DisplayNames(["en"], { type: "language" });
@@ -99,4 +102,47 @@ export function Settings() {
     ${mayAdminister.value ? html`<p class="row save">${wrong ? html`<span class="note" role="alert">${wrong}</span>` : null}<button disabled=${!count}>${W.save}</button>
       ${count ? html`<button type="button" class="plain" onClick=${() => setDraft({})}>${W.discard}</button> <span class="soft">${W.changesToSave(count)}</span>` : null}</p>` : null}
   </form></div>`;
+}
+
+const HISTORY_DAYS = 90;
+
+/** Field for a JSON object. The value is text once it is changed; while that is invalid, the form cannot be sent. @param {FieldProps} props */
+function JsonField({ label, help, value, disabled, onChange }) {
+  const text = typeof value === "string" ? value : Object.keys(value).length ? JSON.stringify(value, null, 2) : "";
+  let wrong = "";
+  try {
+    parseAttributes(text);
+  } catch (error) {
+    wrong = /** @type {Error} */ (error).message;
+  }
+  return html`<label class="field">${label}<textarea rows="3" value=${text} disabled=${disabled} ref=${(/** @type {HTMLTextAreaElement | null} */ field) => field?.setCustomValidity(wrong)} onInput=${(/** @type {any} */ event) => onChange(event.currentTarget.value)}></textarea>
+    <span class="help">${help}</span>${wrong ? html`<span class="note" role="alert">${wrong}</span>` : null}</label>`;
+}
+
+/** Field for history retention: all, none, or a number of days. @param {FieldProps} props */
+function HistoryField({ label, help, value, disabled, onChange }) {
+  const days = typeof value === "number";
+  const choose = (/** @type {any} */ event) => onChange(event.currentTarget.value === "days" ? HISTORY_DAYS : event.currentTarget.value);
+  return html`<div class="field"><div class="pair-of-fields"><label>${label}<select value=${days ? "days" : value} disabled=${disabled} onChange=${choose}>
+      ${Object.entries(W.historyChoices).map(([one, words]) => html`<option key=${one} value=${one}>${words}</option>`)}</select></label>
+    ${days ? html`<label>${W.days}<input type="number" min="0" step="1" required value=${value} disabled=${disabled} onInput=${(/** @type {any} */ event) => onChange(event.currentTarget.valueAsNumber)} /></label>` : null}</div>
+    <span class="help">${help}</span></div>`;
+}
+
+/** Field for half-lives in days by memory type; empty: never fades. @param {FieldProps} props */
+function DaysByTypeField({ label, help, value, disabled, onChange }) {
+  const [typed, setTyped] = useState("");
+  const add = () => {
+    if (typed.trim()) onChange({ ...value, [typed.trim()]: null });
+    setTyped("");
+  };
+  const days = (/** @type {string} */ type) => (/** @type {any} */ event) => onChange({ ...value, [type]: event.currentTarget.value === "" ? null : event.currentTarget.valueAsNumber });
+  const without = (/** @type {string} */ type) => Object.fromEntries(Object.entries(value).filter(([other]) => other !== type));
+  return html`<div class="field" role="group" aria-label=${label}><span class="label">${label}</span>
+    ${Object.keys(value).map((type) => html`<p class="row" key=${type}><span class="chip">${type}</span>
+      <input type="number" step="any" min="0" aria-label=${W.daysOf(type)} placeholder=${W.never} value=${value[type] ?? ""} disabled=${disabled} onInput=${days(type)} /> ${W.days}
+      ${disabled ? null : html`<${RemoveButton} look="icon-button" name=${type} onClick=${() => onChange(without(type))} />`}</p>`)}
+    ${disabled ? null : html`<p class="row"><input aria-label=${W.typeOfMemory} placeholder=${W.typeOfMemory} value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.currentTarget.value)} />
+      <button type="button" disabled=${!typed.trim()} onClick=${add}><${Icon} of=${Plus} />${W.addType}</button></p>`}
+    <span class="help">${help}</span></div>`;
 }
