@@ -111,13 +111,11 @@ def retain_memory_command(
 def _retain_lines(store: Store, lines: Iterable[bytes]) -> None:
     done: Counter[str] = Counter()
     number = 0
-    for batch in _batches(lines):
+    for first, last, batch in _batches(lines):
         try:
             found = store.retain_batch(batch)
         except KgserveError as error:
-            error.reword(
-                f"lines {number + 1:,} to {number + len(batch):,} were not stored, earlier lines were: {error}"
-            )
+            error.reword(f"lines {first:,} to {last:,} were not stored, earlier lines were: {error}")
             raise
         number += len(batch)
         print_json_if_requested(found)
@@ -126,10 +124,10 @@ def _retain_lines(store: Store, lines: Iterable[bytes]) -> None:
         click.echo(f"{number:,} lines: " + (", ".join(f"{done[each]:,} {each}" for each in done) or "nothing"))
 
 
-def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the lines of a file as JSON objects, in batches of the maximum size."""
+def _batches(lines: Iterable[bytes]) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
+    """Yield the lines of a file as JSON objects, in batches of the maximum size, after their first and last number."""
     batch: list[dict[str, Any]] = []
-    size = 0
+    first = last = size = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -139,12 +137,13 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[dict[str, Any]]]:
             raise click.ClickException(f"line {number:,} is not a JSON object: {error}") from error
         texts = len(item["content"]) if isinstance(item.get("content"), list) else 1
         if batch and size + texts > MAX_CONVERSATION_MESSAGES:
-            yield batch
+            yield first, last, batch
             batch, size = [], 0
+        first, last = first if batch else number, number
         batch.append(item)
         size += texts
     if batch:
-        yield batch
+        yield first, last, batch
 
 
 @click.command("recall")

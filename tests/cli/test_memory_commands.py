@@ -72,10 +72,10 @@ def test_lines_of_a_file_are_retained_in_batches(server: ServerProcessHandle, tm
     assert said(server, "retain", "lines", "--file", str(facts)) == "4 lines: 1,201 create, 1 update\n"
     assert "4 lines: 1,202 noop" in said(server, "retain", "lines", "--file", "-", stdin=facts.read_text())
     refused = kgserve(
-        "retain", "lines", "--file", "-", "--server", server.url, stdin='{"content": "x"}\n{"content": ""}'
+        "retain", "lines", "--file", "-", "--server", server.url, stdin='\n{"content": "x"}\n\n{"content": ""}'
     )
     assert refused.code == 1
-    assert "lines 1 to 2 were not stored" in refused.err
+    assert "lines 2 to 4 were not stored" in refused.err
     wrong = kgserve("retain", "lines", "--file", "-", "--server", server.url, stdin="[]")
     assert "line 1 is not a JSON object" in wrong.err
     assert kgserve("retain", "lines", "--server", server.url).code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -65,6 +66,7 @@ HOME_CACHE_SECONDS = 2.0
 MAX_CACHED_CALLERS = 1_000
 MAX_BOOKMARK_WAIT_SECONDS = 10.0
 _BOOKMARK_POLL_SECONDS = 0.05
+_SEQUENCE_PATTERN = re.compile(r"[0-9]{1,18}")
 _COUNTERS = {
     "nodes_created": "nodes-created",
     "nodes_deleted": "nodes-deleted",
@@ -225,7 +227,7 @@ def wait_for_commit_bookmarks(store: OpenStore, bookmarks: Sequence[str], check:
     for bookmark in bookmarks:
         prefix, _, rest = bookmark.partition(":")
         database, _, sequence = rest.rpartition(":")
-        if prefix != BOOKMARK_PREFIX or not database or not sequence.isdecimal():
+        if prefix != BOOKMARK_PREFIX or not database or _SEQUENCE_PATTERN.fullmatch(sequence) is None:
             raise InvalidBookmark(f"{bookmark!r} is not a bookmark of this server")
         if database == store.name:
             wanted = max(wanted, int(sequence))

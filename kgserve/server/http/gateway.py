@@ -498,9 +498,11 @@ class HttpRequestResponseCycle:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _compress(self, answer: ServerHttpResponse) -> ServerHttpResponse:
+        varies = len(answer.body) >= MIN_GZIP_BYTES and is_compressible_response(answer.headers)
         if self._known is not None and matches_etag(self._known, answer.headers):
-            return ServerHttpResponse(_NOT_MODIFIED, build_not_modified_headers(answer.headers), b"")
-        if len(answer.body) < MIN_GZIP_BYTES or not is_compressible_response(answer.headers):
+            headers = build_not_modified_headers(answer.headers)
+            return ServerHttpResponse(_NOT_MODIFIED, [*headers, VARY_ENCODING_HEADER] if varies else headers, b"")
+        if not varies:
             return answer
         if not accepts_gzip(self._coding):
             return ServerHttpResponse(answer.status, [*answer.headers, VARY_ENCODING_HEADER], answer.body)

@@ -123,5 +123,6 @@ def test_matching_etag_gives_304(http: httpx.Client, path: str) -> None:
             again = http.get(path, headers={**headers, "if-none-match": known})
             assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
             assert "content-type" not in again.headers
+            assert again.headers.get("vary") == first.headers.get("vary")
             assert http.head(path, headers={**headers, "if-none-match": known}).status_code == 304
         assert http.get(path, headers={**headers, "if-none-match": '"other"'}).content == first.content
