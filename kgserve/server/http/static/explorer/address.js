@@ -64,16 +64,16 @@ let known = location.hash;
 /** When the URL was written, and when the view last took a step, in milliseconds. */
 let [written, stepped] = [0, 0];
 
-/** Write the view to the URL: as a new entry of the browser's history, if it is a step. @param {boolean} [opened] whether the URL was just opened, so that nothing is a step */
-export function write(opened = false) {
-  if (opened) known = location.hash;
+/** Write the view to the URL: as a new entry of the browser's history, if it is a step. @param {string} [opened] URL that was just opened, so that nothing is a step; another one may be in the meantime */
+export function write(opened) {
+  if (opened === location.hash) known = opened;
   const now = here();
   if (opening || !store.value || known !== location.hash || now === known) return;
   const [before, after] = [parse(known), parse(now)];
   written = Date.now();
   // A node that was deleted is no step: there is no way back.
   const isStep = STEPS.some((name) => after[name] !== before[name] && (name !== "node" || after.node));
-  history[!opened && isStep && written - stepped > STEP_MS ? "pushState" : "replaceState"](null, "", now);
+  history[opened === undefined && isStep && written - stepped > STEP_MS ? "pushState" : "replaceState"](null, "", now);
   known = location.hash;
   if (isStep) stepped = written;
 }

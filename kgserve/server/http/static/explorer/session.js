@@ -66,6 +66,7 @@ export async function enter() {
 
 /** Open the view of a link. @param {import("./link.js").Link} link @param {boolean} [stays] whether the canvas holds what the link says */
 export async function go(link, stays = false) {
+  const opened = location.hash;
   opening++;
   busy.value++;
   try {
@@ -108,7 +109,7 @@ export async function go(link, stays = false) {
   } finally {
     opening--;
     busy.value--;
-    void address().then(({ write }) => write(true));
+    void address().then(({ write }) => write(opened));
   }
 }
 
