@@ -459,7 +459,8 @@ def _check_reachable(reader: ChangeFeedReader) -> None:
 def build_unreached_sequence_error(store: str, latest: int, oldest: int) -> Gone:
     """Return the error for a position after the end of a store."""
     return Gone(
-        f"store {store!r} ends at sequence {latest}: it was recreated or restored; its oldest sequence is {oldest}",
+        f"store {store!r} ends at sequence {latest}, its oldest is {oldest}; "
+        "if it was created again or restored since, read it again",
         oldest,
     )
 
