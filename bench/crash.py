@@ -47,7 +47,7 @@ SEARCHED = 5
 LARGE = 4_000
 """Size of a node's content in bytes when the engine's log must outgrow its limit soon."""
 PATIENCE = 20.0
-AGREED_SECONDS = 30.0
+AGREED_SECONDS = 120.0
 """Seconds in which all projections must catch up with the journal."""
 
 
