@@ -16,7 +16,7 @@ from kgserve.errors import BackupDamaged, Conflict, Forbidden, InvalidInput, Kgs
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.settings import Settings
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.store_lives import begin_store_life
+from kgserve.storage.model.store_incarnations import begin_store_incarnation
 from kgserve.storage.model.store_names import check_store_name
 from kgserve.storage.model.store_rows_digest import format_store_rows_digest, parse_store_rows_digest
 from kgserve.storage.store_folder_layout import STORE_FOLDER_SUFFIX, read_closed_store_state
@@ -284,7 +284,7 @@ def restore_store_to_staging(
     manifest: BackupManifest = backed_up.read()
     point = find_restore_point(backed_up, manifest, source.until)
     try:
-        return restore_store(backed_up, point, aside, begin_store_life(point.sequence))
+        return restore_store(backed_up, point, aside, begin_store_incarnation(point.sequence))
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

@@ -27,7 +27,7 @@ from kgserve.storage.model.change_feed_events import (
     format_change_feed_positions,
     parse_change_feed_positions,
 )
-from kgserve.storage.model.store_lives import StoreLife
+from kgserve.storage.model.store_incarnations import StoreIncarnation
 from kgserve.stores.scoped_stores import StoreRegistry
 
 CHECKPOINTS_FOLDER = "event-positions"
@@ -60,8 +60,10 @@ class EventCheckpoints:
 
         Raises StorageFull.
         """
-        # Numbers, except for positions in a life of the store after its first.
-        content = _encode({name: str(at) if at.life else at.sequence - 1 for name, at in sorted(positions.items())})
+        # Numbers, except for positions in an incarnation of the store after its first.
+        content = _encode(
+            {name: str(at) if at.incarnation else at.sequence - 1 for name, at in sorted(positions.items())}
+        )
         name = xxhash.xxh3_128_hexdigest(content)
         with translate_storage_errors("saving the position of an event stream"):
             create_private_folder(self._folder)
@@ -102,18 +104,18 @@ class EventCheckpoints:
                 (self._folder / name).unlink(missing_ok=True)
 
 
-class _DescribedLives(msgspec.Struct):
-    lives: tuple[StoreLife, ...] = ()
+class _DescribedIncarnations(msgspec.Struct):
+    incarnations: tuple[StoreIncarnation, ...] = ()
 
 
-_decode_described_lives = json_decoder(_DescribedLives).decode
+_decode_described_incarnations = json_decoder(_DescribedIncarnations).decode
 
 
-def read_store_lives(pool: StoreRegistry, name: str) -> tuple[StoreLife, ...]:
-    """Return the lives of a store after its first, from its folder only if nothing else has them."""
+def read_store_incarnations(pool: StoreRegistry, name: str) -> tuple[StoreIncarnation, ...]:
+    """Return the incarnations of a store after its first, from its folder only if nothing else has them."""
     if (entry := pool.find_closed(name)) is not None:
-        return _decode_described_lives(entry.description).lives
-    return pool.feeds.of(name).lives
+        return _decode_described_incarnations(entry.description).incarnations
+    return pool.feeds.of(name).incarnations
 
 
 class CaughtUpStreamStores:
@@ -151,9 +153,9 @@ class CaughtUpStreamStores:
         known = self._pool.feeds.known_latest(name)
         if known is None and (entry := self._pool.find_closed(name)) is not None:
             known = entry.sequence
-        lives = read_store_lives(self._pool, name)
+        incarnations = read_store_incarnations(self._pool, name)
         after = FeedPosition.after(self._pool.feeds.of(name).latest if known is None else known)
-        return after.in_life(lives[-1].tag) if lives else after
+        return after.in_incarnation(incarnations[-1].tag) if incarnations else after
 
     def was_dropped(self, name: str) -> bool:
         """Return whether a store was dropped since it was added. Another one may have its name."""
@@ -168,7 +170,7 @@ class CaughtUpStreamStores:
         self._positions[name] = position
         # A commit before this line roused no one.
         latest = self._pool.feeds.known_latest(name)
-        if latest is not None and position.in_life("") != FeedPosition.after(latest):
+        if latest is not None and position.in_incarnation("") != FeedPosition.after(latest):
             self.rouse(name)
 
     def take(self, name: str) -> tuple[FeedPosition, int]:

@@ -11,7 +11,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from kgserve.errors import Gone, NotFound, TooLarge
-from kgserve.graph.event_checkpoints import START_POSITION, CaughtUpStreamStores, EventCheckpoints, read_store_lives
+from kgserve.graph.event_checkpoints import (
+    START_POSITION,
+    CaughtUpStreamStores,
+    EventCheckpoints,
+    read_store_incarnations,
+)
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.storage.changefeed import ChangeFeedReader, EncodedStoreEvent
 from kgserve.storage.model.change_feed_events import (
@@ -22,7 +27,7 @@ from kgserve.storage.model.change_feed_events import (
     StoreEvent,
     format_change_feed_positions,
 )
-from kgserve.storage.model.store_lives import find_last_valid_sequence
+from kgserve.storage.model.store_incarnations import find_last_valid_sequence
 
 MAX_FOLLOWED_STORES = 1_000
 """Stores that a stream follows one by one. A stream of all stores follows more only while they have news."""
@@ -117,13 +122,13 @@ class JournalEventReader:
             self._graphs.graph(first).handles_including(others)
             for name in self._wanted.stores:
                 self._pool.require_files(name)
-                if self._find_end_of_life(name) is not None:
-                    raise self._life_ended(name)
+                if self._find_end_of_incarnation(name) is not None:
+                    raise self._build_ended_incarnation_error(name)
             self._follow_all({name: self._wanted.position(name) for name in self._wanted.stores})
             return
         self._unlisten = self._pool.feeds.listen(self._wake)
         self._turn = self._pool.feeds.store_list_generation
-        names, reborn = self._separate_reborn(self._local_stores())
+        names, recreated = self._separate_recreated_stores(self._local_stores())
         if len(names) > MAX_FOLLOWED_STORES and not self._pool.placement.is_shared:
             self._dormant = CaughtUpStreamStores(self._pool, self._wake)
             self._enroll(names, self._dormant)
@@ -132,8 +137,8 @@ class JournalEventReader:
             self._follow_all({name: self._start_position(name) for name in names})
         for name in self._wanted.positions.keys() - {*self._pool.names(), EVERY_OTHER_STORE}:
             self._announce("store_dropped", name, _now())
-        for name in reborn:
-            self._announce_reborn(name)
+        for name in recreated:
+            self._announce_recreated_store(name)
 
     @property
     def place(self) -> str:
@@ -229,15 +234,15 @@ class JournalEventReader:
         saved = {name: at for name, at in positions.items() if visible(name)}
         return msgspec.structs.replace(self._wanted, positions={**saved, **self._wanted.positions})
 
-    def _find_end_of_life(self, name: str) -> int | None:
-        """Return the last sequence that a store shares with the life of its requested position, if that is passed."""
+    def _find_end_of_incarnation(self, name: str) -> int | None:
+        """Return the last sequence shared with the incarnation of the requested position, if that is after it."""
         position = self._wanted.positions.get(name)
         if position is None:
             return None
-        end = find_last_valid_sequence(read_store_lives(self._pool, name), position.life)
+        end = find_last_valid_sequence(read_store_incarnations(self._pool, name), position.incarnation)
         return end if end is not None and position.last_seen_sequence > end else None
 
-    def _life_ended(self, name: str) -> Gone:
+    def _build_ended_incarnation_error(self, name: str) -> Gone:
         feed = self._pool.feeds.of(name)
         return Gone(
             f"store {name!r} was created again or restored after this event; read it again and continue with "
@@ -245,17 +250,17 @@ class JournalEventReader:
             feed.oldest,
         )
 
-    def _separate_reborn(self, names: list[str]) -> tuple[list[str], list[str]]:
+    def _separate_recreated_stores(self, names: list[str]) -> tuple[list[str], list[str]]:
         """Return the stores to follow from their positions, and those that were created again. Raises Gone."""
-        ends = {name: end for name in names if (end := self._find_end_of_life(name)) is not None}
+        ends = {name: end for name in names if (end := self._find_end_of_incarnation(name)) is not None}
         for name, end in ends.items():
             if end:
-                raise self._life_ended(name)
+                raise self._build_ended_incarnation_error(name)
         positions = {name: at for name, at in self._wanted.positions.items() if name not in ends}
         self._wanted = msgspec.structs.replace(self._wanted, positions=positions)
         return [name for name in names if name not in ends], [*ends]
 
-    def _announce_reborn(self, name: str, marker: int | None = None) -> None:
+    def _announce_recreated_store(self, name: str, marker: int | None = None) -> None:
         """Report the drop of a store and follow the one that was created since from its beginning."""
         if self._dormant is not None:
             self._dormant.save(self.positions)
@@ -290,7 +295,7 @@ class JournalEventReader:
             was_dropped, is_new = dormant.was_dropped(name), name in dormant.unannounced
             position, marker = dormant.take(name)
             if was_dropped:
-                self._announce_reborn(name, marker)
+                self._announce_recreated_store(name, marker)
                 continue
             with suppress(NotFound, FileNotFoundError):  # dropped, and not created again
                 self._follow(name, position, marker)
@@ -330,8 +335,8 @@ class JournalEventReader:
         self._pool.require_files(name)
         follower = _Follower(name, self._fresh, self._wake)
         feed = self._pool.feeds.of(name)
-        follower.life = feed.life
-        position = position and position.in_life("")
+        follower.incarnation = feed.incarnation
+        position = position and position.in_incarnation("")
         follower.reader = ChangeFeedReader(feed, position, follower.enqueue_from_thread, markers_after=marker)
         if self._dormant is not None:
             self._dormant.moved.add(name)
@@ -395,8 +400,8 @@ class JournalEventReader:
         if not entries:
             return
         before, behind = (f"{name}:", self._other_positions(name)) if self._wanted.prefixed else ("", "")
-        life = self._followers[name].life
-        after = (f"~{life}" if life else "") + (f",{behind}" if behind else "")
+        incarnation = self._followers[name].incarnation
+        after = (f"~{incarnation}" if incarnation else "") + (f",{behind}" if behind else "")
         for entry in entries:
             event = entry.event
             place = f"{before}{event.sequence}-{event.index}{after}" if event.index >= 0 else None
@@ -421,7 +426,7 @@ class _Follower:
     """A followed store, at most once in the queue of stores that may have events."""
 
     reader: ChangeFeedReader
-    life = ""
+    incarnation = ""
 
     def __init__(self, name: str, queue: deque[_Follower], wake: Callable[[], None]) -> None:
         self.name = name
@@ -431,8 +436,8 @@ class _Follower:
 
     @property
     def position(self) -> FeedPosition:
-        """Position read up to, in the store's life."""
-        return self.reader.position.in_life(self.life)
+        """Position read up to, in the store's incarnation."""
+        return self.reader.position.in_incarnation(self.incarnation)
 
     def enqueue(self) -> None:
         """Queue the store, because it may have events."""

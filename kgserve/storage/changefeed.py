@@ -29,7 +29,7 @@ from kgserve.storage.model.change_feed_events import (
     expand_change_set_into_events,
 )
 from kgserve.storage.model.change_set import ChangeSet
-from kgserve.storage.model.store_lives import StoreLife
+from kgserve.storage.model.store_incarnations import StoreIncarnation
 from kgserve.storage.store_folder_layout import StoreLayout, read_closed_store_state
 
 WakeCallback = Callable[[], None]
@@ -145,7 +145,7 @@ class ChangeFeed:
         self.recorded = 0
         self._lock = threading.RLock()
         self._latest: int | None = None
-        self._lives: tuple[StoreLife, ...] | None = None
+        self._incarnations: tuple[StoreIncarnation, ...] | None = None
         self._wakes: dict[int, WakeCallback] = {}
         self._ring = CommitRingBuffer(kept)
         self._markers: deque[tuple[int, StoreEvent]] = deque(maxlen=_MAX_MARKERS)
@@ -168,20 +168,20 @@ class ChangeFeed:
         return self._latest
 
     @property
-    def lives(self) -> tuple[StoreLife, ...]:
-        """Lives of the store after the first."""
-        if self._lives is None:
+    def incarnations(self) -> tuple[StoreIncarnation, ...]:
+        """Incarnations of the store after the first."""
+        if self._incarnations is None:
             description = self.layout.description()
             if description is None:
                 return ()
-            self._lives = description.lives
-        return self._lives
+            self._incarnations = description.incarnations
+        return self._incarnations
 
     @property
-    def life(self) -> str:
-        """Tag of the store's present life; empty for the first."""
-        lives = self.lives
-        return lives[-1].tag if lives else ""
+    def incarnation(self) -> str:
+        """Tag of the store's present incarnation; empty for the first."""
+        incarnations = self.incarnations
+        return incarnations[-1].tag if incarnations else ""
 
     @property
     def oldest(self) -> int:

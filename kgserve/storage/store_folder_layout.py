@@ -40,7 +40,7 @@ from kgserve.storage.journal.journal import (
 )
 from kgserve.storage.journal.snapshot import SNAPSHOT_PREFIX
 from kgserve.storage.model.change_set import StoreState
-from kgserve.storage.model.store_lives import StoreLife
+from kgserve.storage.model.store_incarnations import StoreIncarnation
 from kgserve.storage.model.store_rows_digest import SerializedStoreState, parse_store_rows_digest
 from kgserve.storage.model.store_settings import (
     ConflictPolicy,
@@ -75,8 +75,8 @@ _UNUSABLE_PATH_CHARACTERS = "'\"\\*?[]"
 class StoreDescription(msgspec.Struct, frozen=True):
     """Description of a store and its settings, as in a settings record of the journal and its copy store.json.
 
-    ``history_from`` is the sequence at which the history was last turned on again; nothing older is kept. ``lives`` are
-    those after the first.
+    ``history_from`` is the sequence at which the history was last turned on again; nothing older is kept.
+    ``incarnations`` are those after the first.
     """
 
     format: int
@@ -92,7 +92,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     history: HistoryRetention = "all"
     memory: MemorySettings = MemorySettings()
     history_from: int = 0
-    lives: tuple[StoreLife, ...] = ()
+    incarnations: tuple[StoreIncarnation, ...] = ()
 
     @property
     def settings(self) -> StoreSettings:

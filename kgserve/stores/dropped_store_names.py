@@ -1,4 +1,4 @@
-"""Names of the stores that were dropped from a data folder; a new store of such a name begins another life."""
+"""Names of the stores that were dropped from a data folder; a new store of such a name begins another incarnation."""
 
 from __future__ import annotations
 

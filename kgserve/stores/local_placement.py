@@ -24,7 +24,7 @@ from kgserve.platform.settings import MEBIBYTE, Settings
 from kgserve.storage.data_folder_store_index import DataFolderStoreIndex
 from kgserve.storage.journal.journal import Journal, JournalFrame
 from kgserve.storage.model.change_set import ChangeSet
-from kgserve.storage.model.store_lives import begin_store_life
+from kgserve.storage.model.store_incarnations import begin_store_incarnation
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import (
     PLAIN_STORE_FORMAT,
@@ -408,10 +408,12 @@ def _is_without_content(layout: StoreLayout) -> bool:
 def new_store_description(chosen: StoreSettings, *, was_dropped: bool = False) -> StoreDescription:
     """Return the description of a store created now with the ``chosen`` settings.
 
-    was_dropped: another store had its name, so that positions in its events need the tag of a life.
+    was_dropped: another store had its name, so that positions in its events need the tag of an incarnation.
     """
-    lives = (begin_store_life(),) if was_dropped else ()
-    return StoreDescription(PLAIN_STORE_FORMAT, time.time_ns() // 1000, lives=lives).with_settings(chosen, 0)
+    incarnations = (begin_store_incarnation(),) if was_dropped else ()
+    return StoreDescription(PLAIN_STORE_FORMAT, time.time_ns() // 1000, incarnations=incarnations).with_settings(
+        chosen, 0
+    )
 
 
 def create_store_files(layout: StoreLayout, segment_mb: int, description: StoreDescription) -> None:

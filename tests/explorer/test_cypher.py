@@ -26,7 +26,7 @@ def test_a_statement_as_table_json_graph_and_csv(looking: ExplorerBrowser, books
     editor = pane.get_by_role("textbox", name="Statement")
     side = page.get_by_role("complementary", name="Side panel").bounding_box()
     assert side is not None
-    assert side["width"] > 500, "beside the pane, where it is low, the side panel is wider"
+    assert side["width"] > 500, "the side panel is wider next to the low drawer"
     write(editor, "MATCH (a)-[e:RELATES_TO]->(b) WHERE e.relation_type = 'WROTE' RETURN a, e, b.id ORDER BY b.id")
     pane.get_by_role("button", name="Run").click()
     expect(pane.get_by_role("row", name="Jane Austen Jane Austen –WROTE→ A comedy of manners emma")).to_be_visible()

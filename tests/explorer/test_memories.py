@@ -151,8 +151,8 @@ def filter_by_entity(page: Page) -> None:
     """Filter by an entity that does not exist, and by one that does."""
     listed = page.get_by_role("region", name="List of memories")
     about = page.get_by_label("About")
-    about.fill("Nobody")
-    expect(page.get_by_text("No entity is called “Nobody”.")).to_be_visible()
+    about.fill("Nora")
+    expect(page.get_by_text("No entity is called “Nora”.")).to_be_visible()
     expect(listed.get_by_role("row")).to_have_count(1)
     about.fill("grace")
     expect(listed.get_by_role("row")).to_have_count(2)

@@ -245,15 +245,15 @@ def test_resuming_after_a_store_was_created_again(
             pool.drop("a")
             with pool.lease("a", create=True) as store:
                 write(store, *(batch(f"n{number}") for number in range(len(events))))
-            assert store.feed.life > tag
-            tag = store.feed.life
+            assert store.feed.incarnation > tag
+            tag = store.feed.incarnation
             found = deliveries_of(listening_to(pool, resume_at(before)))
             assert [each.kind for each in found] == ["store_dropped", "store_created", *events]
             assert f"a:{len(events)}-0~{tag}" in (found[-1].id or "")
             again = [deliveries_of(listening_to(pool, resume_at(each.id or ""))) for each in found]
             assert [len(rest) for rest in again] == [*reversed(range(len(found)))]
             before = found[-1].id or ""
-        for position in (FeedPosition.after(1), FeedPosition.after(1).in_life("other")):
+        for position in (FeedPosition.after(1), FeedPosition.after(1).in_incarnation("other")):
             with pytest.raises(Gone, match="created again or restored"):
                 listening_to(pool, EventSubscription(("a",), {"a": position}))
         begun = EventSubscription(("a",), {"a": FeedPosition.after(0)})
@@ -402,7 +402,7 @@ def test_a_feed_of_many_stores_delivers_what_a_feed_of_few_does(
 
 def test_a_checkpoint_that_is_no_longer_kept_is_gone(tmp_path: Path) -> None:
     checkpoints = EventCheckpoints(tmp_path)
-    places = [FeedPosition(number + 2, 0, "life" * (number % 2)) for number in range(MAX_CHECKPOINTS + 1)]
+    places = [FeedPosition(number + 2, 0, "incarnation" * (number % 2)) for number in range(MAX_CHECKPOINTS + 1)]
     kept = [checkpoints.save({"a": place}) for place in places]
     assert [checkpoints.load(name, "last_event_id")["a"] for name in kept[-2:]] == places[-2:]
     for name in (kept[0], "0" * 32):

@@ -213,12 +213,12 @@ _POSITION_PATTERN = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,9}))?(?:~([0-9a-z]{1,
 class FeedPosition(msgspec.Struct, frozen=True, order=True):
     """Position of a listener in a change feed: the first event that it has not seen.
 
-    ``life`` is the tag of the store's life, empty for the first life and for the position before all events.
+    ``incarnation`` is the tag of the store's incarnation, empty for the first and for the position before all events.
     """
 
     sequence: int
     index: int = 0
-    life: str = ""
+    incarnation: str = ""
 
     @classmethod
     def after(cls, sequence: int) -> FeedPosition:
@@ -227,36 +227,36 @@ class FeedPosition(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> FeedPosition:
-        """Return the position after the event ``12-3`` or ``12-3~life``, or after all of write ``12``.
+        """Return the position after the event ``12-3`` or ``12-3~incarnation``, or after all of write ``12``.
 
         Raises ValueError.
         """
         found = _POSITION_PATTERN.fullmatch(text)
         if found is None:
             raise ValueError("expected a sequence such as 12, or an event's id such as 12-3")
-        sequence, index, life = found.groups()
+        sequence, index, incarnation = found.groups()
         if index is None or int(sequence) == 0:  # 0-0 is the creation of a store; no write has that number
-            return cls(int(sequence) + 1).in_life(life or "")
-        return cls(int(sequence), int(index) + 1, life or "")
+            return cls(int(sequence) + 1).in_incarnation(incarnation or "")
+        return cls(int(sequence), int(index) + 1, incarnation or "")
 
     @property
     def last_seen_sequence(self) -> int:
         """Sequence of the last write of which the listener has seen an event."""
         return self.sequence if self.index else self.sequence - 1
 
-    def in_life(self, tag: str) -> FeedPosition:
-        """Return the same position in a life of the store."""
+    def in_incarnation(self, tag: str) -> FeedPosition:
+        """Return the same position in an incarnation of the store."""
         return FeedPosition(self.sequence, self.index, tag if self.last_seen_sequence > 0 else "")
 
     def is_after(self, other: FeedPosition) -> bool:
-        """Return whether this position is in a later life than another, or further on in the same one."""
-        return (self.life, self.sequence, self.index) > (other.life, other.sequence, other.index)
+        """Return whether this position is in a later incarnation than another, or further on in the same one."""
+        return (self.incarnation, self.sequence, self.index) > (other.incarnation, other.sequence, other.index)
 
     @override
     def __str__(self) -> str:
         """Return the text that `parse` reads: the id of the last event seen, or the last write seen completely."""
         place = f"{self.sequence}-{self.index - 1}" if self.index else str(self.sequence - 1)
-        return f"{place}~{self.life}" if self.life else place
+        return f"{place}~{self.incarnation}" if self.incarnation else place
 
 
 class StoreEvent(msgspec.Struct, frozen=True, gc=False):

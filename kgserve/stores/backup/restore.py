@@ -38,7 +38,7 @@ from kgserve.storage.journal.journal import (
 )
 from kgserve.storage.journal.journal_reader import JournalReader
 from kgserve.storage.model.change_set import ChangeSet, StoreState
-from kgserve.storage.model.store_lives import StoreLife
+from kgserve.storage.model.store_incarnations import StoreIncarnation
 from kgserve.storage.store_folder_layout import write_store_description
 from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import BackupChainVerification, BackupVerification
@@ -339,18 +339,20 @@ def _last_by(found: Iterable[CommitHeader], time: int, text: str) -> int:
     return last
 
 
-def restore_store(backup: StoreBackup, point: RestorePoint, target: Path, life: StoreLife | None = None) -> StoreState:
+def restore_store(
+    backup: StoreBackup, point: RestorePoint, target: Path, incarnation: StoreIncarnation | None = None
+) -> StoreState:
     """Restore a store's folder from a backup as of a point, durably. Return the state that it must open with.
 
-    life: the life that begins with the restore; none for a copy that follows the store.
+    incarnation: the incarnation that begins with the restore; none for a copy that follows the store.
 
     Raises StorageFull, and BackupDamaged naming file and offset.
     """
     with translate_storage_errors(f"writing {target}"):
-        return _build(backup, point, target, life)
+        return _build(backup, point, target, incarnation)
 
 
-def _build(backup: StoreBackup, point: RestorePoint, target: Path, life: StoreLife | None) -> StoreState:
+def _build(backup: StoreBackup, point: RestorePoint, target: Path, incarnation: StoreIncarnation | None) -> StoreState:
     journal = target / "journal"
     create_private_folder(journal)
     states = [StoreState(), *_snapshot(backup.folder, point, journal), *_segments(backup.folder, point, journal)]
@@ -361,8 +363,10 @@ def _build(backup: StoreBackup, point: RestorePoint, target: Path, life: StoreLi
         raise BackupDamaged(f"{backup.path}: restores to sequence {state.sequence} instead of {point.sequence}")
     mark = point.mark
     settings = mark.settings
-    lives = settings.lives if life is None else (*settings.lives, life)
-    kept = msgspec.structs.replace(settings, history_from=min(settings.history_from, point.sequence), lives=lives)
+    incarnations = settings.incarnations if incarnation is None else (*settings.incarnations, incarnation)
+    kept = msgspec.structs.replace(
+        settings, history_from=min(settings.history_from, point.sequence), incarnations=incarnations
+    )
     write_store_description(target, kept)
     if settings.history != "none":
         _history(backup.folder, point, target)

@@ -24,7 +24,7 @@ from kgserve.errors import BackupDamaged, Conflict, KgserveError, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.data_folder_store_index import DataFolderStoreIndex
 from kgserve.storage.journal.journal import Journal, JournalFrame, JournalFrameError, read_journal_frames
-from kgserve.storage.model.store_lives import begin_store_life
+from kgserve.storage.model.store_incarnations import begin_store_incarnation
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreDescription, StoreLayout, read_closed_store_state
 from kgserve.stores.backup.folder_layout import BackedUpJournalFrames, BackupFolder
@@ -385,14 +385,14 @@ def promote_follower(settings: Settings, *, offline: bool) -> str:
                 placement.attach(pool)
                 placement.take_over()
     for name in DataFolderStoreIndex(settings.data_dir).names():
-        _begin_life(StoreLayout(settings.data_dir, name))
+        _begin_incarnation(StoreLayout(settings.data_dir, name))
     delete_followed_target(settings.data_dir)
     log.info("follower_promoted", target=followed.target, offline=offline)
     return followed.target
 
 
-def _begin_life(layout: StoreLayout) -> None:
-    """Begin a life of a closed store, since the leader may have commits that were never shipped."""
+def _begin_incarnation(layout: StoreLayout) -> None:
+    """Begin an incarnation of a closed store, since the leader may have commits that were never shipped."""
     found = layout.read_description_or_default()
-    life = begin_store_life(read_closed_store_state(layout).sequence)
-    layout.describe(msgspec.structs.replace(found, lives=(*found.lives, life)))
+    incarnation = begin_store_incarnation(read_closed_store_state(layout).sequence)
+    layout.describe(msgspec.structs.replace(found, incarnations=(*found.incarnations, incarnation)))

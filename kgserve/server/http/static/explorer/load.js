@@ -171,7 +171,7 @@ export async function more() {
   focus.value = key;
 }
 
-/** Add nodes to the canvas, with all edges among them and existing nodes. @param {string[]} ids @param {boolean} [chosen] false: beside the overview */
+/** Add nodes to the canvas, with all edges among them and existing nodes. @param {string[]} ids @param {boolean} [chosen] false: in addition to the overview */
 export const put = (ids, chosen = true) =>
   attempt(async () => {
     const fresh = ids.filter((id) => !graph.nodes.has(id));

@@ -1,4 +1,4 @@
-// Texts of statistics, backups, settings and memories, beside those of the whole page. Loaded with these views.
+// Texts of statistics, backups, settings and memories, in addition to those of the whole page. Loaded with these views.
 
 import { some, W as page } from "./words.js";
 
@@ -203,7 +203,7 @@ export const W = {
   /** Label, explanation, and choices of a setting, by group. @type {Record<string, Record<string, [string, string, Record<string, string>?]>>} */
   settingGroups: {
     General: {
-      name: ["Display name", "Shown beside the name of the store."],
+      name: ["Display name", "Shown next to the name of the store."],
       language: ["Language of the texts", "Search cuts words down to their stems in this language."],
       metadata: ["Notes (JSON)", "An object of your own. Kgserve stores it and does not read it."],
     },
