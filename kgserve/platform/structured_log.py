@@ -106,20 +106,26 @@ def flush_buffered_log_lines() -> None:
 
 
 class _BufferedStream:
-    """Stream whose lines are written at once or in batches."""
+    """Stream whose lines are written at once or in batches.
+
+    Lines are lost if the stream is closed, its reader has ended or its disk is full: no request may fail for that.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._waiting: list[str] = []
-        self.flush = stream.flush
+
+    def flush(self) -> None:
+        """Do nothing: `write` flushes."""
 
     def write(self, text: str) -> None:
         """Write text after all buffered lines."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            self._stream.write("".join(waiting) + text)
-            self._stream.flush()
+            with suppress(OSError, ValueError):
+                self._stream.write("".join(waiting) + text)
+                self._stream.flush()
 
     def add(self, line: str) -> None:
         """Buffer a line, to be written shortly. For the thread of an event loop."""
@@ -130,9 +136,8 @@ class _BufferedStream:
             asyncio.get_running_loop().call_later(LOG_FLUSH_DELAY_SECONDS, self.catch_up)
 
     def catch_up(self) -> None:
-        """Write buffered lines, ignoring errors of a closed stream."""
-        with suppress(OSError, ValueError):
-            self.write("")
+        """Write buffered lines."""
+        self.write("")
 
 
 class _AccessLogTemplate(NamedTuple):

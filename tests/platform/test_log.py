@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stderr, suppress
+from typing import TextIO
 
 import pytest
 import structlog
@@ -18,7 +21,7 @@ PATHS = ("/health", "/api/memory/a/nodes/b%20c", "/a=b", "/'\"\\", "/kgs_abcdefg
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
     with log_as_before():
         yield
 
@@ -88,3 +91,35 @@ def test_log_lines_below_the_level_are_dropped(capsys: pytest.CaptureFixture[str
     asyncio.run(write())
     structured_log.flush_buffered_log_lines()
     assert lines(capsys) == []
+
+
+def _open_broken(fault: str) -> TextIO:
+    """Open a stream that takes no lines."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    if fault == "full-disk":
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, writer)
+        os.close(full)
+    stream = os.fdopen(writer, "w", encoding="utf-8")
+    if fault == "closed":
+        stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("fault", ["closed", "no-reader", "full-disk"])
+def test_a_stream_that_takes_no_lines_fails_no_request(fault: str) -> None:
+    stream = _open_broken(fault)
+    with pytest.raises((OSError, ValueError)):
+        print("a line", file=stream, flush=True)
+
+    async def write() -> None:
+        structured_log.log_request("own-1", WHO, "GET", "/health", 200, 0.25, 12)
+        structlog.get_logger().info("of these tests")
+        structured_log.flush_buffered_log_lines()
+
+    with redirect_stderr(stream):
+        structured_log.configure_logging("json", "info")
+        asyncio.run(write())
+    with suppress(OSError):
+        stream.close()
