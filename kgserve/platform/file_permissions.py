@@ -19,7 +19,7 @@ GROUP_AND_OTHERS_MODE = 0o077
 """Permission bits of group and others."""
 
 _DATA_FOLDER_ENTRY_PATTERN = re.compile(
-    r".+_memory|models|stores\.index(\.new)?|dropped-stores|event-positions|\.(dropped|creating)-.+|\.ready|(server|launch|keys)\.(lock|json)(\.new)?|(server|audit)\.log(\.\d+)?|\.keys-.+"
+    r".+_memory|models|stores\.index(\.new)?|dropped-stores|event-positions|idempotent-answers\.log|\.(dropped|creating)-.+|\.ready|(server|launch|keys)\.(lock|json)(\.new)?|(server|audit)\.log(\.\d+)?|\.keys-.+"
 )
 _IGNORED_ENTRIES = {"lost+found"}
 

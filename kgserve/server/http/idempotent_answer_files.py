@@ -2,7 +2,8 @@
 
 An answer is appended before it is sent, without a sync: it survives the end of the process, not a power failure. A
 record is the length of its content, its checksum, and its content. A torn or damaged end is cut off. The file is
-deleted with its store, and emptied by an erasure, because an answer may contain what is erased.
+deleted with its store, and emptied by an erasure, because an answer may contain what is erased. Answers to drops of
+stores are in a file of the data folder, because they outlive their stores.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class IdempotentAnswerRecord(msgspec.Struct, frozen=True, array_like=True, gc=Fa
     path_template: str
 
 
+AnswerFile = str | None
+"""Store whose answers a file contains; None for the file of the answers to drops."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder(IdempotentAnswerRecord).decode
 
@@ -56,14 +60,14 @@ class IdempotentAnswerFiles:
     def __init__(self, data_dir: Path) -> None:
         """Initialize without reading anything."""
         self._data_dir = data_dir
-        self._places: OrderedDict[str, dict[bytes, int]] = OrderedDict()
-        """Position of each answer in the file of its store, for the stores used last."""
+        self._places: OrderedDict[AnswerFile, dict[bytes, int]] = OrderedDict()
+        """Position of each answer in its file, for the stores used last."""
 
-    def is_loaded(self, store: str) -> bool:
+    def is_loaded(self, store: AnswerFile) -> bool:
         """Return whether `find` knows the answers of a store without reading its whole file."""
         return store in self._places
 
-    def load(self, store: str) -> dict[bytes, int]:
+    def load(self, store: AnswerFile) -> dict[bytes, int]:
         """Read the file of a store, and return the position of each answer. Drops old and damaged ones. May block."""
         path = self._path(store)
         with suppress(OSError):
@@ -80,13 +84,13 @@ class IdempotentAnswerFiles:
             return places
         return {}
 
-    def remember(self, store: str, places: dict[bytes, int]) -> None:
+    def remember(self, store: AnswerFile, places: dict[bytes, int]) -> None:
         """Keep the positions that `load` returned."""
         self._places[store] = places
         if len(self._places) > _MAX_STORES_IN_MEMORY:
             self._places.popitem(last=False)
 
-    def find(self, store: str, name: bytes) -> IdempotentAnswerRecord | None:
+    def find(self, store: AnswerFile, name: bytes) -> IdempotentAnswerRecord | None:
         """Return the answer of a name that is at most a day old, or None."""
         position = self._places.get(store, {}).get(name)
         if position is None:
@@ -100,7 +104,7 @@ class IdempotentAnswerFiles:
                 return record if record.name == name else None
         return None
 
-    def append(self, store: str, record: IdempotentAnswerRecord) -> None:
+    def append(self, store: AnswerFile, record: IdempotentAnswerRecord) -> None:
         """Append an answer to the file of an existing store. A failure is logged: the answer is in memory only."""
         path = self._path(store)
         places = self._places.get(store)
@@ -124,17 +128,19 @@ class IdempotentAnswerFiles:
         if position + len(data) > MAX_ANSWER_FILE_BYTES:
             self.remember(store, self.load(store))
 
-    def forget(self, store: str) -> None:
+    def forget(self, store: AnswerFile) -> None:
         """Forget the positions of the answers in a file that was deleted with its store."""
         self._places.pop(store, None)
 
     def forget_all(self) -> None:
-        """Delete all files."""
+        """Delete the files of all stores."""
         self._places.clear()
         for path in self._data_dir.glob(f"*/{IDEMPOTENT_ANSWERS_FILE}"):
             path.unlink(missing_ok=True)
 
-    def _path(self, store: str) -> Path:
+    def _path(self, store: AnswerFile) -> Path:
+        if store is None:
+            return self._data_dir / IDEMPOTENT_ANSWERS_FILE
         return StoreLayout(self._data_dir, store).idempotent_answers
 
 

@@ -1,7 +1,8 @@
 """Requests with the header Idempotency-Key: a repeated one gets the answer of the first, byte for byte.
 
-The key belongs to one caller and one store, and ends with the store. Only answers that report success are kept, because
-nothing else changed anything. The whole body is read before the request runs, so that it can be compared.
+The key belongs to one caller and one store, and ends with the store, except that of a drop. Only answers that report
+success are kept, because nothing else changed anything. The whole body is read before the request runs, so that it can
+be compared.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kgserve.platform.settings import MEBIBYTE
 from kgserve.server.http.connection import ensure_running_in_task
 from kgserve.server.http.error_responses import Header, ServerHttpResponse, request_target
 from kgserve.server.http.idempotent_answer_files import (
+    AnswerFile,
     IdempotentAnswerFiles,
     IdempotentAnswerRecord,
     is_possible_store_name,
@@ -161,23 +163,24 @@ class IdempotentRequests:
         made = IdempotencyKey(f"{context.accounting_name} {name} {fingerprint.hex()}")
         is_first = False
         drops = self._forget_dropped(store)
+        # A drop is not repeated for a store that was created since.
+        is_drop = scope["method"] == "DELETE" and _STORE_IN_PATH.fullmatch(scope["path"]) is not None
+        file = None if is_drop else store
         digest = blake2b(f"{context.accounting_name} {name}".encode(), digest_size=16).digest()
 
         async def carry_out() -> SavedIdempotentResponse:
             nonlocal is_first
-            if saved := await self._find_saved(store, digest, fingerprint):
+            if saved := await self._find_saved(file, digest, fingerprint):
                 return saved
             is_first = True
             recorded = RecordedHttpExchange(cycle.headers, body)
             await route(scope, recorded)
             done = SavedIdempotentResponse(recorded.response, scope.get("path_template", ""))
-            if self._count_store_drops(store) == drops:
-                self._save(store, digest, fingerprint, done)
+            if is_drop or self._count_store_drops(store) == drops:
+                self._save(file, digest, fingerprint, done)
             return done
 
         answered = partial(self._repeats.run_once, context.accounting_name, made, carry_out, fingerprint, _weigh)
-        # A drop is not repeated for a store that was created since.
-        is_drop = scope["method"] == "DELETE" and _STORE_IN_PATH.fullmatch(scope["path"])
         response, template = await answered(name=name if is_drop else f"{name} {drops}")
         scope["path_template"] = template
         headers = response.headers if is_first else [*response.headers, REPLAYED_HEADER]
@@ -191,15 +194,15 @@ class IdempotentRequests:
             self._files.forget(store)
         return drops
 
-    async def _find_saved(self, store: str, digest: bytes, fingerprint: bytes) -> SavedIdempotentResponse | None:
+    async def _find_saved(self, file: AnswerFile, digest: bytes, fingerprint: bytes) -> SavedIdempotentResponse | None:
         """Return the answer that an earlier process gave, or None. Raises IdempotencyKeyReused."""
-        if not is_possible_store_name(store):
+        if not _is_possible_file(file):
             return None
-        if not self._files.is_loaded(store):
+        if not self._files.is_loaded(file):
             async with self._loading:
-                if not self._files.is_loaded(store):
-                    self._files.remember(store, await asyncio.to_thread(self._files.load, store))
-        if (found := self._files.find(store, digest)) is None:
+                if not self._files.is_loaded(file):
+                    self._files.remember(file, await asyncio.to_thread(self._files.load, file))
+        if (found := self._files.find(file, digest)) is None:
             return None
         if found.fingerprint != fingerprint:
             raise IdempotencyKeyReused(KEY_REUSED_MESSAGE)
@@ -207,13 +210,13 @@ class IdempotentRequests:
             ServerHttpResponse(found.status, [*found.headers], found.body), found.path_template
         )
 
-    def _save(self, store: str, digest: bytes, fingerprint: bytes, done: SavedIdempotentResponse) -> None:
+    def _save(self, file: AnswerFile, digest: bytes, fingerprint: bytes, done: SavedIdempotentResponse) -> None:
         response = done.response
-        if response.status < _MIN_REDIRECT and is_possible_store_name(store):
+        if response.status < _MIN_REDIRECT and _is_possible_file(file):
             record = IdempotentAnswerRecord(
                 digest, fingerprint, time.time(), response.status, response.headers, response.body, done.path_template
             )
-            self._files.append(store, record)
+            self._files.append(file, record)
 
     def _store(self, scope: HTTPScope) -> str:
         named = _STORE_IN_PATH.match(scope["path"])
@@ -229,6 +232,10 @@ class IdempotentRequests:
                     "smaller batches, raise --max-body-mb, or leave the header out: imports can be repeated without it"
                 )
         return bytes(body)
+
+
+def _is_possible_file(file: AnswerFile) -> bool:
+    return file is None or is_possible_store_name(file)
 
 
 def _weigh(answered: SavedIdempotentResponse) -> int | None:

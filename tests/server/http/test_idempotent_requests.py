@@ -135,6 +135,23 @@ def test_a_killed_server_repeats_the_answers_that_it_gave(tmp_path: Path) -> Non
         assert not file.exists()
 
 
+def test_a_repeated_drop_after_a_restart_keeps_the_new_store(tmp_path: Path) -> None:
+    """A client that lost the answer repeats the drop when another client has created the store again."""
+    data, keyed = tmp_path / "data", {"idempotency-key": "k"}
+    with serving_process(data) as server:
+        accepted(httpx.put(f"{server.url}/api/memory/s"), 201)
+        first = httpx.delete(f"{server.url}/api/memory/s?confirm=s", headers=keyed)
+        accepted(first)
+        server.process.kill()
+        server.process.wait(SERVER_TIMEOUT_SECONDS)
+    with serving_process(data) as server:
+        accepted(httpx.put(f"{server.url}/api/memory/s"), 201)
+        again = httpx.delete(f"{server.url}/api/memory/s?confirm=s", headers=keyed)
+        assert (again.status_code, again.content) == (first.status_code, first.content)
+        assert again.headers["idempotent-replayed"] == "true"
+        assert accepted(httpx.get(f"{server.url}/api/memory"))["stores"][0]["name"] == "s"
+
+
 def test_saved_answers_end_after_a_day_and_at_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotent_answer_files, "MAX_ANSWER_FILE_BYTES", 1_000)
     layout = StoreLayout(tmp_path, "s")
