@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from typing_extensions import override
@@ -15,7 +17,7 @@ from kgserve.cypher.interpreter.execution import QueryResult
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphUpdateCounts
 from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, StatementGraphView
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.errors import Conflict, Forbidden, InvalidInput, NoStore, Unauthenticated, Unavailable
+from kgserve.errors import Conflict, Forbidden, InvalidInput, NoStore, RateLimited, Unauthenticated, Unavailable
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.detached_values import DetachedResultElements
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation
@@ -66,6 +68,7 @@ HOME_CACHE_SECONDS = 2.0
 MAX_CACHED_CALLERS = 1_000
 MAX_BOOKMARK_WAIT_SECONDS = 10.0
 _BOOKMARK_POLL_SECONDS = 0.05
+_ADMISSION_POLL_SECONDS = 0.02
 _SEQUENCE_PATTERN = re.compile(r"[0-9]{1,18}")
 _COUNTERS = {
     "nodes_created": "nodes-created",
@@ -180,12 +183,17 @@ class BoltStoreBackend(BoltBackend):
 
     @override
     def begin(self, request: BeginTransactionRequest) -> BoltTransaction:
-        return BoltExplicitTransaction(self._open_graph(request), request)
+        return BoltExplicitTransaction(self._open_graph(request), request, partial(self._admit, request.caller))
 
-    def _open_graph(self, request: StatementRequest | BeginTransactionRequest) -> StoreHandle:
-        caller, address = get_bolt_caller_identity(request.caller)
+    def _admit(self, client: AuthenticatedBoltClient) -> None:
+        """Count a transaction or a statement. Raises RateLimited."""
+        caller, address = get_bolt_caller_identity(client)
         if caller.key_id is not None or not is_local(address):
             self._rates.admit(caller, address)
+
+    def _open_graph(self, request: StatementRequest | BeginTransactionRequest) -> StoreHandle:
+        self._admit(request.caller)
+        caller, address = get_bolt_caller_identity(request.caller)
         name = caller.key_id or address
         self._use.callers.record_request(name)
         current_caller.set(name)
@@ -391,10 +399,14 @@ class BoltExplicitTransaction(BoltTransaction):
     It conflicts if another commit has changed anything that its statements have read or written.
     """
 
-    def __init__(self, graph: StoreHandle, request: BeginTransactionRequest) -> None:
-        """Begin with the first statement, which creates a missing store only if it writes."""
+    def __init__(self, graph: StoreHandle, request: BeginTransactionRequest, admit: Callable[[], None]) -> None:
+        """Begin with the first statement, which creates a missing store only if it writes.
+
+        admit: counts a statement against the caller's rate limit, and raises RateLimited.
+        """
         self._handle = graph
         self._request = request
+        self._admit = admit
         self._control = cancellation_from_client_signal(request.interruption)
         self._until = None if request.timeout is None else time.monotonic() + request.timeout
         self._held = ExitStack()
@@ -402,6 +414,7 @@ class BoltExplicitTransaction(BoltTransaction):
 
     @override
     def run(self, request: StatementRequest) -> BoltResult:
+        self._wait_for_admission(clamp_query_timeout(self._handle, request.timeout))
         statement = parse_and_check_statement(request)
         edits = self._open(create=statement.info.is_updating).edits
         before = _copy_counts(edits.counts)
@@ -448,6 +461,23 @@ class BoltExplicitTransaction(BoltTransaction):
                 self._held.close()
                 raise
         return self._snapshot
+
+    def _wait_for_admission(self, seconds: float) -> None:
+        """Wait until the rate limit admits a statement, because a refusal would end the transaction.
+
+        Raises RateLimited after ``seconds`` or the transaction's time.
+        """
+        until = min(time.monotonic() + seconds, self._until or math.inf)
+        while True:
+            try:
+                self._admit()
+            except RateLimited:
+                self._control.check()
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_ADMISSION_POLL_SECONDS)
+            else:
+                return
 
     def _statement_limits(self, request: StatementRequest) -> ExecutionLimits:
         """Return the limits of a statement: the server's, its own, and the rest of the transaction's time."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, LiteralString
@@ -24,7 +25,7 @@ from kgserve.platform.access.authentication import (
 )
 from kgserve.server.admission import ActiveCallers, ActiveRequestCounter
 from kgserve.server.bolt.store_backend import BoltStoreBackend
-from kgserve.server.http.rate_limits import RateLimiter
+from kgserve.server.http.rate_limits import BURST_SECONDS, RateLimiter
 from kgserve.storage.rows.rows_snapshot import RowsSnapshot
 from kgserve.stores.pool import StorePool
 from tests.server.bolt.running import RunningServer, running
@@ -278,15 +279,21 @@ def add_key(pool: StorePool, role: Any, stores: str) -> str:
     return text
 
 
+@contextmanager
+def running_over(pool: StorePool, rates: RateLimiter) -> Generator[RunningServer]:
+    """Serve a pool over Bolt with rate limits until the end of the block."""
+    audit = AuditLog(pool.data_dir)
+    authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
+    use = ActiveRequestCounter(ActiveCallers())
+    with running(BoltStoreBackend(CallerStoreHandles(pool), authenticator, audit, rates, use)) as served:
+        yield served
+    audit.close()
+
+
 def test_a_revoked_key_neither_commits_nor_lists_databases(tmp_path: Path) -> None:
     with StorePool(settings(tmp_path / "data")) as pool:
-        audit = AuditLog(pool.data_dir)
-        authenticator = Authenticator(pool.settings, ApiKeyFileCache(pool.data_dir))
-        backend = BoltStoreBackend(
-            CallerStoreHandles(pool), authenticator, audit, RateLimiter(0), ActiveRequestCounter(ActiveCallers())
-        )
         with (
-            running(backend) as served,
+            running_over(pool, RateLimiter(0)) as served,
             GraphDatabase.driver(served.url, auth=("neo4j", add_key(pool, "write", "*"))) as driver,
             driver.session(database="open") as session,
             driver.session(database="system") as other,
@@ -300,9 +307,30 @@ def test_a_revoked_key_neither_commits_nor_lists_databases(tmp_path: Path) -> No
                 other.run("SHOW DATABASES").consume()
             with pytest.raises(AuthError, match="no longer valid"):
                 transaction.commit()
-        audit.close()
         with pool.lease("open") as store:
             assert ids(store) == ["a"]
+
+
+def test_statements_of_a_transaction_wait_for_the_rate_limit(tmp_path: Path) -> None:
+    """They are counted; one is refused only when the time of its transaction is over."""
+
+    def run_statements(rate: float, statements: int, seconds: float) -> None:
+        with (
+            StorePool(settings(tmp_path / f"data-{rate}")) as pool,
+            running_over(pool, RateLimiter(rate)) as served,
+            GraphDatabase.driver(served.url, auth=("neo4j", add_key(pool, "write", "*"))) as driver,
+            driver.session(database="open") as session,
+            session.begin_transaction(timeout=seconds) as transaction,
+        ):
+            for _ in range(statements):
+                transaction.run("CREATE (:n)").consume()
+
+    rate, waiting = 20.0, 30
+    began = time.monotonic()
+    run_statements(rate, int(rate * BURST_SECONDS) + waiting, 30)
+    assert time.monotonic() - began >= waiting / rate
+    with pytest.raises(TransientError, match=r"more than 0\.01 requests per second"):
+        run_statements(0.01, 1, 0.2)
 
 
 def test_explain_and_profile_show_plans(session: Session, pool: StorePool, database: str) -> None:
