@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kgserve.projections.folder_manifest import INDEX_MANIFEST_FILE
 from kgserve.projections.indexed_text import EntitySearchFilter
+from kgserve.projections.vector import vector_index
 from kgserve.projections.vector.vector_index import VectorIndex
 from tests.programs import needs_hnswlib
 from tests.project.reading import TOP
@@ -78,6 +79,23 @@ def test_the_index_switches_to_the_graph_and_back(folder: Path) -> None:
     index.remove(names(250, 150))
     assert not index.is_approximate
     assert found(index, queries[0], 10) == nearest(vectors[:150], queries[0], 10)
+
+
+@needs_hnswlib
+def test_vectors_stay_with_their_entities_when_the_graph_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hnswlib raises where it gets no memory; here, because its graph was not enlarged."""
+    vectors, index = make(1200), VectorIndex(folder, WIDTH, "m", exact_up_to=100)
+    fill(index, vectors[:1000])
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_index, "_ensure_capacity", lambda *_: None)
+        with pytest.raises(RuntimeError, match="exceeds the specified limit"):
+            index.put(names(100, 1000), ["t"] * 100, vectors[1000:1100])
+    assert not index.is_approximate
+    assert found(index, vectors[999], 10) == nearest(vectors[: len(index)], vectors[999], 10)
+    index.put(names(100, 1100), ["t"] * 100, vectors[1100:])
+    assert index.is_approximate
+    assert found(index, vectors[1150], 1) == ["n1150"]
+    np.testing.assert_allclose(index.vectors_of(["n1150"])["n1150"], vectors[1150], atol=1e-6)
 
 
 @pytest.mark.parametrize("exact_up_to", [1000, 0])

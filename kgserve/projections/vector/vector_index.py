@@ -283,9 +283,7 @@ class VectorIndex:
         first = len(self._ids)
         self._rows.append(vectors)
         if self._graph is not None:
-            self._codes.append(vectors)
-            _ensure_capacity(self._graph, first + len(ids))
-            self._graph.add_items(vectors, np.arange(first, first + len(ids)), num_threads=1)
+            self._add_to_graph(vectors, first)
         for node_id in ids:
             self._drop(node_id)
         self._ids += ids
@@ -296,6 +294,18 @@ class VectorIndex:
             if node_id in self._labels:
                 self._drop(node_id)
             self._labels[node_id] = label
+
+    def _add_to_graph(self, vectors: FloatMatrix, first: int) -> None:
+        """Add the vectors of the labels from ``first`` on, or leave an index without a graph."""
+        try:
+            self._codes.append(vectors)
+            _ensure_capacity(self._graph, first + len(vectors))
+            self._graph.add_items(vectors, np.arange(first, first + len(vectors)), num_threads=1)
+        except BaseException:
+            # The next change puts other vectors at these labels, and builds another graph.
+            self._rows.truncate(first)
+            self._graph, self._codes = None, BinaryVectorCodes(self._dimensions)
+            raise
 
     def _drop(self, node_id: str) -> None:
         label = self._labels.pop(node_id, None)

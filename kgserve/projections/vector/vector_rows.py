@@ -145,6 +145,10 @@ class VectorRows:
             self._file, self._buffer = file, file.rows
         self._count = end
 
+    def truncate(self, count: int) -> None:
+        """Remove the rows from position ``count`` on."""
+        self._count = min(count, self._count)
+
     def adopt(self, rows: FloatMatrix) -> None:
         """Use the rows of a mapped file without copying them; the object must be empty."""
         self._buffer, self._count = rows, len(rows)
