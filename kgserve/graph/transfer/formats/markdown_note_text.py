@@ -48,6 +48,9 @@ class InvalidFrontMatter(ValueError):
         self.line = line
 
 
+_TEXT_TAG = "tag:yaml.org,2002:str"
+
+
 class _PropertyLoader(yaml.CSafeLoader):
     """Loader of YAML 1.2's core types, as Obsidian uses: dates, ``yes`` and ``12:30`` are text."""
 
@@ -55,7 +58,7 @@ class _PropertyLoader(yaml.CSafeLoader):
 
     @override
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping. Raises ConstructorError for a key that occurs twice."""
+        """Return a mapping whose keys are as written. Raises ConstructorError for a key that occurs twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -63,6 +66,7 @@ class _PropertyLoader(yaml.CSafeLoader):
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} occurs twice", key.start_mark)
             seen.add(key.value)
+            key.tag = _TEXT_TAG
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> float | str:

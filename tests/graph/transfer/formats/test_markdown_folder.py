@@ -109,6 +109,12 @@ def test_properties_of_unusual_types_are_kept(tmp_path: Path) -> None:
     assert dict(MarkdownFolderExport(blocks(rows)).files())["odd.md"] == text.encode()
 
 
+def test_names_of_properties_are_kept_as_written(tmp_path: Path) -> None:
+    rows, _, _ = read_folder(write_folder(tmp_path, {"a.md": "---\nnull: 1\nTrue: 2\n1.50: {~: 3}\n---\n"}))
+    assert rows[0]["attributes"].items() >= {"null": 1, "True": 2, "1.50": {"~": 3}}.items()
+    check_round_trip(rows)
+
+
 def check_round_trip(rows: list[Row]) -> None:
     rows = latest(rows)
     with TemporaryDirectory() as folder:
