@@ -70,10 +70,10 @@ def wait_for_projections_or_raise(
         end = time.monotonic() + seconds
         return all(view.wait(sequence, max(end - time.monotonic(), 0)) for view in views)
     wait = request.setdefault(what, CommitWait(sequence, time.monotonic() + seconds))
-    seen = [view.wait(wait.sequence, 0) for view in views]  # waiting gives each of them priority
-    if all(seen):
-        return True
-    missing = [view for view in views if view.sequence < wait.sequence]
-    if time.monotonic() < wait.until and all(view.can_still_reach(wait.sequence) for view in missing):
+    # Waiting gives each of them priority.
+    missing = [view for view in views if not view.wait(wait.sequence, 0)]
+    # A view may catch up at any moment, after which it cannot reach the commit any more either.
+    has_failed = any(not view.can_still_reach(wait.sequence) and view.sequence < wait.sequence for view in missing)
+    if missing and not has_failed and time.monotonic() < wait.until:
         raise ProjectionNotCaughtUp(missing, wait)
-    return not missing
+    return all(view.sequence >= wait.sequence for view in missing)

@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
+from kgserve.projections.background_projection import BackgroundProjection
 from kgserve.projections.keyword_query import KeywordQuery
+from kgserve.projections.read_your_writes import ProjectionNotCaughtUp, request_waits
 from kgserve.projections.text_indexes import (
     CurrentKeywordIndexProjection,
     CurrentVectorIndexProjection,
@@ -262,6 +265,33 @@ def test_retry_after_an_embedder_failure(tmp_path: Path) -> None:
         caught_up(store, indexes)
         assert indexes.vector.state().error is None
         assert indexes.vector.state().entities == 25
+
+
+def test_a_wait_for_both_indexes_outlasts_the_one_that_catches_up_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words are indexed between two looks at them, while the vectors are still being computed."""
+    embedder = StuckEmbedder()
+    with followed(tmp_path, embedder) as (store, indexes), ExitStack() as held:
+        held.callback(embedder.let_go.set)
+        words = indexes.keyword
+        assert words.wait(0, PATIENCE)
+        held.enter_context(words._step_lock)  # pyright: ignore[reportPrivateUsage]
+        write(store, batch("a", content="fox"))
+
+        def can_still_reach(sequence: int) -> bool:
+            words._step_lock.release()  # pyright: ignore[reportPrivateUsage]
+            try:
+                assert words.wait(sequence, PATIENCE)
+            finally:
+                words._step_lock.acquire()  # pyright: ignore[reportPrivateUsage]
+            return BackgroundProjection.can_still_reach(words, sequence)
+
+        monkeypatch.setattr(words, "can_still_reach", can_still_reach)
+        retried = request_waits.set({})
+        with pytest.raises(ProjectionNotCaughtUp):
+            indexes.wait_or_retry(1, PATIENCE, "test")
+        request_waits.reset(retried)
 
 
 def test_closing_does_not_wait_for_the_backlog(tmp_path: Path) -> None:
