@@ -508,6 +508,11 @@ class OwnedStoreCommitLog(CommitLog):
             raise
         self._counts.appends.observe(time.perf_counter() - began)
 
+    @override
+    def begin_segment(self) -> None:
+        super().begin_segment()
+        self._shipping.mark_log()
+
     @property
     @override
     def is_current(self) -> bool:

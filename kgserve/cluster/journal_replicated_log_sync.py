@@ -85,6 +85,20 @@ class ReplicatedJournalWriter:
             self.is_over = True
             raise
 
+    def mark_log(self) -> None:
+        """Append a record without commits, since the last record of a log cannot be erased.
+
+        Raises the errors of `append`.
+        """
+        if self.is_over:
+            raise Unavailable(f"store {self.store!r} is being taken over", retry_after=1)
+        try:
+            self._position = self._log.append(self.store, self._position, ReplicatedLogRecord("take", self._epoch))
+        except BaseException:
+            self.is_over = True
+            raise
+        self._reach(self.reached.sequence)
+
     def ship_after(self, sequence: int) -> None:
         """Append frames of the local files to the log, for a store created outside the cluster.
 

@@ -86,6 +86,13 @@ class CommitLog:
         """Make consecutive change sets durable, all or none. Raises StorageFull and Unavailable."""
         self.journal.append(changes)
 
+    def begin_segment(self) -> None:
+        """Start a new segment of the journal, so that all commits before it can be erased.
+
+        Raises StorageFull and Unavailable.
+        """
+        self.journal.begin_segment()
+
     def replicate_snapshot(self, *, alone: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - used by cluster nodes
         """Replicate the snapshot taken within the block, and trim the log before it.
 

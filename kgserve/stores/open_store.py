@@ -492,7 +492,7 @@ class OpenStore:
         ended: list[int] = []
 
         def prepare() -> WriteBatch:
-            self.journal.begin_segment()
+            self.commits.begin_segment()
             ended.append(self.state.sequence)
             return WriteBatch()
 
