@@ -30,8 +30,8 @@ def test_stores_and_nodes_are_resources(server: ServerProcessHandle, mode: Mode,
         assert [each.uri_template for each in templates] == [
             *("kgserve://{store}", "kgserve://{store}/memory", "kgserve://{store}/{id}", "kgserve://_tools/{tool}")
         ]
-        uris = {str(each.uri) for each in (await client.list_resources()).resources}
-        assert {"kgserve://stores", "kgserve://_tools", f"kgserve://{store}"} <= uris
+        uris = await every_uri(client)
+        assert {"kgserve://stores", "kgserve://_tools", f"kgserve://{store}"} <= {*uris}
         assert store in {each["name"] for each in (await read(client, "kgserve://stores"))["stores"]}
         assert (await read(client, f"kgserve://{store}"))["nodes"] == 1
         node = await read(client, f"kgserve://{store}/a%2Fb%20%C3%BC%25%3F%23")
@@ -56,12 +56,21 @@ def test_store_named_stores_has_its_own_uri(server: ServerProcessHandle) -> None
     call(server.url, "auto", "inject_knowledge_graph", index="stores", nodes=[{"id": "a", "type": "t"}])
 
     async def look(client: Client) -> None:
-        uris = {str(each.uri) for each in (await client.list_resources()).resources}
-        assert "kgserve://%73tores" in uris
+        assert "kgserve://%73tores" in await every_uri(client)
         assert (await read(client, "kgserve://%73tores"))["name"] == "stores"
 
     talk(server.url, "auto", look)
     call(server.url, "auto", "drop_store", index="stores", confirm="stores")
+
+
+async def every_uri(client: Client) -> list[str]:
+    """Return the URIs on all pages of the list of resources."""
+    page = await client.list_resources()
+    found = [str(each.uri) for each in page.resources]
+    while page.next_cursor is not None:
+        page = await client.list_resources(cursor=page.next_cursor)
+        found += [str(each.uri) for each in page.resources]
+    return found
 
 
 def test_list_resources_pagination(server: ServerProcessHandle, mode: Mode) -> None:
@@ -71,16 +80,7 @@ def test_list_resources_pagination(server: ServerProcessHandle, mode: Mode) -> N
         (server.data / f"{name}_memory" / "journal").mkdir(parents=True, exist_ok=True)
         (server.data / f"{name}_memory" / "journal" / "0.log").touch()
 
-    async def look(client: Client) -> list[str]:
-        found: list[str] = []
-        page = await client.list_resources()
-        while True:
-            found += [str(each.uri) for each in page.resources]
-            if page.next_cursor is None:
-                return found
-            page = await client.list_resources(cursor=page.next_cursor)
-
-    found = talk(server.url, mode, look)
+    found = talk(server.url, mode, every_uri)
     for name in names:
         (server.data / f"{name}_memory" / "journal" / "0.log").unlink(missing_ok=True)
     assert len(found) == len(set(found))
@@ -239,7 +239,7 @@ def test_memory_digest_resource(server: ServerProcessHandle, mode: Mode, store: 
 
     async def look(client: Client) -> str:
         uri = f"kgserve://{store}/memory"
-        assert uri in {str(each.uri) for each in (await client.list_resources()).resources}
+        assert uri in await every_uri(client)
         [contents] = (await client.read_resource(uri)).contents
         assert isinstance(contents, TextResourceContents)
         assert contents.mime_type == "text/plain"
