@@ -62,7 +62,7 @@ def library(http: httpx.Client, api: str, policy: str = "manual") -> None:
     inject(http, api, node("emma", "book", "A comedy of manners"))
     accepted(http.delete(f"{api}/nodes/sanditon"))
     # From here on a search finds all of it.
-    accepted(http.post(f"{api}/search", json={"query": "novel", "mode": "keyword", "at_least": 5}))
+    accepted(http.post(f"{api}/search", json={"query": "novel", "at_least": 5}))
 
 
 def chain(http: httpx.Client, api: str, length: int) -> None:
