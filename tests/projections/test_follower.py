@@ -276,15 +276,15 @@ def test_a_wait_for_both_indexes_outlasts_the_one_that_catches_up_first(
         held.callback(embedder.let_go.set)
         words = indexes.keyword
         assert words.wait(0, PATIENCE)
-        held.enter_context(words._step_lock)  # pyright: ignore[reportPrivateUsage]
+        held.enter_context(words._step_lock)
         write(store, batch("a", content="fox"))
 
         def can_still_reach(sequence: int) -> bool:
-            words._step_lock.release()  # pyright: ignore[reportPrivateUsage]
+            words._step_lock.release()
             try:
                 assert words.wait(sequence, PATIENCE)
             finally:
-                words._step_lock.acquire()  # pyright: ignore[reportPrivateUsage]
+                words._step_lock.acquire()
             return BackgroundProjection.can_still_reach(words, sequence)
 
         monkeypatch.setattr(words, "can_still_reach", can_still_reach)
