@@ -262,10 +262,10 @@ REPLICAS_REMAINDER = UnerasedDataLocation(
     name="copies on other nodes",
     reason="a cluster node that is down removes its copy when it returns",
 )
-RAFT_LOGS_REMAINDER = UnerasedDataLocation(
+LOG_SERVERS_REMAINDER = UnerasedDataLocation(
     kind="log",
-    name="Raft logs of the NATS servers",
-    reason="the servers keep replicated messages for some minutes, until the next compaction",
+    name="files of the NATS servers",
+    reason="the servers keep messages that they sent each other or that were trimmed until they rewrite those files",
 )
 EXTERNAL_COPIES_REMAINDER = UnerasedDataLocation(
     kind="unknown",
@@ -327,5 +327,5 @@ def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[UnerasedData
         backups = find_backups_with_commits(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
         found += [UnerasedDataLocation(kind="backup", name=name, reason=reason) for name, reason in backups]
     if graph.pool.placement.is_shared:
-        found += [REPLICAS_REMAINDER, RAFT_LOGS_REMAINDER]
+        found += [REPLICAS_REMAINDER, LOG_SERVERS_REMAINDER]
     return [*found, EXTERNAL_COPIES_REMAINDER]
