@@ -28,6 +28,7 @@ from kgserve.projections.history.salvage import (
     MissingHistoryCommitRange,
     SalvagedHistory,
     merge_history_gaps,
+    read_intact_history_content,
     salvage_intact_history_content,
 )
 
@@ -160,7 +161,13 @@ def salvage_history(path: Path) -> tuple[SalvagedHistory, Path | None]:
     if not path.exists():
         path.touch(0o600)
     with closing(PageChecksumFile(path)) as seal:
-        found = salvage_intact_history_content(path, seal, seal.sealed())
+        sealed = seal.sealed()
+        if sealed is not None and _last_sequence(path) == sealed.sequence and not find_damage_in_history_rows(path):
+            # Only checksums of pages are wrong, such as those of a server that was killed before they were written.
+            with _reading(path) as connection:
+                found = read_intact_history_content(connection)
+        else:
+            found = salvage_intact_history_content(path, seal, sealed)
     new = path.with_name(path.name + _REPLACEMENT_SUFFIX)
     for each in (new, *(new.with_name(new.name + suffix) for suffix in (*_LOG_SUFFIXES, PAGE_HASHES_SUFFIX))):
         each.unlink(missing_ok=True)

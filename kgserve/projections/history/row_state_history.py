@@ -372,7 +372,12 @@ class HistoryFile(ConcurrentSqliteDatabase):
                 return False
             sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
             roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
-            self._seal.seal(PageChecksumFileHeader(sequence, oldest, self._seal.pages, roots), changed)
+            try:
+                self._seal.seal(PageChecksumFileHeader(sequence, oldest, self._seal.pages, roots), changed)
+            except BaseException:
+                # The next write may reuse the log, which alone tells what has to be sealed.
+                self._seal.forget()
+                raise
             self._seal.record_checkpoint()
             self._settled = sequence
             self._truncate_log()

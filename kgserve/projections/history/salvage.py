@@ -96,6 +96,16 @@ def salvage_intact_history_content(
     return _SalvageReader(DatabasePages(path, damaged), damaged, suspect, sealed).all()
 
 
+def read_intact_history_content(connection: sqlite3.Connection) -> SalvagedHistory:
+    """Return the content of a file whose rows are all intact. Raises sqlite3.Error."""
+    sequence, oldest = connection.execute(sql.SELECT_EXTENT).fetchone()
+    rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in _TABLES}  # noqa: S608 - constants
+    said = [values for values in connection.execute("SELECT * FROM said") if _is_co_author_intact(values)]
+    gaps = [MissingHistoryCommitRange(*found) for found in connection.execute(sql.SELECT_GAPS)]
+    moments = dict(connection.execute("SELECT sequence, time FROM moment"))
+    return SalvagedHistory(sequence, oldest, rows, moments, said, gaps, missing=len(gaps))
+
+
 def write_salvaged_history(salvaged: SalvagedHistory, connection: sqlite3.Connection) -> None:
     """Insert salvaged content into an empty history."""
     with connection as transaction:
@@ -317,10 +327,13 @@ class _SalvageReader:
     def _co_authors(self) -> Iterator[RecordValues]:
         root = self._roots.get("said")
         for row in self._pages.iterate_tree(root, lambda _: None) if root else ():
-            values = row.values
-            # The table stores the key first; the time precedes the checksum.
-            if len(values) == 6 and checksum_63bit(_encode((*values[:5],))) == values[5]:  # noqa: PLR2004
-                yield values
+            if _is_co_author_intact(row.values):
+                yield row.values
+
+
+def _is_co_author_intact(values: RecordValues) -> bool:
+    # The table stores the key first; the time precedes the checksum.
+    return len(values) == 6 and checksum_63bit(_encode((*values[:5],))) == values[5]  # noqa: PLR2004
 
 
 def merge_history_gaps(gaps: Iterable[MissingHistoryCommitRange]) -> list[MissingHistoryCommitRange]:

@@ -20,9 +20,16 @@ from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.history.damaged_sqlite_reader import DatabasePages, UnreadableSqlitePage
 from kgserve.projections.history.history_sql import HISTORY_PAGE_BYTES
 from kgserve.projections.history.page_checksums import PageChecksumFile
-from kgserve.projections.history.recovery import find_history_file_damage, read_history_gaps, salvage_history
+from kgserve.projections.history.recovery import (
+    find_history_file_damage,
+    open_or_repair_history_file,
+    read_history_gaps,
+    salvage_history,
+)
 from kgserve.projections.history.row_state_history import NO_SEQUENCE_LIMIT, HistoryFile
 from kgserve.projections.history.salvage import salvage_intact_history_content
+from kgserve.storage.model.change_set import ChangeSet
+from kgserve.storage.model.node_edge_rows import NodeRow
 from kgserve.storage.model.projection_statuses import HistoryStatus
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.stores.pool import StorePool
@@ -138,6 +145,46 @@ def test_a_flipped_bit_in_any_page_is_detected(filled: tuple[Path, dict[Any, Any
         assert aside.stat().st_size == pages * HISTORY_PAGE_BYTES
         saved += len(found.found)
     assert saved > 0.8 * len(before) * len(range(0, pages, DISTANCE)), "most can be saved"
+
+
+def test_a_kill_with_a_long_log_leaves_no_page_without_its_checksum(tmp_path: Path) -> None:
+    """SQLite itself would move a log of 1,000 pages to the file at the first write after the kill."""
+    path, killed = tmp_path / "history.sqlite", tmp_path / "killed" / "history.sqlite"
+    killed.parent.mkdir()
+    source = random.Random(1)
+    nodes = [NodeRow(f"n{at}", "t", source.randbytes(1_500).hex(), "{}", 1, 2, 0, 0) for at in range(3_000)]
+    with closing(HistoryFile(path)) as history:
+        history.take([ChangeSet(sequence=1, time=1, digest=0, nodes=0, edges=0)])
+        history.checkpoint_and_seal()
+        with closing(sqlite3.connect(path)) as reader:
+            # What a reader still needs stays in the log.
+            reader.execute("BEGIN").execute("SELECT count(*) FROM node").fetchone()
+            history.take([ChangeSet(sequence=2, time=2, nodes_created=nodes, digest=0, nodes=3_000, edges=0)])
+            for file in path.parent.glob("history.sqlite*"):
+                shutil.copy(file, killed.parent)
+    history, damage = open_or_repair_history_file(killed, NAME, journal_is_complete=False)
+    history.close()
+    assert damage is None
+    assert find_history_file_damage(killed) is None
+    with closing(HistoryFile(killed)) as history:
+        assert len(history.nodes_at(2, None, None, NO_SEQUENCE_LIMIT)) == 3_000
+
+
+def test_rows_survive_wrong_checksums_of_their_pages(filled: tuple[Path, dict[Any, Any]], tmp_path: Path) -> None:
+    def seal_other_content(path: Path) -> None:
+        with closing(PageChecksumFile(path)) as seal:
+            sealed = seal.sealed()
+            assert sealed is not None
+            content = path.read_bytes()
+            path.write_bytes(b"\1" * len(content))
+            seal.seal(sealed, None)
+            path.write_bytes(content)
+
+    data, before = filled
+    found = harmed(data, tmp_path / "copy", seal_other_content)
+    assert found.found == before
+    assert found.damage is not None
+    assert "all rows are intact; nothing is missing" in found.damage
 
 
 def copy_page(data: bytearray, at: int, source: random.Random) -> None:
