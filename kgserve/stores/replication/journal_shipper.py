@@ -8,6 +8,7 @@ changed. It uploads new frames, then appends one entry to the target's log, whic
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
@@ -201,7 +202,9 @@ class JournalShipper:
         epoch = catalog.epoch + 1
         self._next_run = epoch * _RUNS_PER_EPOCH
         self._run = self._new_run()
-        self._append([], time.time_ns() // 1000, epoch)
+        self._append([], catalog.time, epoch)
+        # Nothing was looked at yet: the first pass tells what the target covers.
+        self._appended_at = -math.inf
         self._delete_orphans()
         self._write_checkpoint()
         log.info("replication_begun", target=self._log.storage.url, epoch=epoch, stores=len(catalog.stores))

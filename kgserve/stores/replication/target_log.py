@@ -150,14 +150,15 @@ class TargetCatalog(msgspec.Struct):
         elif isinstance(record, ShippedJournalFrames):
             _extend_base(known, record)
         else:
-            _cover_until(known, entry.time)
+            _cover_until(known, self.time)
             known.is_current = False
             known.is_dropped = known.is_dropped or isinstance(record, ShippedStoreDrop)
 
     def _add_base(self, record: ShippedBase, known: ReplicatedStore | None, entry: TargetLogEntry) -> ReplicatedStore:
         bases, lineage, count = [record.base], entry.number, 1
         if known is not None:
-            _cover_until(known, entry.time)
+            # The pass of this entry shipped no commits of the former base.
+            _cover_until(known, self.time)
             if record.continues:
                 lineage, count = known.lineage, known.lineage_bases + 1
             if record.erases:

@@ -16,6 +16,7 @@ from moto.server import ThreadedMotoServer
 
 import kgserve as library
 from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.backup.folder_layout import BackupChain
 from kgserve.stores.pool import StorePool
@@ -24,6 +25,7 @@ from kgserve.stores.replication.store_base import build_store_base
 from kgserve.stores.replication.target_address import open_target_storage
 from kgserve.stores.replication.target_log import LOG_PREFIX, list_object_keys, open_target_log
 from kgserve.stores.replication.target_storage import FolderTargetStorage
+from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest
 from tests.cli.running import environment, kgserve, serving, start_command
 from tests.stores.replication.replicas import following, ship_all, shipping
 from tests.stores.writing import batch, opened, settings, write
@@ -186,6 +188,29 @@ def test_retention_deletes_old_bases_dropped_stores_and_log(tmp_path: Path) -> N
     assert objects == set(list_object_keys("s", kept.stores["s"].manifest.bases))
     assert len(list((target / "log").iterdir())) == len(list((target / "checkpoints").iterdir())) - 1 == 1
     assert kgserve("verify", target).code == 0
+
+
+@pytest.mark.parametrize("harm", ["none", "dropped", "trimmed"])
+def test_times_at_which_nothing_was_shipped_are_not_restored(tmp_path: Path, harm: str) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+    with StorePool(settings(data)) as leader:
+        wanted = StoreCreateIfMissingRequest(StoreSettings(history="none"))
+        with leader.lease("s", create=wanted) as store:
+            write(store, batch("shipped"))
+            with shipping(data, target) as shipper:
+                ship_all(shipper)
+            write(store, batch("not shipped"))
+            at = format_rfc3339_timestamp(time.time_ns() // 1000)
+            write(store, batch("later"))
+            if harm == "trimmed":
+                store.erase(store.end_segment(), [])
+        if harm == "dropped":
+            leader.drop("s")
+        with shipping(data, target) as shipper:
+            if harm != "none":
+                ship_all(shipper)
+    refused = kgserve("restore", target, "--store", "s", "--until", at, "--data", tmp_path / "restored")
+    assert (refused.code, "is not covered" in refused.err) == (2, True), refused.err
 
 
 def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
