@@ -95,13 +95,14 @@ class FollowerPlacement(StorePlacement):
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._stuck: set[str] = set()
+        self._covered_until = 0
 
     @property
     @override
     def age(self) -> float | None:
-        if self._log is None or not self._log.catalog.time:
+        if not self._covered_until:
             return None
-        return max(0.0, time.time() - self._log.catalog.time / _MICROSECONDS)
+        return max(0.0, time.time() - self._covered_until / _MICROSECONDS)
 
     def read_only_error(self) -> Conflict:
         """Build the error for writes."""
@@ -138,6 +139,7 @@ class FollowerPlacement(StorePlacement):
         self._log = open_target_log(open_target_storage(self.target))
         for name in dict.fromkeys([*self._log.catalog.stores, *self.local_store_names()]):
             self._follow_store(name)
+        self._record_coverage(self._log)
         log.info("following", target=self.target, entry=self._log.catalog.number, stores=len(self._log.catalog.stores))
 
     def follow_now(self) -> None:
@@ -253,7 +255,13 @@ class FollowerPlacement(StorePlacement):
                 found = True
                 for name in dict.fromkeys(record.store for record in entry.records):
                     self._follow_store(name)
+                self._record_coverage(self._log)
         return found
+
+    def _record_coverage(self, target: TargetLog) -> None:
+        """Record up to when the stores have every commit, once they were brought up to the catalog."""
+        if not self._stuck:
+            self._covered_until = target.catalog.limit_coverage(target.catalog.time)
 
     def _require_no_gap(self) -> None:
         """Read the target again if it was compacted beyond this follower. Raises BackupDamaged for a gap."""

@@ -234,7 +234,7 @@ class JournalShipper:
             self._run = self._new_run()
         if any(base.erases for base in bases) or self._log.catalog.number - self._checkpoint >= CHECKPOINT_ENTRIES:
             self._write_checkpoint()
-        self.status.covered = covered
+        self.status.covered = self._log.catalog.limit_coverage(covered)
         self.status.bytes += sum(
             each.frames.file.bytes for each in records if isinstance(each, ShippedJournalFrames) and each.frames
         )

@@ -121,6 +121,11 @@ class ReplicatedStore(msgspec.Struct):
         """Newest base."""
         return self.manifest.bases[-1]
 
+    @property
+    def is_base_missing(self) -> bool:
+        """True if the store has commits that only a new base will ship."""
+        return not self.is_current and not self.is_dropped
+
 
 class TargetCatalog(msgspec.Struct):
     """Contents of a target after the entry ``number`` of its log. ``garbage`` lists objects that may be deleted."""
@@ -133,6 +138,10 @@ class TargetCatalog(msgspec.Struct):
     time: int = 0
     stores: dict[str, ReplicatedStore] = {}
     garbage: list[str] = []
+
+    def limit_coverage(self, time: int) -> int:
+        """Return a time up to which commits were shipped, or an earlier one if a store waits for a base since then."""
+        return min((time, *(each.base.last.taken for each in self.stores.values() if each.is_base_missing)))
 
     def apply(self, entry: TargetLogEntry) -> None:
         """Apply the next entry of the log."""

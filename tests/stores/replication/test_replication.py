@@ -213,6 +213,34 @@ def test_times_at_which_nothing_was_shipped_are_not_restored(tmp_path: Path, har
     assert (refused.code, "is not covered" in refused.err) == (2, True), refused.err
 
 
+@pytest.mark.parametrize("harm", ["base", "object"])
+def test_age_grows_while_a_store_lacks_commits(tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+
+    def refuse(*_: Any) -> BackupChain:
+        raise Unavailable("the files keep being replaced")
+
+    with opened(data) as store, shipping(data, str(target)) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        with following(tmp_path / "copy", str(target)) as (pool, placement):
+            shipped, objects = time.time(), {*(target / "stores").rglob("*.log")}
+            write(store, batch("b"))
+            if harm == "base":
+                monkeypatch.setattr(f"{JournalShipper.__module__}.build_store_base", refuse)
+                store.erase(store.end_segment(), [])
+            shipper.ship()
+            if harm == "object":
+                [shipped_object] = {*(target / "stores").rglob("*.log")} - objects
+                shipped_object.unlink()
+            placement.follow_now()
+            assert node_ids(pool, "s") == ["a"]
+            least = time.time() - shipped
+            assert (placement.age or 0) >= least
+            if harm == "base":
+                assert shipper.status.covered <= shipped * 10**6
+
+
 def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with opened(data) as store, shipping(data, target) as first:
