@@ -70,7 +70,7 @@ from kgserve.stores.replication.target_log import (
     list_object_keys,
     make_object_key,
 )
-from kgserve.stores.replication.target_storage import TargetStorage
+from kgserve.stores.replication.target_storage import TargetStorage, create_or_confirm_object
 
 log = structlog.get_logger()
 
@@ -394,13 +394,17 @@ class JournalShipper:
                     state = newest.changes()[-1].state
                     path = f"{folder}/{segment.first:020d}.{offset}.log"
                     entry = BackedUpFile(path, len(data), hashlib.sha256(data).hexdigest())
-                    self._log.storage.create(make_object_key(name, entry), data)
+                    self._create_piece(make_object_key(name, entry), data)
                     yield (
                         BackedUpJournalFrames(entry, segment.first, offset, due, state.sequence, state.time),
                         state,
                     )
                     offset, due = newest.end, newest.last + 1
                 offset = 0
+
+    def _create_piece(self, key: str, data: bytes) -> None:
+        if not create_or_confirm_object(self._log.storage, key, data):
+            raise Unavailable(f"{self._log.storage.url}/{key} holds other data; the pass is repeated under new names")
 
     # Bases
 

@@ -31,7 +31,7 @@ from kgserve.stores.backup.folder_layout import (
     BackupManifest,
     BackupRunFiles,
 )
-from kgserve.stores.replication.target_storage import TargetObjectExists, TargetStorage
+from kgserve.stores.replication.target_storage import TargetObjectExists, TargetStorage, create_or_confirm_object
 
 log = structlog.get_logger()
 
@@ -314,14 +314,8 @@ class TargetLog:
 
     def append(self, entry: TargetLogEntry) -> bool:
         """Append an entry and apply it. Return False if another process has appended one. Raises Unavailable."""
-        data = encode_target_document(entry)
-        key = make_log_key(entry.number)
-        try:
-            self.storage.create(key, data)
-        except TargetObjectExists:
-            # An attempt whose answer was lost may have succeeded.
-            if self.storage.read(key) != data:
-                return False
+        if not create_or_confirm_object(self.storage, make_log_key(entry.number), encode_target_document(entry)):
+            return False
         self.catalog.apply(entry)
         return True
 

@@ -284,6 +284,24 @@ def test_lost_answer_of_an_append_neither_fences_nor_loses(tmp_path: Path, monke
         assert node_ids(pool, "s") == ["a", "b", "c"]
 
 
+def test_repeated_upload_of_commits_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+    create = FolderTargetStorage.create
+
+    def create_twice(storage: FolderTargetStorage, key: str, content: bytes) -> None:
+        create(storage, key, content)
+        create(storage, key, content)
+
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        monkeypatch.setattr(FolderTargetStorage, "create", create_twice)
+        write(store, batch("b"))
+        assert shipper.ship() == 1
+    with following(tmp_path / "copy", target) as (pool, _):
+        assert node_ids(pool, "s") == ["a", "b"]
+
+
 def test_pass_that_fails_while_a_base_is_made_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, target = tmp_path / "data", str(tmp_path / "target")
     built, announce = threading.Event(), threading.Event()
