@@ -20,6 +20,7 @@ from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.backup.folder_layout import BackupChain
 from kgserve.stores.pool import StorePool
+from kgserve.stores.replication.follower import promote_follower
 from kgserve.stores.replication.journal_shipper import JournalShipper
 from kgserve.stores.replication.store_base import build_store_base
 from kgserve.stores.replication.target_address import open_target_storage
@@ -394,9 +395,19 @@ def test_damaged_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> Non
         assert node_ids(pool, "s") == ["a", "b", "c"]
 
 
-def test_erased_memory_leaves_target_and_follower(tmp_path: Path) -> None:
+def test_erased_memory_leaves_target_and_follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, copy, target = tmp_path / "data", tmp_path / "copy", tmp_path / "target"
     secret = "Rosalind lives in Wexford"
+    create = FolderTargetStorage.create
+
+    def refuse_entries(storage: FolderTargetStorage, key: str, content: bytes) -> None:
+        if key.startswith(LOG_PREFIX):
+            raise Unavailable("the connection was lost")
+        create(storage, key, content)
+
+    unfinished = target / "staging" / "left-by-a-killed-process"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text(secret)
     with library.open(data) as stores:
         store = stores.store("team")
         store.retain(secret, entity_id="m")
@@ -406,12 +417,23 @@ def test_erased_memory_leaves_target_and_follower(tmp_path: Path) -> None:
             with following(copy, str(target)) as (pool, placement):
                 assert mentions(target, secret)
                 assert mentions(copy, secret)
+                with monkeypatch.context() as patch:
+                    patch.setattr(FolderTargetStorage, "create", refuse_entries)
+                    store.retain(secret, entity_id="again")
+                    with pytest.raises(Unavailable):
+                        shipper.ship()
+                store.forget(ids=["again"], erase=True)
                 assert store.forget(ids=["m"], erase=True).memories_removed == 1
                 ship_all(shipper)
                 placement.follow_now()
                 assert node_ids(pool, "team") == ["kept"]
     assert not mentions(target, secret)
     assert not mentions(copy, secret)
+    assert promote_follower(settings(copy), offline=False) == str(target)
+    with shipping(copy, str(target)) as shipper:
+        ship_all(shipper)
+        # The store has other purges than the one that was shipped before, but nothing was erased since.
+        assert len(open_target_log(open_target_storage(str(target))).catalog.stores["team"].manifest.bases) == 2
 
 
 def mentions(folder: Path, text: str) -> bool:
