@@ -114,6 +114,24 @@ def test_commits_within_a_copied_snapshot_are_found(pool: StorePool, folder: Pat
     assert not [*find_backups_with_commits_since(folder.parent, NAME, last + 1)]
 
 
+def test_a_restored_store_keeps_what_is_written_at_once(
+    pool: StorePool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    adopt = pool.adopt
+
+    def adopt_and_write(name: str, restored_folder: Path) -> None:
+        adopt(name, restored_folder)
+        with pool.lease(name) as store:
+            write(store, batch("b"))
+
+    monkeypatch.setattr(pool, "adopt", adopt_and_write)
+    [made] = ops.restore_stores(pool, folder, [ops.StoreRestoreSpec(NAME, "again")]).stores
+    with pool.lease("again") as store:
+        assert (made.sequence, ids(store)) == (1, ["a", "b"])
+
+
 def test_a_restored_store_starts_a_new_base(pool: StorePool, folder: Path) -> None:
     put(pool, "a", "b", "c")
     back_up(pool, folder)
