@@ -22,7 +22,7 @@ from kgserve.cluster.ownership import StoreOwnership
 from kgserve.cluster.read_replicas import ReadReplicaUpdater
 from kgserve.cluster.replica_commit_log import ReplicaCommitLog
 from kgserve.cluster.replicated_log_records import MAX_RECORD_BYTES, ReplicatedLogRecord, split_replicated_log_record
-from kgserve.errors import Fenced, NoStore, OutcomeUnknown, ReplicatedLogCorrupt, StorageFull, Unavailable
+from kgserve.errors import Fenced, NoStore, OutcomeUnknown, ReplicatedLogCorrupt, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_journal_frame
 from kgserve.storage.model.change_set import ChangeSet
@@ -225,7 +225,7 @@ def test_frames_missing_in_the_files_are_read_from_the_log(memory: MemoryRig, st
     write(owner, 5)
     os.close(owner.journal._descriptor)
     owner.journal._descriptor = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(StorageFull):
+    with pytest.raises(OutcomeUnknown, match=r"it appears when the store is opened again: .*space"):
         write(owner, 6)
     with pytest.raises(Unavailable, match="is being taken over"):
         write(owner, 6)
