@@ -29,7 +29,7 @@ from kgserve.stores.replication.target_storage import FolderTargetStorage
 from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest
 from tests.cli.running import environment, kgserve, serving, start_command
 from tests.stores.replication.replicas import following, ship_all, shipping
-from tests.stores.writing import batch, opened, settings, write
+from tests.stores.writing import batch, layout, opened, settings, write
 
 PATIENCE_SECONDS = 60.0
 BUCKET = "kgserve"
@@ -240,6 +240,24 @@ def test_age_grows_while_a_store_lacks_commits(tmp_path: Path, harm: str, monkey
             assert (placement.age or 0) >= least
             if harm == "base":
                 assert shipper.status.covered <= shipped * 10**6
+
+
+def test_restore_to_a_time_has_the_settings_of_then(tmp_path: Path) -> None:
+    data, target, moments = tmp_path / "data", str(tmp_path / "target"), list[int]()
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        for name in ("", "first", "second"):
+            store.change_settings(lambda kept, name=name: change_settings(kept, name=name))
+            shipper.ship()
+            moments.append(time.time_ns() // 1000)
+        write(store, batch("b"))
+        shipper.ship()
+    for number, name in enumerate(("", "first", "second")):
+        at = format_rfc3339_timestamp(moments[number])
+        restored = ["--store", "s", "--as", f"s{number}", "--until", at, "--data", tmp_path / "restored"]
+        done = kgserve("restore", target, *restored)
+        assert (done.code, layout(tmp_path / "restored", f"s{number}").read_description_or_default().name) == (0, name)
 
 
 def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
