@@ -323,6 +323,10 @@ def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[UnerasedData
         )
         for path in sorted(aside)
     ]
+    found += [
+        UnerasedDataLocation(kind="file", name=path.name, reason="set aside for the replica that replaced it")
+        for path in graph.pool.placement.list_set_aside_copies(graph.name)
+    ]
     if settings.backup_dir is not None:
         backups = find_backups_with_commits_since(settings.backup_dir.resolve(), graph.name, erased.first)
         found += [UnerasedDataLocation(kind="backup", name=name, reason=reason) for name, reason in backups]
