@@ -260,6 +260,34 @@ def test_restore_to_a_time_has_the_settings_of_then(tmp_path: Path) -> None:
         assert (done.code, layout(tmp_path / "restored", f"s{number}").read_description_or_default().name) == (0, name)
 
 
+def test_follower_that_was_away_longer_than_commits_are_kept_fetches_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, target, copy = tmp_path / "data", str(tmp_path / "target"), tmp_path / "copy"
+    wanted = StoreCreateIfMissingRequest(StoreSettings(history="none"))
+    with StorePool(settings(data)) as leader, leader.lease("s", create=wanted) as store:
+
+        def trim_and_build(*args: Any) -> BackupChain:
+            store.erase(store.end_segment(), [])
+            return build_store_base(*args)
+
+        with shipping(data, target) as shipper:
+            write(store, batch("a"))
+            ship_all(shipper)
+            with following(copy, target) as (pool, _):
+                assert node_ids(pool, "s") == ["a"]
+            write(store, batch("b"))
+            module = JournalShipper.__module__
+            monkeypatch.setattr(f"{module}.build_store_base", trim_and_build)
+            with monkeypatch.context() as patch:
+                patch.setattr(f"{module}.is_base_outgrown", lambda _: True)
+                shipper.ship()
+            shipper.wait_for_bases()
+            shipper.ship()
+        with shipping(data, target, keep_hours=0), following(copy, target) as (pool, _):
+            assert node_ids(pool, "s") == ["a", "b"]
+
+
 def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with opened(data) as store, shipping(data, target) as first:
