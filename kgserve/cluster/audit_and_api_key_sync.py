@@ -165,6 +165,8 @@ class ApiKeySync:
         self._held: dict[str, VersionedRegistryEntry] = {}
         self._seen = 0
         self._file: tuple[int, int, int] | None = None
+        # True until both sides have what either had.
+        self._is_behind = False
 
     def look(self) -> None:
         """Synchronize both sides if either has changed. Raises Unavailable and KeyFileDamaged."""
@@ -175,14 +177,16 @@ class ApiKeySync:
         }
         self._held |= found
         self._seen = max([self._seen, *(each.revision for each in found.values())])
-        if not found and self._mark() == self._file:
+        # Read before the file, so that a key that is changed meanwhile is noticed.
+        if (mark := self._mark()) == self._file and not found and not self._is_behind:
             return
+        self._is_behind = True
         keys = merge_api_keys_of_cluster_nodes(
             self._data_dir, [decode_json(each.data, ApiKey) for each in self._held.values()]
         )
         for key in keys:
             self._publish(_KEY_ENTRY_PREFIX + key.id, _encode_json(key))
-        self._file = self._mark()
+        self._file, self._is_behind = mark, False
 
     def _publish(self, name: str, data: bytes) -> None:
         held = self._held.get(name, VersionedRegistryEntry(b"", 0))

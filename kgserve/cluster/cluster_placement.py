@@ -388,6 +388,13 @@ class ClusterStorePlacement(StorePlacement):
         return not exists
 
     @override
+    def list_set_aside_copies(self, name: str) -> list[Path]:
+        prefix = f"{_SET_ASIDE_PREFIX}{name}-"
+        # The rest is a time; other names may begin with this one.
+        found = self.data_dir.glob(f"{prefix}*")
+        return sorted(path for path in found if path.name.removeprefix(prefix).isdecimal())
+
+    @override
     def clear_trash(self) -> None:
         super().clear_trash()
         for name in super().local_store_names():

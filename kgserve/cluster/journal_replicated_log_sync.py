@@ -15,7 +15,15 @@ from kgserve.cluster.replicated_log_records import (
     ReplicatedLogRecord,
     join_replicated_log_records,
 )
-from kgserve.errors import Conflict, Fenced, ReplicaBehindLogStart, ReplicatedLogCorrupt, Unavailable
+from kgserve.errors import (
+    Conflict,
+    Fenced,
+    KgserveError,
+    OutcomeUnknown,
+    ReplicaBehindLogStart,
+    ReplicatedLogCorrupt,
+    Unavailable,
+)
 from kgserve.platform.codecs import decode_json
 from kgserve.platform.durable_files import fsync_folder, translate_storage_errors, write_file_atomically
 from kgserve.storage.journal.journal import (
@@ -71,7 +79,7 @@ class ReplicatedJournalWriter:
     def append(self, changes: list[ChangeSet]) -> None:
         """Make consecutive change sets durable in the log and the local files, all or none.
 
-        Raises Fenced, OutcomeUnknown, StorageFull and Unavailable.
+        Raises Fenced, Unavailable, and OutcomeUnknown, also if they are in the log but not in the files.
         """
         if self.is_over:
             raise Unavailable(f"store {self.store!r} is being taken over", retry_after=1)
@@ -79,7 +87,13 @@ class ReplicatedJournalWriter:
         data = encode_journal_frame(changes)
         try:
             self._ship(data, first, last)
-            self.journal.append_frame(data, first, last)
+            try:
+                self.journal.append_frame(data, first, last)
+            except KgserveError as error:
+                raise OutcomeUnknown(
+                    f"the cluster's log has this commit of store {self.store!r}, but the files of this node do not; "
+                    f"it appears when the store is opened again: {error.message}"
+                ) from error
             self._reach(last)
         except BaseException:
             self.is_over = True

@@ -270,13 +270,13 @@ class StoreOwnership:
             self._epochs.pop(store, None)
 
     def _replace(self, store: str, change: Callable[[StoreOwnerEntry], StoreOwnerEntry]) -> StoreOwnerEntry:
-        claim = self.require_owned(store)
-        owner = change(claim.owner)
-        revision = self._registry.claim(store, owner, claim.revision)
-        if revision is None:
-            raise Fenced(f"store {store!r} was claimed by another node meanwhile")
-        self._record_claim(store, VersionedStoreOwnerEntry(owner, revision))
-        return owner
+        while True:
+            claim = self.require_owned(store)
+            owner = change(claim.owner)
+            if (revision := self._registry.claim(store, owner, claim.revision)) is not None:
+                self._record_claim(store, VersionedStoreOwnerEntry(owner, revision))
+                return owner
+            # Another thread of this node has changed the entry, unless `require_owned` raises.
 
     def _read_claim(self, store: str) -> VersionedStoreOwnerEntry | None:
         claim = self._registry.owner(store)

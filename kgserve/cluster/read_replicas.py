@@ -166,7 +166,7 @@ class ReadReplicaUpdater:
         while not self._closing.wait(REPLICA_POLL_SECONDS):
             try:
                 self._record_log_ends()
-                self._follow_all(held)
+                self.follow_logs(held)
                 self._close_idle(held)
             except KgserveError as error:
                 log.warning("copies_not_followed", reason=str(error))
@@ -186,7 +186,11 @@ class ReadReplicaUpdater:
                     raise Unavailable("the cluster's log does not answer", retry_after=1)
                 self._seen = [end or 0 for end in ends]
 
-    def _follow_all(self, held: OpenStoreLookup) -> None:
+    def follow_logs(self, held: OpenStoreLookup) -> None:
+        """Apply the new records of all logs to the ``held`` replicas and to the files that this node keeps.
+
+        Raises Unavailable.
+        """
         date = self._freshness.date_of_now()
         for shard, end in enumerate(self._log.latest()):
             self._freshness.record_contact(shard, answers=end is not None)
@@ -210,10 +214,9 @@ class ReadReplicaUpdater:
                 if store is None or store.commits is not commits or not commits.is_current:
                     continue
                 try:
-                    commits.is_followed = True
                     commits.catch_up(store)
+                    commits.is_followed = True
                 except (KgserveError, OSError) as error:
-                    commits.is_followed = False
                     log.warning("copy_not_followed", store=name, reason=str(error))
 
     def _follow(self, shard: int, held: OpenStoreLookup) -> None:
@@ -229,8 +232,11 @@ class ReadReplicaUpdater:
         try:
             with held.peek_open(name) as store:
                 if store is not None:
-                    if isinstance(store.commits, ReplicaCommitLog) and store.commits.is_current:
-                        store.commits.catch_up(store, found)
+                    if isinstance(commits := store.commits, ReplicaCommitLog):
+                        if commits.is_current:
+                            commits.catch_up(store, found)
+                        else:
+                            commits.is_followed = False
                     return
             if self._ownership.keeps_copy(name, self._copies):
                 with held.reserve_if_closed(name) as is_unopened, suppress(NoStore):

@@ -50,7 +50,7 @@ from kgserve.storage.model.write_batch import WriteBatch
 from kgserve.storage.rows.memory_hierarchy_and_redirects import resolve_merge_redirect
 from kgserve.storage.rows.memory_predecessors import find_memory_predecessors
 from kgserve.storage.write_planner import WriteReport
-from kgserve.stores.backup.folder_layout import find_backups_with_commits
+from kgserve.stores.backup.folder_layout import find_backups_with_commits_since
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pending_state import PendingCommitGroupState
 from kgserve.stores.purge_record import PurgedCommitRange
@@ -323,8 +323,12 @@ def _remains(graph: StoreHandle, erased: PurgedCommitRange) -> list[UnerasedData
         )
         for path in sorted(aside)
     ]
+    found += [
+        UnerasedDataLocation(kind="file", name=path.name, reason="set aside for the replica that replaced it")
+        for path in graph.pool.placement.list_set_aside_copies(graph.name)
+    ]
     if settings.backup_dir is not None:
-        backups = find_backups_with_commits(settings.backup_dir.resolve(), graph.name, erased.first, erased.through)
+        backups = find_backups_with_commits_since(settings.backup_dir.resolve(), graph.name, erased.first)
         found += [UnerasedDataLocation(kind="backup", name=name, reason=reason) for name, reason in backups]
     if graph.pool.placement.is_shared:
         found += [REPLICAS_REMAINDER, LOG_SERVERS_REMAINDER]

@@ -330,6 +330,10 @@ class StorePlacement:
         except OSError as error:
             log.warning("drop_not_recorded", store=name, error=str(error))
 
+    def list_set_aside_copies(self, name: str) -> list[Path]:  # noqa: ARG002 - used by cluster nodes
+        """Return the folders that were files of a store until they were replaced by its replica."""
+        return []
+
     def forget_outdated(self, name: str) -> bool:  # noqa: ARG002 - as above
         """Remove an obsolete replica. Return whether its store, served by another server, was dropped."""
         return False

@@ -294,6 +294,21 @@ def test_an_unconfirmed_claim_is_claimed_again(cluster: Cluster) -> None:
     assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"")) == 2
 
 
+def test_concurrent_changes_of_an_owner_entry_are_both_kept(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    owned = cluster.owned["n1"]
+    assert epoch(owned.get_or_claim_owner("s", b"before")) == 1
+
+    def describe_meanwhile(owner: StoreOwnerEntry) -> StoreOwnerEntry:
+        if owner.description == b"before":
+            owned.describe("s", b"after")
+        return msgspec.structs.replace(owner, erasures=1)
+
+    owned.update_registry_entry("s", describe_meanwhile)
+    found = owned.claimed("s").owner
+    assert (found.description, found.erasures, found.epoch) == (b"after", 1, 1)
+
+
 def test_a_leaving_node_is_replaced_at_once(cluster: Cluster) -> None:
     cluster.run(5, *NODES)
     assert epoch(cluster.owned["n1"].get_or_claim_owner("s", b"what it is")) == 1

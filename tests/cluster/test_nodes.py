@@ -406,7 +406,10 @@ def test_unknown_files_on_the_target_of_a_move_are_set_aside(
     assert (moved.code, "is served by k1" in moved.out) == (0, True), moved
     assert put(clients[0], store, "c") == 3
     assert {each.id for each in clients[1].store(store).nodes()} == {"a", "b", "c"}
-    assert list(nodes[1].data_dir.glob(f".aside-{store}-*"))
+    [aside] = nodes[1].data_dir.glob(f".aside-{store}-*")
+    clients[1].store(store).retain("Rosalind lives in Wexford", entity_id="m")
+    remains = clients[1].store(store).forget(ids=["m"], erase=True).remains
+    assert ("file", aside.name) in [(each.kind, each.name) for each in remains]
 
 
 def test_moves_and_drains_wait_until_the_new_node_has_opened_the_store(

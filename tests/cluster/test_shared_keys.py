@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from kgserve.cluster.audit_and_api_key_sync import ApiKeySync
-from kgserve.platform.access.authentication import ApiKey, add_api_key, create_api_key, read_api_keys, revoke_api_key
+from kgserve.platform.access.authentication import (
+    ApiKey,
+    KeyFileDamaged,
+    add_api_key,
+    create_api_key,
+    read_api_keys,
+    revoke_api_key,
+)
 from tests.cluster.in_memory import MemoryRig
 
 
@@ -52,3 +59,39 @@ def test_a_joining_node_shares_its_keys(folders: list[Path]) -> None:
     before = (folders[0] / "keys.json").stat()
     nodes[0].look()
     assert (folders[0] / "keys.json").stat() == before
+
+
+def test_key_revoked_during_synchronization_is_revoked_everywhere(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = MemoryRig()
+    nodes = [ApiKeySync(rig.node().registry, folder) for folder in folders[:2]]
+    made(folders[0], "first")
+    nodes[0].look()
+
+    def revoke_meanwhile(*_: object) -> None:
+        monkeypatch.undo()
+        revoke_api_key(folders[0], "first", 7)
+
+    monkeypatch.setattr(ApiKeySync, "_publish", revoke_meanwhile)
+    for node in nodes * 2:
+        node.look()
+    assert [each.revoked_at for folder in folders[:2] for each in read_api_keys(folder)] == [7, 7]
+
+
+def test_revocation_that_could_not_be_merged_is_merged_later(folders: list[Path]) -> None:
+    rig = MemoryRig()
+    nodes = [ApiKeySync(rig.node().registry, folder) for folder in folders[:2]]
+    made(folders[0], "first")
+    for node in nodes * 2:
+        node.look()
+    revoke_api_key(folders[0], "first", 7)
+    nodes[0].look()
+    file, aside = folders[1] / "keys.json", folders[1] / "aside"
+    file.rename(aside)
+    file.write_bytes(b"damaged")
+    with pytest.raises(KeyFileDamaged):
+        nodes[1].look()
+    aside.rename(file)
+    nodes[1].look()
+    assert [each.revoked_at for each in read_api_keys(file.parent)] == [7]

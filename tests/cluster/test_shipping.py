@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from kgserve.cluster.backend import ReplicatedLog, StoreOwnerEntry
+from kgserve.cluster.backend import ClusterNodeHeartbeat, ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.journal_replicated_log_sync import (
     LOG_POSITION_FILE,
     CopiedLogPosition,
@@ -17,8 +17,12 @@ from kgserve.cluster.journal_replicated_log_sync import (
     fence_replicated_log_writers,
     take_over_replicated_log,
 )
+from kgserve.cluster.membership import ClusterHeartbeatExchange
+from kgserve.cluster.ownership import StoreOwnership
+from kgserve.cluster.read_replicas import ReadReplicaUpdater
+from kgserve.cluster.replica_commit_log import ReplicaCommitLog
 from kgserve.cluster.replicated_log_records import MAX_RECORD_BYTES, ReplicatedLogRecord, split_replicated_log_record
-from kgserve.errors import Fenced, OutcomeUnknown, ReplicatedLogCorrupt, StorageFull, Unavailable
+from kgserve.errors import Fenced, NoStore, OutcomeUnknown, ReplicatedLogCorrupt, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_journal_frame
 from kgserve.storage.model.change_set import ChangeSet
@@ -221,7 +225,7 @@ def test_frames_missing_in_the_files_are_read_from_the_log(memory: MemoryRig, st
     write(owner, 5)
     os.close(owner.journal._descriptor)
     owner.journal._descriptor = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(StorageFull):
+    with pytest.raises(OutcomeUnknown, match=r"it appears when the store is opened again: .*space"):
         write(owner, 6)
     with pytest.raises(Unavailable, match="is being taken over"):
         write(owner, 6)
@@ -283,3 +287,53 @@ def test_a_takeover_waits_for_a_concurrent_write(memory: MemoryRig, store: str, 
         fault.heal()
         writing.result(LONG)
     assert not owner.is_over
+
+
+class _OpenReplica:
+    """An open replica that records, for each commit that it applies, whether it counted as up to date until then."""
+
+    def __init__(self, commits: ReplicaCommitLog) -> None:
+        self.commits = commits
+        self.is_open = False
+        self.counted_as_followed: list[bool] = []
+
+    def follow(self, changes: list[ChangeSet]) -> None:
+        self.counted_as_followed.append(self.commits.is_followed)
+        self.commits.append(changes)
+
+    @contextmanager
+    def peek_open(self, name: str) -> Generator[_OpenReplica | None]:
+        yield self if self.is_open else None
+
+    @contextmanager
+    def reserve_if_closed(self, name: str) -> Generator[bool]:
+        yield False
+
+
+class _NoReplicaFiles:
+    def open_replica_files(self, name: str) -> tuple[Journal, CopiedLogPosition]:
+        raise NoStore(name)
+
+    def remove(self, name: str) -> None:
+        raise NoStore(name)
+
+
+def test_a_replica_that_missed_records_is_not_followed_before_it_has_them(
+    memory: MemoryRig, store: str, machines: Machines
+) -> None:
+    node = memory.node()
+    node.registry.claim(store, owned(1), 0)
+    membership = ClusterHeartbeatExchange(node.registry, ClusterNodeHeartbeat("n2", "run", "http://n2"))
+    membership.send_heartbeat()
+    ownership = StoreOwnership(node.registry, membership)
+    ownership.look()
+    owner = machines.owner("a", node.log, store, 1)
+    write(owner, 5)
+    updater = ReadReplicaUpdater(node.log, ownership, _NoReplicaFiles(), 0, 64)
+    replica = _OpenReplica(updater.opened(machines.journal("b"), store, owned(1)))
+    write(owner, 6)
+    updater.follow_logs(replica)
+    replica.is_open = True
+    updater.follow_logs(replica)
+    assert (replica.counted_as_followed, replica.commits.is_followed) == ([False], True)
+    assert machines.kept("b") == CHANGES[:6]

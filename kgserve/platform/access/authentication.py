@@ -317,15 +317,17 @@ def _index_of(keys: list[ApiKey], wanted: str, now: int) -> int:
 
 @contextmanager
 def _editing_keys(data_dir: Path) -> Generator[list[ApiKey]]:
-    """Yield the keys for changes in place, and write them if the block succeeds; one process at a time."""
+    """Yield the keys for changes in place, and write any if the block succeeds; one process at a time."""
     if not data_dir.is_dir():
         raise InvalidInput(f"{data_dir} is not a data folder; `kgserve serve --data {data_dir}` creates one")
     descriptor = os.open(data_dir / KEYS_LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         keys = read_api_keys(data_dir)
+        before = [*keys]
         yield keys
-        _write(data_dir, keys)
+        if keys != before:
+            _write(data_dir, keys)
     finally:
         os.close(descriptor)
 

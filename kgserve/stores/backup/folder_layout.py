@@ -498,28 +498,30 @@ def _lock(descriptor: int, how: int, refusal: str) -> None:
 _MAX_SCANNED_FOLDERS = 10_000
 
 
-def find_backups_with_commits(root: Path, store: str, first: int, through: int) -> Iterator[tuple[str, str]]:
-    """Yield the backups below a folder that contain any of the given commits of a store, as (name, description).
+def find_backups_with_commits_since(root: Path, store: str, first: int) -> Iterator[tuple[str, str]]:
+    """Yield the backups below a folder with anything that a store's commits from ``first`` on wrote.
+
+    Each is its name and a description.
 
     Unreadable backups are included.
     """
     for folder in _backups(root):
         name = str(folder.relative_to(root))
         try:
-            if reason := _held(BackupFolder(folder), store, first, through):
+            if reason := _held(BackupFolder(folder), store, first):
                 yield name, reason
         except (KgserveError, OSError) as error:
             yield name, f"it cannot be read now: {str(error).replace(f'{root}/', '')}"
 
 
-def _held(folder: BackupFolder, store: str, first: int, through: int) -> str:
+def _held(folder: BackupFolder, store: str, first: int) -> str:
     with folder.reading():
         if store not in folder.names():
             return ""
         bases = folder.there(store).read().bases
-    ranges = [(base.needed, base.last.sequence) for base in bases]
-    held = [f"{start} to {end}" for start, end in ranges if start <= through and first <= end]
-    return f"it holds the store's commits {', '.join(held)}" if held else ""
+    # A base that lacks the first commits in its journal has what they wrote in its snapshot and history.
+    ends = [str(base.last.sequence) for base in bases if first <= base.last.sequence]
+    return f"it holds the store as of commit {', '.join(ends)}" if ends else ""
 
 
 def _backups(root: Path) -> Iterator[Path]:

@@ -256,15 +256,20 @@ REPLAY_BATCH_CHANGES = 500
 
 
 class RestorePoint(msgspec.Struct, frozen=True):
-    """Point that a backup can be restored to: a chain and a sequence that it covers."""
+    """Point that a backup can be restored to: a chain, and a sequence that it covers, or its state at a time."""
 
     base: BackupChain
     sequence: int
+    time: int | None = None
 
     @property
     def mark(self) -> BackupEndState:
-        """Newest mark up to the sequence, or else the first one. Its settings are restored."""
-        before = [mark for mark in self.base.marks if mark.sequence <= self.sequence]
+        """Newest mark up to the sequence and time, or else the first one. Its settings are restored."""
+        before = [
+            mark
+            for mark in self.base.marks
+            if mark.sequence <= self.sequence and (self.time is None or mark.taken <= self.time)
+        ]
         return before[-1] if before else self.base.marks[0]
 
 
@@ -310,9 +315,8 @@ def _at_sequence(manifest: BackupManifest, sequence: int) -> RestorePoint:
 def _at_time(backup: StoreBackup, manifest: BackupManifest, time: int, text: str) -> RestorePoint:
     for base in reversed(manifest.bases):
         if base.since <= time <= base.last.taken:
-            return RestorePoint(
-                base, max(base.first, _last_by(read_backup_commit_headers(backup.folder, base), time, text))
-            )
+            last = _last_by(read_backup_commit_headers(backup.folder, base), time, text)
+            return RestorePoint(base, max(base.first, last), time)
     raise InvalidInput(f"`until`: {text} is not covered; this backup covers {describe_restorable_range(manifest)}")
 
 

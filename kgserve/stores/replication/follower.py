@@ -95,13 +95,14 @@ class FollowerPlacement(StorePlacement):
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._stuck: set[str] = set()
+        self._covered_until = 0
 
     @property
     @override
     def age(self) -> float | None:
-        if self._log is None or not self._log.catalog.time:
+        if not self._covered_until:
             return None
-        return max(0.0, time.time() - self._log.catalog.time / _MICROSECONDS)
+        return max(0.0, time.time() - self._covered_until / _MICROSECONDS)
 
     def read_only_error(self) -> Conflict:
         """Build the error for writes."""
@@ -138,6 +139,7 @@ class FollowerPlacement(StorePlacement):
         self._log = open_target_log(open_target_storage(self.target))
         for name in dict.fromkeys([*self._log.catalog.stores, *self.local_store_names()]):
             self._follow_store(name)
+        self._record_coverage(self._log)
         log.info("following", target=self.target, entry=self._log.catalog.number, stores=len(self._log.catalog.stores))
 
     def follow_now(self) -> None:
@@ -253,7 +255,13 @@ class FollowerPlacement(StorePlacement):
                 found = True
                 for name in dict.fromkeys(record.store for record in entry.records):
                     self._follow_store(name)
+                self._record_coverage(self._log)
         return found
+
+    def _record_coverage(self, target: TargetLog) -> None:
+        """Record up to when the stores have every commit, once they were brought up to the catalog."""
+        if not self._stuck:
+            self._covered_until = target.catalog.limit_coverage(target.catalog.time)
 
     def _require_no_gap(self) -> None:
         """Read the target again if it was compacted beyond this follower. Raises BackupDamaged for a gap."""
@@ -281,10 +289,12 @@ class FollowerPlacement(StorePlacement):
         store = self._log.catalog.stores.get(name)
         if store is None or store.is_dropped:
             self._drop(self._pool, name)
-        elif self._followed.lineages.get(name) != store.lineage or not self.exists(name):
+        elif (
+            self._followed.lineages.get(name) != store.lineage
+            or not self.exists(name)
+            or not self._extend(self._pool, name, store)
+        ):
             self._fetch(self._pool, name, store)
-        else:
-            self._extend(self._pool, name, store)
 
     def _drop(self, pool: StorePool, name: str) -> None:
         if self.exists(name):
@@ -309,23 +319,24 @@ class FollowerPlacement(StorePlacement):
         write_followed_target(self.data_dir, self._followed)
         log.info("store_fetched", store=name, target=self.target, sequence=store.base.last.sequence)
 
-    def _extend(self, pool: StorePool, name: str, store: ReplicatedStore) -> None:
-        """Apply the frames and settings that the local store lacks."""
+    def _extend(self, pool: StorePool, name: str, store: ReplicatedStore) -> bool:
+        """Apply the frames and settings that the local store lacks. Return False if the target no longer has them."""
         last = store.base.last
         if self._is_closed_at(pool, name, last.sequence, last.settings):
-            return
+            return True
         with pool.lease(name) as opened:
             if not isinstance(opened.commits, FollowerCommitLog):
                 raise Conflict(f"store {name!r} is not a copy")
             missing = list_missing_pieces(store, opened.state.sequence)
-            if missing and missing[0].first > opened.state.sequence + 1:
-                raise BackupDamaged(f"the target has no commits of {name!r} after {opened.state.sequence}")
+            if (missing[0].first - 1 if missing else last.sequence) > opened.state.sequence:
+                return False
             opened.follow_description(last.settings)
             for piece in missing:
                 for data, frame in self._read_frames(name, piece):
                     if frame.last <= opened.state.sequence:
                         continue
                     opened.commits.apply_frame(opened, frame, data)
+        return True
 
     def _is_closed_at(self, pool: StorePool, name: str, sequence: int, described: StoreDescription) -> bool:
         """Return whether a closed store has everything, which spares opening it."""

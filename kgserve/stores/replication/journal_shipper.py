@@ -8,11 +8,12 @@ changed. It uploads new frames, then appends one entry to the target's log, whic
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
@@ -69,7 +70,7 @@ from kgserve.stores.replication.target_log import (
     list_object_keys,
     make_object_key,
 )
-from kgserve.stores.replication.target_storage import TargetStorage
+from kgserve.stores.replication.target_storage import TargetStorage, create_or_confirm_object
 
 log = structlog.get_logger()
 
@@ -181,6 +182,8 @@ class JournalShipper:
         self._appended_at = 0.0
         self._checkpoint = 0
         self._is_incomplete = False
+        # Stores with objects that an erasure has to delete.
+        self._erased: set[str] = set()
         self._closing = threading.Event()
         self.status = ReplicationStatus(storage.url, os.getpid())
 
@@ -201,8 +204,11 @@ class JournalShipper:
         epoch = catalog.epoch + 1
         self._next_run = epoch * _RUNS_PER_EPOCH
         self._run = self._new_run()
-        self._append([], time.time_ns() // 1000, epoch)
-        self._delete_orphans()
+        self._append([], catalog.time, epoch)
+        # Nothing was looked at yet: the first pass tells what the target covers.
+        self._appended_at = -math.inf
+        self._delete_orphans(f"{BACKUP_STORES_FOLDER}/", catalog.stores)
+        self._log.storage.delete_unfinished()
         self._write_checkpoint()
         log.info("replication_begun", target=self._log.storage.url, epoch=epoch, stores=len(catalog.stores))
 
@@ -229,9 +235,11 @@ class JournalShipper:
         if bases:
             # Pieces of the base before may have the names of those that continue the new one.
             self._run = self._new_run()
-        if any(base.erases for base in bases) or self._log.catalog.number - self._checkpoint >= CHECKPOINT_ENTRIES:
+        self._erased.update(base.store for base in bases if base.erases)
+        if self._erased or self._log.catalog.number - self._checkpoint >= CHECKPOINT_ENTRIES:
             self._write_checkpoint()
-        self.status.covered = covered
+            self._delete_orphans_of_erased()
+        self.status.covered = self._log.catalog.limit_coverage(covered)
         self.status.bytes += sum(
             each.frames.file.bytes for each in records if isinstance(each, ShippedJournalFrames) and each.frames
         )
@@ -279,8 +287,9 @@ class JournalShipper:
         for record in gone:
             self._stores.pop(record.store, None)
         changed = [progress for name in names if (progress := self._changed(name)) is not None]
-        found = self._uploads.map(lambda progress: self._collect_store(progress, covered), changed)
-        return [*gone, *(record for records in found for record in records)]
+        found = [self._uploads.submit(self._collect_store, progress, covered) for progress in changed]
+        wait(found)  # also after a failure, so that nothing is uploaded under the names of this pass later
+        return [*gone, *(record for records in found for record in records.result())]
 
     def _is_chosen(self, name: str) -> bool:
         return self._options.stores is None or name in self._options.stores
@@ -391,13 +400,17 @@ class JournalShipper:
                     state = newest.changes()[-1].state
                     path = f"{folder}/{segment.first:020d}.{offset}.log"
                     entry = BackedUpFile(path, len(data), hashlib.sha256(data).hexdigest())
-                    self._log.storage.create(make_object_key(name, entry), data)
+                    self._create_piece(make_object_key(name, entry), data)
                     yield (
                         BackedUpJournalFrames(entry, segment.first, offset, due, state.sequence, state.time),
                         state,
                     )
                     offset, due = newest.end, newest.last + 1
                 offset = 0
+
+    def _create_piece(self, key: str, data: bytes) -> None:
+        if not create_or_confirm_object(self._log.storage, key, data):
+            raise Unavailable(f"{self._log.storage.url}/{key} holds other data; the pass is repeated under new names")
 
     # Bases
 
@@ -409,8 +422,9 @@ class JournalShipper:
 
     def _make_base(self, layout: StoreLayout, known: ReplicatedStore | None, continues: bool) -> ShippedBase:
         purges = count_completed_purges(layout)
-        erases = known is not None and known.purges != purges
         base = build_store_base(self._log.storage, layout, self._new_run(), self._closing)
+        # A store that was restored or created again counts its purges from 0.
+        erases = known is not None and bool(purges) and (purges != known.purges or not _is_same_store(base, known.base))
         return ShippedBase(layout.name, base, purges, erases=erases, continues=continues and not erases)
 
     # The log
@@ -436,12 +450,20 @@ class JournalShipper:
         self._log.write_checkpoint()
         self._checkpoint = self._log.catalog.number
 
-    def _delete_orphans(self) -> None:
-        """Delete objects that a killed process uploaded without announcing them."""
-        stores = self._log.catalog.stores.items()
-        known = {key for name, store in stores for key in list_object_keys(name, store.manifest.bases)}
-        found = self._log.storage.names(f"{BACKUP_STORES_FOLDER}/")
-        self._log.storage.delete(key for key in found if key not in known)
+    def _delete_orphans_of_erased(self) -> None:
+        """Delete the objects of erased stores that failed passes and bases have left unannounced."""
+        for name in [*self._erased]:
+            progress = self._stores.get(name)
+            # A base that is being uploaded is not announced yet either.
+            if progress is None or progress.next_base is None:
+                self._delete_orphans(f"{BACKUP_STORES_FOLDER}/{name}/", [name])
+                self._erased.remove(name)
+
+    def _delete_orphans(self, prefix: str, names: Iterable[str]) -> None:
+        """Delete objects below a prefix that were uploaded for these stores without being announced."""
+        stores = self._log.catalog.stores
+        known = {key for name in names for key in list_object_keys(name, stores[name].manifest.bases)}
+        self._log.storage.delete(key for key in self._log.storage.names(prefix) if key not in known)
 
     def _new_run(self) -> int:
         with self._runs:
@@ -484,6 +506,11 @@ def is_base_outgrown(store: ReplicatedStore) -> bool:
         return False
     own = sum(file.bytes for file in store.base.files) - store.added_bytes
     return store.added > MAX_PIECES_PER_BASE or store.added_bytes > own
+
+
+def _is_same_store(one: BackupChain, other: BackupChain) -> bool:
+    """Return whether two bases are of one store, not of its restored, promoted or recreated successor."""
+    return (one.created_at, one.last.settings.incarnations) == (other.created_at, other.last.settings.incarnations)
 
 
 def _require_same_store(described: StoreDescription, base: BackupChain) -> None:

@@ -100,11 +100,11 @@ def keep_newest_base(manifest: BackupManifest) -> BackupManifest:
     return msgspec.structs.replace(manifest, bases=manifest.bases[-1:])
 
 
-def _keep_base_for_time(manifest: BackupManifest, time: int) -> BackupManifest | None:
+def _keep_base_for_time(manifest: BackupManifest, time: int, *, is_dropped: bool) -> BackupManifest | None:
     """Return a manifest with the base that covers a time in microseconds; None if the store did not exist then."""
     bases = manifest.bases
     covering = [base for base in bases if base.since <= time <= base.last.taken]
-    if not covering and (time < bases[0].created_at or bases[-1].last.taken < time):
+    if not covering and (time < bases[0].created_at or (is_dropped and bases[-1].last.taken < time)):
         return None
     return msgspec.structs.replace(manifest, bases=covering[-1:] or bases)
 
@@ -125,7 +125,8 @@ def download_target(named: str, folder: BackupFolder, store: str | None, until: 
         if every or (until is not None and until.isdecimal()):
             manifests.append(manifest)
         elif until is not None:
-            chosen = _keep_base_for_time(manifest, _parse_until(until))
+            is_dropped = target.catalog.stores[name].is_dropped
+            chosen = _keep_base_for_time(manifest, _parse_until(until), is_dropped=is_dropped)
             if chosen is not None or store is not None:
                 manifests.append(chosen or manifest)
         elif store is not None or not target.catalog.stores[name].is_dropped:

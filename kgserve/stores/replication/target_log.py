@@ -31,7 +31,7 @@ from kgserve.stores.backup.folder_layout import (
     BackupManifest,
     BackupRunFiles,
 )
-from kgserve.stores.replication.target_storage import TargetObjectExists, TargetStorage
+from kgserve.stores.replication.target_storage import TargetObjectExists, TargetStorage, create_or_confirm_object
 
 log = structlog.get_logger()
 
@@ -121,6 +121,11 @@ class ReplicatedStore(msgspec.Struct):
         """Newest base."""
         return self.manifest.bases[-1]
 
+    @property
+    def is_base_missing(self) -> bool:
+        """True if the store has commits that only a new base will ship."""
+        return not self.is_current and not self.is_dropped
+
 
 class TargetCatalog(msgspec.Struct):
     """Contents of a target after the entry ``number`` of its log. ``garbage`` lists objects that may be deleted."""
@@ -133,6 +138,10 @@ class TargetCatalog(msgspec.Struct):
     time: int = 0
     stores: dict[str, ReplicatedStore] = {}
     garbage: list[str] = []
+
+    def limit_coverage(self, time: int) -> int:
+        """Return a time up to which commits were shipped, or an earlier one if a store waits for a base since then."""
+        return min((time, *(each.base.last.taken for each in self.stores.values() if each.is_base_missing)))
 
     def apply(self, entry: TargetLogEntry) -> None:
         """Apply the next entry of the log."""
@@ -150,14 +159,15 @@ class TargetCatalog(msgspec.Struct):
         elif isinstance(record, ShippedJournalFrames):
             _extend_base(known, record)
         else:
-            _cover_until(known, entry.time)
+            _cover_until(known, self.time)
             known.is_current = False
             known.is_dropped = known.is_dropped or isinstance(record, ShippedStoreDrop)
 
     def _add_base(self, record: ShippedBase, known: ReplicatedStore | None, entry: TargetLogEntry) -> ReplicatedStore:
         bases, lineage, count = [record.base], entry.number, 1
         if known is not None:
-            _cover_until(known, entry.time)
+            # The pass of this entry shipped no commits of the former base.
+            _cover_until(known, self.time)
             if record.continues:
                 lineage, count = known.lineage, known.lineage_bases + 1
             if record.erases:
@@ -304,14 +314,8 @@ class TargetLog:
 
     def append(self, entry: TargetLogEntry) -> bool:
         """Append an entry and apply it. Return False if another process has appended one. Raises Unavailable."""
-        data = encode_target_document(entry)
-        key = make_log_key(entry.number)
-        try:
-            self.storage.create(key, data)
-        except TargetObjectExists:
-            # An attempt whose answer was lost may have succeeded.
-            if self.storage.read(key) != data:
-                return False
+        if not create_or_confirm_object(self.storage, make_log_key(entry.number), encode_target_document(entry)):
+            return False
         self.catalog.apply(entry)
         return True
 

@@ -52,6 +52,21 @@ class TargetStorage(Protocol):
         """Return the keys of all objects directly or indirectly below ``prefix``, which ends with a slash, sorted."""
         ...
 
+    def delete_unfinished(self) -> None:
+        """Delete what killed processes left of objects that they had not finished."""
+
+
+def create_or_confirm_object(storage: TargetStorage, key: str, content: bytes) -> bool:
+    """Create an object, or confirm that an attempt did so whose answer was lost. Return False for other content.
+
+    Raises StorageFull and Unavailable.
+    """
+    try:
+        storage.create(key, content)
+    except TargetObjectExists:
+        return storage.read(key) == content
+    return True
+
 
 class FolderTargetStorage(TargetStorage):
     """Target in a folder. Objects are synced before they get their name, by a link that fails if the name is taken."""
@@ -149,3 +164,9 @@ class FolderTargetStorage(TargetStorage):
                 for folder, _, names in os.walk(root)
                 for name in names
             )
+
+    @override
+    def delete_unfinished(self) -> None:
+        with translate_storage_errors(f"deleting from {self.folder}"):
+            for path in (self.folder / _STAGING_FOLDER).glob("*"):
+                path.unlink(missing_ok=True)

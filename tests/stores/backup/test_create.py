@@ -19,7 +19,7 @@ from kgserve.storage.write_planner import MAX_CLOCK_DRIFT_MICROSECONDS
 from kgserve.stores.backup.api import StoreBackupAnswer
 from kgserve.stores.backup.create import BackupOptions, StoreToBackUp
 from kgserve.stores.backup.create import back_up_all as stores_back_up
-from kgserve.stores.backup.folder_layout import BACKUP_UNCHANGED_FILE, BackupFolder
+from kgserve.stores.backup.folder_layout import BACKUP_UNCHANGED_FILE, BackupFolder, find_backups_with_commits_since
 from kgserve.stores.backup.restore import verify_backup
 from kgserve.stores.pool import StorePool
 from tests.stores.backup.holding import LONG, back_up, faults, manifest, restored
@@ -100,6 +100,36 @@ def test_a_gap_in_the_journal_starts_a_new_base(pool: StorePool, folder: Path) -
     assert restored(pool, folder, "1", "first").state.sequence == 1
     with pytest.raises(InvalidInput, match=r"sequence 2 is not covered; this backup covers sequences 0 to 1 .*; sequ"):
         restored(pool, folder, "2", "between")
+
+
+def test_commits_within_a_copied_snapshot_are_found(pool: StorePool, folder: Path) -> None:
+    put(pool, *(f"n{n}" for n in range(6)), content=LONG * 30)
+    with pool.lease(NAME) as store:
+        last = store.state.sequence
+        store.erase(store.end_segment(), [])
+    made = back_up(pool, folder, live=False)
+    assert (made.sequence, made.first) == (last, last)
+    found = find_backups_with_commits_since(folder.parent, NAME, 1)
+    assert [*found] == [(folder.name, f"it holds the store as of commit {last}")]
+    assert not [*find_backups_with_commits_since(folder.parent, NAME, last + 1)]
+
+
+def test_a_restored_store_keeps_what_is_written_at_once(
+    pool: StorePool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(pool, "a")
+    back_up(pool, folder)
+    adopt = pool.adopt
+
+    def adopt_and_write(name: str, restored_folder: Path) -> None:
+        adopt(name, restored_folder)
+        with pool.lease(name) as store:
+            write(store, batch("b"))
+
+    monkeypatch.setattr(pool, "adopt", adopt_and_write)
+    [made] = ops.restore_stores(pool, folder, [ops.StoreRestoreSpec(NAME, "again")]).stores
+    with pool.lease("again") as store:
+        assert (made.sequence, ids(store)) == (1, ["a", "b"])
 
 
 def test_a_restored_store_starts_a_new_base(pool: StorePool, folder: Path) -> None:

@@ -16,17 +16,20 @@ from moto.server import ThreadedMotoServer
 
 import kgserve as library
 from kgserve.errors import Conflict, Fenced, KgserveError, Unavailable
+from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.stores.backup.folder_layout import BackupChain
 from kgserve.stores.pool import StorePool
+from kgserve.stores.replication.follower import promote_follower
 from kgserve.stores.replication.journal_shipper import JournalShipper
 from kgserve.stores.replication.store_base import build_store_base
 from kgserve.stores.replication.target_address import open_target_storage
 from kgserve.stores.replication.target_log import LOG_PREFIX, list_object_keys, open_target_log
 from kgserve.stores.replication.target_storage import FolderTargetStorage
+from kgserve.stores.scoped_stores import StoreCreateIfMissingRequest
 from tests.cli.running import environment, kgserve, serving, start_command
 from tests.stores.replication.replicas import following, ship_all, shipping
-from tests.stores.writing import batch, opened, settings, write
+from tests.stores.writing import batch, layout, opened, settings, write
 
 PATIENCE_SECONDS = 60.0
 BUCKET = "kgserve"
@@ -188,6 +191,103 @@ def test_retention_deletes_old_bases_dropped_stores_and_log(tmp_path: Path) -> N
     assert kgserve("verify", target).code == 0
 
 
+@pytest.mark.parametrize("harm", ["none", "dropped", "trimmed"])
+def test_times_at_which_nothing_was_shipped_are_not_restored(tmp_path: Path, harm: str) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+    with StorePool(settings(data)) as leader:
+        wanted = StoreCreateIfMissingRequest(StoreSettings(history="none"))
+        with leader.lease("s", create=wanted) as store:
+            write(store, batch("shipped"))
+            with shipping(data, target) as shipper:
+                ship_all(shipper)
+            write(store, batch("not shipped"))
+            at = format_rfc3339_timestamp(time.time_ns() // 1000)
+            write(store, batch("later"))
+            if harm == "trimmed":
+                store.erase(store.end_segment(), [])
+        if harm == "dropped":
+            leader.drop("s")
+        with shipping(data, target) as shipper:
+            if harm != "none":
+                ship_all(shipper)
+    refused = kgserve("restore", target, "--store", "s", "--until", at, "--data", tmp_path / "restored")
+    assert (refused.code, "is not covered" in refused.err) == (2, True), refused.err
+
+
+@pytest.mark.parametrize("harm", ["base", "object"])
+def test_age_grows_while_a_store_lacks_commits(tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+
+    def refuse(*_: Any) -> BackupChain:
+        raise Unavailable("the files keep being replaced")
+
+    with opened(data) as store, shipping(data, str(target)) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        with following(tmp_path / "copy", str(target)) as (pool, placement):
+            shipped, objects = time.time(), {*(target / "stores").rglob("*.log")}
+            write(store, batch("b"))
+            if harm == "base":
+                monkeypatch.setattr(f"{JournalShipper.__module__}.build_store_base", refuse)
+                store.erase(store.end_segment(), [])
+            shipper.ship()
+            if harm == "object":
+                [shipped_object] = {*(target / "stores").rglob("*.log")} - objects
+                shipped_object.unlink()
+            placement.follow_now()
+            assert node_ids(pool, "s") == ["a"]
+            least = time.time() - shipped
+            assert (placement.age or 0) >= least
+            if harm == "base":
+                assert shipper.status.covered <= shipped * 10**6
+
+
+def test_restore_to_a_time_has_the_settings_of_then(tmp_path: Path) -> None:
+    data, target, moments = tmp_path / "data", str(tmp_path / "target"), list[int]()
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        for name in ("", "first", "second"):
+            store.change_settings(lambda kept, name=name: change_settings(kept, name=name))
+            shipper.ship()
+            moments.append(time.time_ns() // 1000)
+        write(store, batch("b"))
+        shipper.ship()
+    for number, name in enumerate(("", "first", "second")):
+        at = format_rfc3339_timestamp(moments[number])
+        restored = ["--store", "s", "--as", f"s{number}", "--until", at, "--data", tmp_path / "restored"]
+        done = kgserve("restore", target, *restored)
+        assert (done.code, layout(tmp_path / "restored", f"s{number}").read_description_or_default().name) == (0, name)
+
+
+def test_follower_that_was_away_longer_than_commits_are_kept_fetches_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, target, copy = tmp_path / "data", str(tmp_path / "target"), tmp_path / "copy"
+    wanted = StoreCreateIfMissingRequest(StoreSettings(history="none"))
+    with StorePool(settings(data)) as leader, leader.lease("s", create=wanted) as store:
+
+        def trim_and_build(*args: Any) -> BackupChain:
+            store.erase(store.end_segment(), [])
+            return build_store_base(*args)
+
+        with shipping(data, target) as shipper:
+            write(store, batch("a"))
+            ship_all(shipper)
+            with following(copy, target) as (pool, _):
+                assert node_ids(pool, "s") == ["a"]
+            write(store, batch("b"))
+            module = JournalShipper.__module__
+            monkeypatch.setattr(f"{module}.build_store_base", trim_and_build)
+            with monkeypatch.context() as patch:
+                patch.setattr(f"{module}.is_base_outgrown", lambda _: True)
+                shipper.ship()
+            shipper.wait_for_bases()
+            shipper.ship()
+        with shipping(data, target, keep_hours=0), following(copy, target) as (pool, _):
+            assert node_ids(pool, "s") == ["a", "b"]
+
+
 def test_second_shipper_fences_the_first(tmp_path: Path, target: str) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     with opened(data) as store, shipping(data, target) as first:
@@ -229,6 +329,24 @@ def test_lost_answer_of_an_append_neither_fences_nor_loses(tmp_path: Path, monke
         assert shipper.ship() == 1
     with following(tmp_path / "copy", target) as (pool, _):
         assert node_ids(pool, "s") == ["a", "b", "c"]
+
+
+def test_repeated_upload_of_commits_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", str(tmp_path / "target")
+    create = FolderTargetStorage.create
+
+    def create_twice(storage: FolderTargetStorage, key: str, content: bytes) -> None:
+        create(storage, key, content)
+        create(storage, key, content)
+
+    with opened(data) as store, shipping(data, target) as shipper:
+        write(store, batch("a"))
+        ship_all(shipper)
+        monkeypatch.setattr(FolderTargetStorage, "create", create_twice)
+        write(store, batch("b"))
+        assert shipper.ship() == 1
+    with following(tmp_path / "copy", target) as (pool, _):
+        assert node_ids(pool, "s") == ["a", "b"]
 
 
 def test_pass_that_fails_while_a_base_is_made_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,9 +441,19 @@ def test_damaged_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> Non
         assert node_ids(pool, "s") == ["a", "b", "c"]
 
 
-def test_erased_memory_leaves_target_and_follower(tmp_path: Path) -> None:
+def test_erased_memory_leaves_target_and_follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, copy, target = tmp_path / "data", tmp_path / "copy", tmp_path / "target"
     secret = "Rosalind lives in Wexford"
+    create = FolderTargetStorage.create
+
+    def refuse_entries(storage: FolderTargetStorage, key: str, content: bytes) -> None:
+        if key.startswith(LOG_PREFIX):
+            raise Unavailable("the connection was lost")
+        create(storage, key, content)
+
+    unfinished = target / "staging" / "left-by-a-killed-process"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text(secret)
     with library.open(data) as stores:
         store = stores.store("team")
         store.retain(secret, entity_id="m")
@@ -335,12 +463,23 @@ def test_erased_memory_leaves_target_and_follower(tmp_path: Path) -> None:
             with following(copy, str(target)) as (pool, placement):
                 assert mentions(target, secret)
                 assert mentions(copy, secret)
+                with monkeypatch.context() as patch:
+                    patch.setattr(FolderTargetStorage, "create", refuse_entries)
+                    store.retain(secret, entity_id="again")
+                    with pytest.raises(Unavailable):
+                        shipper.ship()
+                store.forget(ids=["again"], erase=True)
                 assert store.forget(ids=["m"], erase=True).memories_removed == 1
                 ship_all(shipper)
                 placement.follow_now()
                 assert node_ids(pool, "team") == ["kept"]
     assert not mentions(target, secret)
     assert not mentions(copy, secret)
+    assert promote_follower(settings(copy), offline=False) == str(target)
+    with shipping(copy, str(target)) as shipper:
+        ship_all(shipper)
+        # The store has other purges than the one that was shipped before, but nothing was erased since.
+        assert len(open_target_log(open_target_storage(str(target))).catalog.stores["team"].manifest.bases) == 2
 
 
 def mentions(folder: Path, text: str) -> bool:
