@@ -534,10 +534,11 @@ class PastTextIndexProjectionBase(TextIndexProjectionBase[Index]):
         self._more = found is not None and found.more
         if found is None:
             return
-        pruned, self._place = self._pruned_up_to < found.oldest, found.place
+        pruned = self._pruned_up_to < found.oldest
         if found.states or pruned:
             self._apply((found,), found.sequence)
-        self._pruned_up_to = found.oldest
+        # Last, so that states that could not be applied are read again.
+        self._place, self._pruned_up_to = found.place, found.oldest
         self._move(found.sequence)
         if pruned and not found.more:
             self._compact()

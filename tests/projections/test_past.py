@@ -14,7 +14,7 @@ from kgserve.graph.search.node_search import build_llm_context, search_query_var
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.indexed_text import IndexedEntityText, parse_past_text_index_key
 from tests.graphs import graph_of
-from tests.projections.indexing import OtherEmbedder
+from tests.projections.indexing import FailingEmbedder, OtherEmbedder
 from tests.projections.looking_back import ModelCheckedStore, ModelNodeState, some_node, watched
 from tests.stores.writing import NAME, copy_in_use, flip, layout, until
 
@@ -79,6 +79,16 @@ def test_past_indexes_follow_the_history_without_a_search(tmp_path: Path) -> Non
     with watched(tmp_path) as of:
         fill(of)
         until(lambda: of.indexes.past_keyword.sequence == of.indexes.past_vector.sequence == of.store.state.sequence)
+        check(of)
+
+
+def test_past_indexes_are_complete_after_the_embedding_service_failed(tmp_path: Path) -> None:
+    embedder = FailingEmbedder()
+    with watched(tmp_path, embedder) as of:
+        fill(of)
+        until(lambda: of.indexes.past_vector.error is not None)
+        embedder.broken = False
+        assert counts(of) == (3, 3)
         check(of)
 
 
