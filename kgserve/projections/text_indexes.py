@@ -398,8 +398,9 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         changes = list(changes)
-        super()._apply(changes, sequence)
+        # First, because the table of tokens is saved as complete while none are queued.
         self.tokens.follow(changes)
+        super()._apply(changes, sequence)
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
