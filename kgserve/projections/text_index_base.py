@@ -98,6 +98,12 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
     def wait(self, sequence: int, seconds: float) -> bool:
         return self.is_enabled and super().wait(sequence, seconds)
 
+    def discard(self) -> None:
+        """Delete the index with all files, in the caller's thread. The next step opens and rebuilds it."""
+        with self._step_lock:
+            self._remove_files()
+            self.rebuild_wanted = True
+
     def _remove_files(self) -> None:
         """Delete the index with all files until the settings include it again."""
         self.rebuild_wanted = True  # prevents `close` from saving
@@ -105,11 +111,6 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
         shutil.rmtree(self._folder, ignore_errors=True)
         self.rebuild_wanted, self.pending, self.error = False, 0, None
         self._move(-1)
-
-    @property
-    def files(self) -> Path:
-        """The folder of the index."""
-        return self._folder
 
     @property
     @abstractmethod
