@@ -56,7 +56,11 @@ from kgserve.projections.text_index_base import (
     folder_bytes,
 )
 from kgserve.projections.token_vectors.conversation_turn_vectors import LateInteractionTokenVectors
-from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors_folder
+from kgserve.projections.vector.past_vectors import (
+    PastTextVectorIndex,
+    delete_past_vectors_folder,
+    is_past_vectors_damage_error,
+)
 from kgserve.projections.vector.vector_index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -676,8 +680,8 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
     def step(self) -> bool:
         try:
             return super().step()
-        except sqlite3.DatabaseError:
-            self.rebuild_wanted = True
+        except sqlite3.DatabaseError as error:
+            self.rebuild_wanted = self.rebuild_wanted or is_past_vectors_damage_error(error)
             raise
 
     @override
@@ -724,6 +728,8 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
         try:
             return question(self._opened())
         except sqlite3.DatabaseError as error:
+            if not is_past_vectors_damage_error(error):
+                raise Unavailable(f"the past vector index cannot be read now: {error}", retry_after=2) from error
             self.rebuild_wanted = True
             self.wake()
             raise Unavailable("the past vector index is damaged and is being rebuilt", retry_after=2) from error

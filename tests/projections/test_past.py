@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kgserve.embedding.cache import round_to_half_precision
-from kgserve.errors import Conflict, Gone, InvalidInput
+from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.search.node_search import build_llm_context, search_query_variants
 from kgserve.platform.timestamps import format_rfc3339_timestamp
@@ -196,6 +196,27 @@ def test_a_corrupted_vector_is_detected_and_rebuilt(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         check(of)
     assert vector in path.read_bytes()
+
+
+def test_a_full_disk_or_a_closed_file_is_no_damage_to_past_vectors(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        of.settle()
+        view = of.indexes.past_vector
+        index = view._index
+        assert index is not None
+        index._writer.execute("PRAGMA max_page_count = 1")
+        for word in ("cat", "elk"):
+            of.say(**{f"n{number}": f"{word} {number}" for number in range(400)})
+        until(lambda: view.error is not None)
+        index._writer.execute("PRAGMA max_page_count = 1000000")
+        of.settle()
+        check(of)
+        assert view._index is index
+        index.close()
+        with pytest.raises(Unavailable):
+            of.found("fox", 1, mode="semantic")
+        assert not view.rebuild_wanted
 
 
 def test_an_invalid_as_of_is_rejected(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ _SELECT_LAST_BEGUN_RUN = f"{_SELECT_RUNS} WHERE id = ? AND first <= ? ORDER BY f
 _UPSERT_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DELETE_UNUSED_VECTORS = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
 
+_TRANSIENT_ERROR_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+
 Numbers = NDArray[np.int64]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -442,6 +444,12 @@ def _vector_checksum(key: bytes, row: FloatMatrix) -> int:
     """Return the checksum of a vector and its key."""
     # SQLite's integers are signed.
     return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
+
+
+def is_past_vectors_damage_error(error: sqlite3.DatabaseError) -> bool:
+    """Return False for a locked or just closed file, and for a full disk or memory: the data is intact then."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return not isinstance(error, sqlite3.ProgrammingError) and code & 0xFF not in _TRANSIENT_ERROR_CODES
 
 
 def delete_past_vectors_folder(folder: Path) -> None:
