@@ -119,7 +119,8 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
 
     def state(self) -> TextIndexState:
         """Return the state of the index."""
-        entities = 0 if self._index is None else len(self._index)
+        index = self._index
+        entities = 0 if index is None else len(index)
         size = folder_bytes(self._folder)
         return TextIndexState(
             self.folder, self.reached, entities, self.pending, size, self.model, self.error, self.build_progress
@@ -142,12 +143,13 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
             self.wake()
 
     def _opened(self) -> Index:
-        if self._index is None:
+        index = self._index  # once, because another thread may close it
+        if index is None:
             if not self.is_enabled:
                 raise Conflict(explain_why_not_indexed(self.store))
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
-        return self._index
+        return index
 
     def _made_of(self, *parts: str) -> str:
         """Return a string that identifies the content of the index: its model and the indexed attributes."""

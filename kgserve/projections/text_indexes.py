@@ -114,7 +114,8 @@ class KeywordIndexProjectionBase(TextIndexProjectionBase[KeywordIndex]):
 
     def languages(self) -> dict[str, int]:
         """Return text counts by detected language, as `KeywordIndex.languages`; none until the index is open."""
-        return {} if self._index is None else self._index.languages()
+        index = self._index
+        return {} if index is None else index.languages()
 
     def frequencies(self, query: KeywordQuery) -> DocumentFrequencies:
         """Return the document frequencies of the terms of a query."""
@@ -170,7 +171,8 @@ class CurrentKeywordIndexProjection(CurrentTextIndexProjection[KeywordIndex], Ke
     @override
     def _open(self) -> int:
         self._index = self._open_index()
-        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
+        if self._index.fresh and self._is_rebuild_shorter():
+            self.rebuild_wanted = True
         return self._index.sequence
 
     @override
@@ -272,7 +274,8 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
 
     def embed_cached_texts(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
-        return embedder.embed(texts) if self._cache is None else self.tokens.embed(texts, embedder, self._cache)
+        cache = self._cache
+        return embedder.embed(texts) if cache is None else self.tokens.embed(texts, embedder, cache)
 
     def passing(self, only: EntitySearchFilter, most: int) -> list[str] | None:
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
@@ -308,12 +311,12 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
 
     @override
     def state(self) -> TextIndexState:
-        found, tokens = super().state(), self.tokens
+        found, tokens, index = super().state(), self.tokens, self._index
         return msgspec.structs.replace(
             found,
             pending=found.pending + tokens.waiting,
             bytes=found.bytes + folder_bytes(tokens.folder),
-            note=None if self._index is None else self._index.note,
+            note=None if index is None else index.note,
         )
 
     @override
@@ -376,7 +379,8 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         )
         self._warn_of_slow_searches()
         self.tokens.open(self._index.sequence)
-        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
+        if self._index.fresh and self._is_rebuild_shorter():
+            self.rebuild_wanted = True
         return self._index.sequence
 
     def _warn_of_slow_searches(self) -> None:
@@ -681,7 +685,8 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
         try:
             return super().step()
         except sqlite3.DatabaseError as error:
-            self.rebuild_wanted = self.rebuild_wanted or is_past_vectors_damage_error(error)
+            if is_past_vectors_damage_error(error):
+                self.rebuild_wanted = True
             raise
 
     @override
