@@ -135,10 +135,10 @@ class EmbeddingCache:
         """Erase the vectors with the given `embedding_cache_key`s without a trace. Raises Unavailable."""
         if not self._path.exists():
             return
-        for batch in _batches(keys):
-            self._attempt(partial(_delete, keys=batch), None)
-        # Deleted rows are overwritten; older copies may remain in the log.
-        self._attempt(checkpoint_and_truncate_sqlite_wal, None)
+        # A damaged file is replaced by the first attempt, and the new one may hold these vectors.
+        erase = partial(_erase, keys=keys)
+        if not (self._attempt(erase, otherwise=False) or self._attempt(erase, otherwise=False)):
+            raise Unavailable("the cache of embeddings is locked or cannot be written, so nothing was erased from it")
 
     def __len__(self) -> int:
         """Return the number of cached vectors."""
@@ -265,12 +265,17 @@ def _is_intact(key: object, blob: object) -> bool:
     return isinstance(key, bytes) and isinstance(blob, bytes) and _decode_vector(blob) is not None
 
 
-def _delete(connection: sqlite3.Connection, keys: Sequence[bytes]) -> None:
+def _erase(connection: sqlite3.Connection, keys: Sequence[bytes]) -> bool:
+    """Overwrite the rows with the given keys, and return True."""
     connection.execute("PRAGMA secure_delete = ON")
-    connection.execute("BEGIN IMMEDIATE")
-    connection.executemany("DELETE FROM vectors WHERE key = ?", [(key,) for key in keys])
-    connection.execute("COMMIT")
+    for batch in _batches(keys):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("DELETE FROM vectors WHERE key = ?", [(key,) for key in batch])
+        connection.execute("COMMIT")
     connection.execute("PRAGMA secure_delete = OFF")
+    # Older copies may remain in the log.
+    checkpoint_and_truncate_sqlite_wal(connection)
+    return True
 
 
 def _count(connection: sqlite3.Connection) -> int:

@@ -6,7 +6,6 @@ resumes when its store opens; rows that were not deleted yet are deleted first.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 import time
@@ -306,9 +305,7 @@ class StoreDataEraser:
             except KgserveError as error:
                 # For example an index of another model: it is unused, and is rebuilt when it is opened again.
                 log.warning("index_removed", store=self._store.name, index=view.name, error=str(error))
-                view.close()
-                shutil.rmtree(view.files, ignore_errors=True)
-                view.rebuild_wanted = True
+                view.discard()
 
     def _catch_up(self, view: BackgroundProjection, sequence: int) -> None:
         """Apply commits to a view in this thread until it reaches a sequence.

@@ -266,7 +266,8 @@ class HistoryProjection(ReadinessAnnouncingProjection):
             return self._prune_slice() or more
         except sqlite3.DatabaseError as error:
             # The step is retried a second later, after a check of the file if it is damaged.
-            self._suspected = is_database_damage_error(error)
+            if is_database_damage_error(error):
+                self._suspected = True
             raise
 
     @override
@@ -293,7 +294,8 @@ class HistoryProjection(ReadinessAnnouncingProjection):
         self._history = history
         self._publish_conflict_generation()
         # History was enabled again: commits of the time without history are not applied.
-        self.rebuild_wanted = self.rebuild_wanted or self._predates_reenabling(history)
+        if self._predates_reenabling(history):
+            self.rebuild_wanted = True
         return history.sequence
 
     def _open_verified(self) -> HistoryFile:

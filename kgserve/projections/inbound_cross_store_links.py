@@ -10,7 +10,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from kgserve.errors import NotFound, ServedElsewhere
+from kgserve.errors import Conflict, JournalDamaged, NotFound, ReplicatedLogCorrupt, ServedElsewhere
 from kgserve.projections.base import Projection, StoreFollowedByProjections
 from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
@@ -126,12 +126,22 @@ class InboundCrossStoreLinkIndex(DerivedSqliteFile, InboundLinkLookup):
                 self._seen = self._open_file().seen()
             self._stale |= {*self._pool.local_store_names(), *self._seen}
         left: set[str] = set()
-        while self._stale:
-            name = self._stale.pop()
-            if not self._update_store(name, may_open=may_open):
-                left.add(name)
-        self._stale |= left
-        return [] if self._file is None else question(self._file)
+        try:
+            while self._stale:
+                name = self._stale.pop()
+                try:
+                    is_updated = self._update_store(name, may_open=may_open)
+                except (JournalDamaged, ReplicatedLogCorrupt, Conflict):
+                    # Reported once: an unusable store must not hide the links of all others.
+                    raise
+                except BaseException:
+                    left.add(name)
+                    raise
+                if not is_updated:
+                    left.add(name)
+        finally:
+            self._stale |= left
+        return question(self._open_file()) if self._seen else []
 
     def _open_file(self) -> InboundLinkTable:
         if self._file is None:

@@ -194,8 +194,9 @@ class KeywordIndex:
                     new.add(entity.key)
                     new = new if len(new) < _MAX_NEW_KEYS else None
                 writer.add_document(_document(entity, self._language))
-        self.seal(sequence)
+        # First, so that a retry after a failed seal replaces these texts.
         self._reload()
+        self.seal(sequence)
 
     def holds(self, ids: Iterable[str]) -> bool:
         """Return whether the files contain anything of some entities, including deleted texts."""
@@ -240,15 +241,16 @@ class KeywordIndex:
     def merge_with_predecessor(self, text: IndexedEntityText) -> IndexedEntityText:
         """Return a past text extended to begin where an equal preceding text of the entity begins.
 
-        The result replaces that preceding text.
+        The result replaces that preceding text, or the text itself if it was merged before.
         """
         same = tantivy.Query.term_query(self._schema, "key", _key_of(text.id))
-        parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", text.since, text.since))]
         searcher = self._index.searcher()
-        for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
-            before = parse_past_text_index_key(str(searcher.doc(address)["id"][0]))
-            if before.digest == text.digest.hex():
-                return msgspec.structs.replace(text, since=before.since)
+        for until in (text.until, text.since):
+            parts = [(tantivy.Occur.Must, same), (tantivy.Occur.Must, self._range("until", until, until))]
+            for _, address in searcher.search(tantivy.Query.boolean_query(parts), 1, count=False).hits:
+                before = parse_past_text_index_key(str(searcher.doc(address)["id"][0]))
+                if before.digest == text.digest.hex():
+                    return msgspec.structs.replace(text, since=before.since)
         return text
 
     def frequencies(self, terms: Iterable[str]) -> DocumentFrequencies:

@@ -98,6 +98,12 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
     def wait(self, sequence: int, seconds: float) -> bool:
         return self.is_enabled and super().wait(sequence, seconds)
 
+    def discard(self) -> None:
+        """Delete the index with all files, in the caller's thread. The next step opens and rebuilds it."""
+        with self._step_lock:
+            self._remove_files()
+            self.rebuild_wanted = True
+
     def _remove_files(self) -> None:
         """Delete the index with all files until the settings include it again."""
         self.rebuild_wanted = True  # prevents `close` from saving
@@ -107,18 +113,14 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
         self._move(-1)
 
     @property
-    def files(self) -> Path:
-        """The folder of the index."""
-        return self._folder
-
-    @property
     @abstractmethod
     def model(self) -> str:
         """Name of the tokenizer or embedding model that the index is built with."""
 
     def state(self) -> TextIndexState:
         """Return the state of the index."""
-        entities = 0 if self._index is None else len(self._index)
+        index = self._index
+        entities = 0 if index is None else len(index)
         size = folder_bytes(self._folder)
         return TextIndexState(
             self.folder, self.reached, entities, self.pending, size, self.model, self.error, self.build_progress
@@ -141,12 +143,13 @@ class TextIndexProjectionBase(BackgroundProjection, Generic[Index]):
             self.wake()
 
     def _opened(self) -> Index:
-        if self._index is None:
+        index = self._index  # once, because another thread may close it
+        if index is None:
             if not self.is_enabled:
                 raise Conflict(explain_why_not_indexed(self.store))
             self.check_model()
             raise Unavailable(self.being_opened, retry_after=1)
-        return self._index
+        return index
 
     def _made_of(self, *parts: str) -> str:
         """Return a string that identifies the content of the index: its model and the indexed attributes."""

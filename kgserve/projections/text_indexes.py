@@ -56,7 +56,11 @@ from kgserve.projections.text_index_base import (
     folder_bytes,
 )
 from kgserve.projections.token_vectors.conversation_turn_vectors import LateInteractionTokenVectors
-from kgserve.projections.vector.past_vectors import PastTextVectorIndex, delete_past_vectors_folder
+from kgserve.projections.vector.past_vectors import (
+    PastTextVectorIndex,
+    delete_past_vectors_folder,
+    is_past_vectors_damage_error,
+)
 from kgserve.projections.vector.vector_index import MAX_EXACT_VECTORS, VectorHit, VectorIndex
 from kgserve.storage.model.change_set import ChangeSet
 from kgserve.storage.model.node_edge_rows import NodeRow
@@ -110,7 +114,8 @@ class KeywordIndexProjectionBase(TextIndexProjectionBase[KeywordIndex]):
 
     def languages(self) -> dict[str, int]:
         """Return text counts by detected language, as `KeywordIndex.languages`; none until the index is open."""
-        return {} if self._index is None else self._index.languages()
+        index = self._index
+        return {} if index is None else index.languages()
 
     def frequencies(self, query: KeywordQuery) -> DocumentFrequencies:
         """Return the document frequencies of the terms of a query."""
@@ -166,7 +171,8 @@ class CurrentKeywordIndexProjection(CurrentTextIndexProjection[KeywordIndex], Ke
     @override
     def _open(self) -> int:
         self._index = self._open_index()
-        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
+        if self._index.fresh and self._is_rebuild_shorter():
+            self.rebuild_wanted = True
         return self._index.sequence
 
     @override
@@ -268,7 +274,8 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
 
     def embed_cached_texts(self, texts: list[str], embedder: Embedder) -> NDArray[np.float32]:
         """Return the vectors of texts, embedded with the same model. They are cached for indexing."""
-        return embedder.embed(texts) if self._cache is None else self.tokens.embed(texts, embedder, self._cache)
+        cache = self._cache
+        return embedder.embed(texts) if cache is None else self.tokens.embed(texts, embedder, cache)
 
     def passing(self, only: EntitySearchFilter, most: int) -> list[str] | None:
         """Return the ids that pass a filter, as `VectorIndex.passing`. Raises what `search` raises."""
@@ -304,12 +311,12 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
 
     @override
     def state(self) -> TextIndexState:
-        found, tokens = super().state(), self.tokens
+        found, tokens, index = super().state(), self.tokens, self._index
         return msgspec.structs.replace(
             found,
             pending=found.pending + tokens.waiting,
             bytes=found.bytes + folder_bytes(tokens.folder),
-            note=None if self._index is None else self._index.note,
+            note=None if index is None else index.note,
         )
 
     @override
@@ -372,7 +379,8 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
         )
         self._warn_of_slow_searches()
         self.tokens.open(self._index.sequence)
-        self.rebuild_wanted = self.rebuild_wanted or (self._index.fresh and self._is_rebuild_shorter())
+        if self._index.fresh and self._is_rebuild_shorter():
+            self.rebuild_wanted = True
         return self._index.sequence
 
     def _warn_of_slow_searches(self) -> None:
@@ -398,8 +406,9 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
     @override
     def _apply(self, changes: Iterable[ChangeSet], sequence: int) -> None:
         changes = list(changes)
-        super()._apply(changes, sequence)
+        # First, because the table of tokens is saved as complete while none are queued.
         self.tokens.follow(changes)
+        super()._apply(changes, sequence)
 
     @override
     def _apply_all(self, rows: RowsSnapshot) -> int:
@@ -534,10 +543,11 @@ class PastTextIndexProjectionBase(TextIndexProjectionBase[Index]):
         self._more = found is not None and found.more
         if found is None:
             return
-        pruned, self._place = self._pruned_up_to < found.oldest, found.place
+        pruned = self._pruned_up_to < found.oldest
         if found.states or pruned:
             self._apply((found,), found.sequence)
-        self._pruned_up_to = found.oldest
+        # Last, so that states that could not be applied are read again.
+        self._place, self._pruned_up_to = found.place, found.oldest
         self._move(found.sequence)
         if pruned and not found.more:
             self._compact()
@@ -674,8 +684,9 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
     def step(self) -> bool:
         try:
             return super().step()
-        except sqlite3.DatabaseError:
-            self.rebuild_wanted = True
+        except sqlite3.DatabaseError as error:
+            if is_past_vectors_damage_error(error):
+                self.rebuild_wanted = True
             raise
 
     @override
@@ -722,6 +733,8 @@ class PastVectorIndexProjection(PastTextIndexProjectionBase[PastTextVectorIndex]
         try:
             return question(self._opened())
         except sqlite3.DatabaseError as error:
+            if not is_past_vectors_damage_error(error):
+                raise Unavailable(f"the past vector index cannot be read now: {error}", retry_after=2) from error
             self.rebuild_wanted = True
             self.wake()
             raise Unavailable("the past vector index is damaged and is being rebuilt", retry_after=2) from error

@@ -14,7 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from kgserve.embedding.cache import EmbeddingCache, embed_texts_with_cache, round_to_half_precision
+from kgserve.embedding.cache import (
+    EmbeddingCache,
+    embed_texts_with_cache,
+    embedding_cache_key,
+    round_to_half_precision,
+)
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Unavailable
 from tests.captured_log import capture_log
@@ -205,13 +210,17 @@ def test_a_damaged_file_is_replaced(path: Path, harm: str) -> None:
     check_cache_is_correct(path, 600)
 
 
-def test_the_readable_rows_of_a_damaged_file_are_kept(path: Path) -> None:
-    fill(path, 600)
+def damage_some_pages(path: Path) -> None:
     data = bytearray(path.read_bytes())
     pages, chance = len(data) // 4096, random.Random(9)
     for page in chance.sample(range(40, pages), 5):
         data[page * 4096 : page * 4096 + 8] = b"\xff" * 8
     path.write_bytes(data)
+
+
+def test_the_readable_rows_of_a_damaged_file_are_kept(path: Path) -> None:
+    fill(path, 600)
+    damage_some_pages(path)
     cache = EmbeddingCache(path)
     with capture_log(path=str(path)) as log:
         cache.get_many(MODEL, texts_of(600))  # notices the damage
@@ -220,6 +229,25 @@ def test_the_readable_rows_of_a_damaged_file_are_kept(path: Path) -> None:
     assert 500 < sum(row is not None for row in found) < 600
     assert all(row is None or (row == known).all() for row, known in zip(found, vectors_of(600), strict=True))
     assert {file.name for file in path.parent.iterdir()} <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+    cache.close()
+
+
+def test_erased_vectors_leave_a_damaged_or_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(path, 600)
+    damage_some_pages(path)
+    cache, keys = EmbeddingCache(path), [embedding_cache_key(MODEL, text) for text in texts_of(600)]
+    cache.forget(keys[:590])
+    assert all(row is None for row in cache.get_many(MODEL, texts_of(590)))
+    assert 0 < len(cache) <= 10
+    cache.close()
+    monkeypatch.setattr("kgserve.embedding.cache._CACHE_LOCK_TIMEOUT_SECONDS", 0.01)
+    cache = EmbeddingCache(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="locked"):
+            cache.forget(keys[590:])
+    cache.forget(keys[590:])
+    assert len(cache) == 0
     cache.close()
 
 

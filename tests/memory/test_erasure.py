@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,19 +12,23 @@ import pytest
 import kgserve
 from kgserve.admin.composition_root import open_data_folder_services
 from kgserve.client.embedded import Library
+from kgserve.embedding.cache import EmbeddingCache, embedding_cache_key
 from kgserve.errors import Conflict, Forbidden, Gone, InvalidInput
 from kgserve.graph.event_subscriptions import EventSubscription, JournalEventReader
 from kgserve.graph.store_handle import CallerStoreHandles
+from kgserve.memory.erasure import StoreDataEraser
 from kgserve.memory.forget import soft_delete_or_restore_memories
 from kgserve.memory.retain import retain_text_or_conversation
 from kgserve.memory.retain_forget_recall_models import ForgetRequest, RetainTextRequest
 from kgserve.platform.access.authentication import AuthenticatedCaller
 from kgserve.storage.model.change_feed_events import FeedPosition
 from kgserve.storage.store_folder_layout import StoreLayout
-from kgserve.stores.purge_record import PurgeRecord, read_purge_record, write_purge_record
+from kgserve.stores.purge_record import PurgeRecord, PurgeTargets, read_purge_record, write_purge_record
 from tests.cli.running import PythonProcess
 from tests.memory.disk_search import traces
-from tests.stores.writing import PATIENCE, settings
+from tests.projections.indexing import FailingEmbedder
+from tests.projections.looking_back import watched
+from tests.stores.writing import PATIENCE, settings, until
 
 WORDS = ("quetzalcoatl", "xylophonist", "bumbershoot", "gobbledygook", "kerfuffle", "zyzzyva", "taradiddle")
 STORE = "shop"
@@ -431,3 +435,22 @@ def test_erase_rejects_invalid_requests(data: Path) -> None:
         with pytest.raises(Conflict, match="is not a memory"):
             store.forget(ids=["m", "Hall"], erase=True)
         assert store.memory("m").content == "A bumbershoot is in the hall."
+
+
+def test_vectors_return_after_an_erasure_while_the_embedding_service_failed(data: Path) -> None:
+    embedder = FailingEmbedder()
+    embedder.broken = False
+    with watched(data, embedder) as of:
+        of.say(a="fox", b="hen")
+        of.settle()
+        with closing(EmbeddingCache(of.store.layout.embeddings)) as cache:
+            cache.forget([embedding_cache_key(embedder.model_id, text) for text in ("fox", "hen")])
+        embedder.broken = True
+        of.indexer.reindex(of.store)
+        until(lambda: of.indexes.vector.error is not None)
+        assert of.historian is not None
+        eraser = StoreDataEraser(of.store, of.indexes, of.historian.of(of.store))
+        eraser.erase(lambda rows: PurgeTargets([*rows.nodes(["a"]).values()], [], 1)).result(PATIENCE)
+        embedder.broken = False
+        of.settle()
+        assert of.found("hen", mode="semantic") == ["b"]

@@ -294,6 +294,19 @@ def test_a_wait_for_both_indexes_outlasts_the_one_that_catches_up_first(
         request_waits.reset(retried)
 
 
+def test_an_index_closed_during_a_call_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with followed(tmp_path) as (store, indexes):
+        write(store, batch("a", content="fox"))
+        caught_up(store, indexes)
+        for view in (indexes.keyword, indexes.vector):
+            with monkeypatch.context() as patched:
+                looks = iter([view._index])
+                patched.setattr(type(view), "_index", property(lambda _, looks=looks: next(looks, None)), raising=False)
+                assert view._opened() is not None
+                with pytest.raises(Unavailable):
+                    view._opened()
+
+
 def test_closing_does_not_wait_for_the_backlog(tmp_path: Path) -> None:
     embedder = StuckEmbedder()
     with followed(tmp_path, embedder) as (store, indexes):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgserve.errors import InvalidInput
-from kgserve.projections import keyword_index
+from kgserve.projections import folder_manifest, keyword_index
 from kgserve.projections.folder_manifest import INDEX_MANIFEST_FILE
 from kgserve.projections.indexed_text import EntitySearchFilter, IndexedEntityText
 from kgserve.projections.keyword_index import KeywordIndex
@@ -219,6 +220,22 @@ def test_a_failed_write_changes_nothing_and_releases_the_lock(folder: Path, inde
     other.write([text("d", "fox")], (), 1)
     assert found(other, "fox") == ["d"]
     assert caught.value is not again.value
+
+
+def test_a_retry_after_a_failed_seal_duplicates_no_text(index: KeywordIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = IndexedEntityText("p", "t", "foxes", 1, until=3)
+    past = IndexedEntityText("p", "t", "foxes", 3, until=5)
+
+    def raise_disk_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for each in (before, past):
+        with monkeypatch.context() as patched:
+            patched.setattr(folder_manifest, "write_file_atomically", raise_disk_full)
+            with pytest.raises(OSError, match="No space"):
+                index.write([index.merge_with_predecessor(each)], (), 1)
+        index.write([index.merge_with_predecessor(each)], (), 1)
+        assert len(index) == 1
 
 
 def test_two_thousand_entities_are_indexed(folder: Path, index: KeywordIndex) -> None:

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from kgserve.embedding.cache import round_to_half_precision
-from kgserve.errors import Conflict, Gone, InvalidInput
+from kgserve.errors import Conflict, Gone, InvalidInput, Unavailable
 from kgserve.graph.request_bodies import LlmContextRequest, MultiQuerySearchRequest, SearchQueryVariant, SearchRequest
 from kgserve.graph.search.node_search import build_llm_context, search_query_variants
 from kgserve.platform.timestamps import format_rfc3339_timestamp
 from kgserve.projections.indexed_text import IndexedEntityText, parse_past_text_index_key
 from tests.graphs import graph_of
-from tests.projections.indexing import OtherEmbedder
+from tests.projections.indexing import FailingEmbedder, OtherEmbedder
 from tests.projections.looking_back import ModelCheckedStore, ModelNodeState, some_node, watched
 from tests.stores.writing import NAME, copy_in_use, flip, layout, until
 
@@ -79,6 +79,16 @@ def test_past_indexes_follow_the_history_without_a_search(tmp_path: Path) -> Non
     with watched(tmp_path) as of:
         fill(of)
         until(lambda: of.indexes.past_keyword.sequence == of.indexes.past_vector.sequence == of.store.state.sequence)
+        check(of)
+
+
+def test_past_indexes_are_complete_after_the_embedding_service_failed(tmp_path: Path) -> None:
+    embedder = FailingEmbedder()
+    with watched(tmp_path, embedder) as of:
+        fill(of)
+        until(lambda: of.indexes.past_vector.error is not None)
+        embedder.broken = False
+        assert counts(of) == (3, 3)
         check(of)
 
 
@@ -186,6 +196,27 @@ def test_a_corrupted_vector_is_detected_and_rebuilt(tmp_path: Path) -> None:
     with watched(tmp_path) as of:
         check(of)
     assert vector in path.read_bytes()
+
+
+def test_a_full_disk_or_a_closed_file_is_no_damage_to_past_vectors(tmp_path: Path) -> None:
+    with watched(tmp_path) as of:
+        fill(of)
+        of.settle()
+        view = of.indexes.past_vector
+        index = view._index
+        assert index is not None
+        index._writer.execute("PRAGMA max_page_count = 1")
+        for word in ("cat", "elk"):
+            of.say(**{f"n{number}": f"{word} {number}" for number in range(400)})
+        until(lambda: view.error is not None)
+        index._writer.execute("PRAGMA max_page_count = 1000000")
+        of.settle()
+        check(of)
+        assert view._index is index
+        index.close()
+        with pytest.raises(Unavailable):
+            of.found("fox", 1, mode="semantic")
+        assert not view.rebuild_wanted
 
 
 def test_an_invalid_as_of_is_rejected(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 from contextlib import closing
@@ -195,6 +196,25 @@ def test_the_file_shrinks_after_most_texts_are_pruned(tmp_path: Path) -> None:
         [hit] = index.search(QUERY, 9, EntitySearchFilter(as_of=late))
         [new] = index.search(QUERY, 9, EntitySearchFilter(as_of=4 * UNUSED_ROWS_ALLOWANCE))
         assert new.similarity == pytest.approx(float(vector_of("new") @ QUERY), rel=1e-4)
+
+
+def test_texts_are_found_after_a_failed_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [IndexedEntityText("a", "t", f"text {number}", number, until=number + 1) for number in range(2_000)]
+    last = IndexedEntityText("b", "t", "text 0", 1_990, until=2_000)
+
+    def raise_disk_full(*_: object) -> VectorFile:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened(tmp_path / "past") as index:
+        fill(index, texts)
+        with monkeypatch.context() as patched:
+            patched.setattr(VectorFile, "copy", raise_disk_full)
+            with pytest.raises(OSError, match="No space"):
+                index.write([last], {"text 0": vector_of("text 0")}, 2_000, 1_990)
+        for _ in range(2):
+            assert {hit.id for hit in index.search(QUERY, 9, EntitySearchFilter(as_of=1_995))} == {"a", "b"}
+            assert len(index) == 11
+            index.write([last], {"text 0": vector_of("text 0")}, 2_000, 1_990)
 
 
 @pytest.mark.parametrize("harm", ["vector", "text", "cut", "gone", "emptied"])

@@ -17,8 +17,10 @@ from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.graph.answers import SearchHit
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.search.node_search import search_store_nodes
+from kgserve.projections import text_indexes
 from kgserve.projections.base import ProjectionEraseRequest
 from kgserve.projections.text_indexes import CurrentAndPastTextIndexes
+from kgserve.projections.token_vectors import conversation_turn_vectors
 from kgserve.projections.token_vectors.conversation_turn_vectors import TABLE_FOLDER
 from kgserve.projections.token_vectors.token_vector_table import TokenVectorTable
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
@@ -26,7 +28,7 @@ from kgserve.stores.open_store import OpenStore
 from tests.embedding.prepared import model_settings
 from tests.graphs import graph_of
 from tests.projections.indexing import caught_up, indexed
-from tests.stores.writing import NAME, until, write
+from tests.stores.writing import NAME, copy_in_use, until, write
 
 TURNS = """Ada: Did you get any rest after the move?
 Ben: Barely. The boxes are everywhere and the cat hides behind them.
@@ -182,6 +184,38 @@ def test_damaged_or_missing_tokens_are_computed_again(tmp_path: Path, embedder: 
         table = complete(store, indexes)
         assert ids_of(table) == {*IDS}
     assert len(np.load(folder_of(tmp_path) / "tokens.npy")) > len(IDS)
+
+
+def test_turns_with_an_old_text_have_tokens(
+    tmp_path: Path, embedder: LocalEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_turn_vectors, "MAX_RECENT_TEXTS", 2)
+    with opened(tmp_path, embedder) as (store, indexes):
+        write(store, CONVERSATION)
+        complete(store, indexes)
+        oldest = TURNS[-2]
+        more = [NodeUpsert(0, "old", "turn", oldest), NodeUpsert(1, "new", "turn", "Ada: It is a short walk.")]
+        write(store, WriteBatch(nodes=more, edges=[EdgeUpsert(0, ("old", "new", "next"))]))
+        assert ids_of(complete(store, indexes)) == {*IDS, "old", "new"}
+
+
+def test_turns_whose_relations_came_late_have_tokens_after_a_kill(
+    tmp_path: Path, embedder: LocalEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, copied = tmp_path / "data", tmp_path / "copied"
+    with opened(data, embedder) as (store, indexes):
+        write(store, CONVERSATION, WriteBatch(nodes=[NodeUpsert(0, "late", "turn", "Ada: See you there.")]))
+        complete(store, indexes)
+        with monkeypatch.context() as patched:
+            # Each step is saved, and no tokens are computed before the kill.
+            patched.setattr(text_indexes, "INDEX_SAVE_INTERVAL_SECONDS", -1.0)
+            patched.setattr(indexes.vector.tokens, "embed_waiting", lambda *_: None)
+            answers = [NodeUpsert(0, "note", "note", "A note")]
+            write(store, WriteBatch(nodes=answers, edges=[EdgeUpsert(0, (IDS[-1], "late", "next"))]))
+            caught_up(store, indexes)
+            copy_in_use(data, copied)
+    with opened(copied, embedder) as (store, indexes):
+        assert ids_of(complete(store, indexes)) == {*IDS, "late"}
 
 
 def test_changed_and_deleted_turns(tmp_path: Path, embedder: LocalEmbedder) -> None:

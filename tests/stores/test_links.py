@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from kgserve.errors import DiskFull
 from kgserve.projections.cross_store_links.cross_store_link_index import (
     CrossStoreLinkReader,
     CrossStoreLinksVersion,
     InboundLinkTable,
     OutboundLinkCount,
 )
+from kgserve.projections.inbound_cross_store_links import InboundCrossStoreLinkIndex
 from kgserve.storage.journal import snapshot
 from kgserve.storage.model.node_edge_rows import CrossStoreLinkKey, CrossStoreLinkRow
 from kgserve.storage.model.store_rows_digest import hash_cross_store_link
@@ -270,3 +272,20 @@ def test_inbound_links_include_those_from_closed_stores(tmp_path: Path, harm: st
         with pool.lease("third") as store:
             write(store, links(link("a", "s", "z")))
         assert pool.inbound.counts("s") == [("other", 2), ("third", 3)]
+
+
+def test_inbound_links_are_complete_after_the_disk_was_full(tmp_path: Path) -> None:
+    with StorePool(settings(tmp_path)) as pool:
+        inbound, many = pool.inbound, [link("a", "s", f"x{number}") for number in range(200)]
+        assert isinstance(inbound, InboundCrossStoreLinkIndex)
+        with pool.lease("other", create=True) as store:
+            write(store, batch("a"), links(link("a", "s", "y")))
+            assert inbound.counts("s") == [("other", 1)]
+            assert inbound._file is not None
+            inbound._file._connection.execute("PRAGMA max_page_count = 1")
+            write(store, links(*many))
+            with pytest.raises(DiskFull):
+                inbound.counts("s")
+            assert inbound.counts("s") == [("other", 201)]
+        inbound._release()
+        assert inbound.counts("s") == [("other", 201)]

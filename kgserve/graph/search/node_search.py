@@ -574,7 +574,9 @@ class NodeSearchExecutor:
             hits = self._hybrid(pool)
             for hit in hits:
                 found.setdefault(hit.ranked.id, hit)
-            if len(found) >= wanted or len(hits) < pool:
+            # Nodes that only relations lead to may fail the filter; the indexes have applied it to all others.
+            enough = sum(hit.ranked.match is not None for hit in found.values()) if self._is_filtered else len(found)
+            if enough >= wanted or len(hits) < pool:
                 break
         return list(found.values())
 

@@ -117,7 +117,7 @@ class LateInteractionTokenVectors:
         self.remove(ids)
 
     def follow(self, changes: Iterable[ChangeSet]) -> None:
-        """Queue nodes that relations have made turns since they were embedded."""
+        """Queue nodes that relations make turns and that have no tokens yet, before the changes are applied."""
         if self.table is None or self._mode != "turns":
             return
         for change in changes:
@@ -139,12 +139,13 @@ class LateInteractionTokenVectors:
         """Return the vectors of the texts of nodes by id, and put the tokens of those that need them into the table."""
         if not self._is_in_use():
             return embed_texts_with_cache(self._embedder, cache, [*texts.values()])
-        wanted = self._need_tokens(texts)
+        wanted = {node_id: texts[node_id] for node_id in self._need_tokens(texts)}
         with self._lock:
-            missing = [texts[node_id] for node_id in wanted if texts[node_id] not in self._recent]
-        self._compute(missing, self._embedder, cache)
+            rows = {text: self._recent[text] for text in wanted.values() if text in self._recent}
+        # Held here, because other texts may displace them among the most recent.
+        rows |= self._compute([text for text in wanted.values() if text not in rows], self._embedder, cache)
         vectors = self.embed([*texts.values()], self._embedder, cache)
-        self._put({node_id: texts[node_id] for node_id in wanted})
+        self._put({node_id: rows[text] for node_id, text in wanted.items() if text in rows})
         return vectors
 
     def embed_waiting(self, texts_of: NodeTexts, cache: EmbeddingCache) -> None:
@@ -174,27 +175,28 @@ class LateInteractionTokenVectors:
         self.remove(node_id for node_id in ids if node_id not in found)
         return found
 
-    def _compute(self, texts: Sequence[str], embedder: Embedder, cache: EmbeddingCache) -> None:
-        """Embed texts, keep their vectors in the cache, and their tokens among the most recent."""
+    def _compute(self, texts: Sequence[str], embedder: Embedder, cache: EmbeddingCache) -> dict[str, TokenRows]:
+        """Embed texts, keep their vectors in the cache, and their tokens among the most recent; return the tokens."""
         table = self.table
         if not texts or table is None:
-            return
+            return {}
         distinct = [*dict.fromkeys(texts)]
         vectors, tokens = embedder.embed_tokens(distinct)
         cache.put_many(embedder.model_id, distinct, round_to_half_precision(vectors))
-        rows = [table.encode(each) for each in tokens]
+        rows = dict(zip(distinct, map(table.encode, tokens), strict=True))
         with self._lock:
-            self._recent.update(zip(distinct, rows, strict=True))
+            self._recent.update(rows)
             while len(self._recent) > MAX_RECENT_TEXTS:
                 self._recent.popitem(last=False)
+        return rows
 
-    def _put(self, texts: dict[str, str]) -> None:
+    def _put(self, rows: dict[str, TokenRows]) -> None:
         table = self.table
-        with self._lock:
-            rows = {node_id: self._recent.get(text) for node_id, text in texts.items()}
+        if table is None:
+            return
         for node_id, found in rows.items():
-            if table is not None and found is not None:
-                table.put(node_id, found)
+            table.put(node_id, found)
+            self._waiting.pop(node_id, None)
 
     def _scan(self) -> None:
         """Look for all nodes that need tokens and have none, and remove those that need none."""

@@ -61,6 +61,8 @@ _SELECT_LAST_BEGUN_RUN = f"{_SELECT_RUNS} WHERE id = ? AND first <= ? ORDER BY f
 _UPSERT_RUN = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DELETE_UNUSED_VECTORS = "DELETE FROM vector WHERE NOT EXISTS (SELECT * FROM run WHERE run.vector = vector.place)"
 
+_TRANSIENT_ERROR_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+
 Numbers = NDArray[np.int64]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -108,13 +110,12 @@ class PastTextVectorIndex(ConcurrentSqliteDatabase):
                 values = (sequence, self._model, self._dimensions)
                 transaction.execute("UPDATE cursor SET sequence = ?, model = ?, dimensions = ?", values)
             self._used += added
-            past_texts, file = self._current
             if forgotten:
-                file = self._compact(file)
-                self._current = PastTextColumns(_read_texts(self._writer)), file
+                self._read_current(self._current[1])
+                self._compact(self._current[1])
             else:
                 for past in put:
-                    past_texts.put(past)
+                    self._current[0].put(past)
         self.sequence, self._ended_by = sequence, max(ended, self._ended_by)
 
     def erase(self, erasure: ProjectionEraseRequest) -> None:
@@ -125,8 +126,8 @@ class PastTextVectorIndex(ConcurrentSqliteDatabase):
                 ended = ((each, erasure.through) for each in erasure.former)
                 transaction.executemany("DELETE FROM run WHERE id = ? AND last <= ?", ended)
                 transaction.execute(_DELETE_UNUSED_VECTORS)
+            self._read_current(self._current[1])
             vacuum_database(self._writer)
-            self._current = PastTextColumns(_read_texts(self._writer)), self._current[1]
             self._blank_unused(self._current[1])
 
     def search(self, query: FloatMatrix, limit: int, only: EntitySearchFilter) -> list[VectorHit]:
@@ -242,11 +243,15 @@ class PastTextVectorIndex(ConcurrentSqliteDatabase):
             for place in places[file.rows[places].any(axis=1)].tolist():
                 file.write(place, np.zeros((1, self._dimensions), np.float32))
 
-    def _compact(self, file: VectorFile) -> VectorFile:
-        """Return the file, or a compacted copy if more than half of its rows are unreferenced."""
+    def _read_current(self, file: VectorFile) -> None:
+        """Have searches read the committed texts, with their vectors in ``file``."""
+        self._current = PastTextColumns(_read_texts(self._writer)), file
+
+    def _compact(self, file: VectorFile) -> None:
+        """Replace the file by a compacted copy if more than half of its rows are unreferenced."""
         places: list[int] = [place for (place,) in self._writer.execute("SELECT place FROM vector ORDER BY place")]
         if self._used <= max(2 * len(places), len(places) + UNUSED_ROWS_ALLOWANCE):
-            return file
+            return
         number = int(self._writer.execute("SELECT file + 1 FROM cursor").fetchone()[0])
         copied = file.copy(places, self._file(number))
         moved = dict(zip(places, range(len(places)), strict=True))
@@ -259,8 +264,8 @@ class PastTextVectorIndex(ConcurrentSqliteDatabase):
             transaction.executemany(_UPSERT_RUN, [_values(past) for past in runs])
             transaction.execute("UPDATE cursor SET file = ?", (number,))
         self._used = len(places)
+        self._read_current(copied)
         remove_path(file.path)
-        return copied
 
 
 # In-memory columns
@@ -439,6 +444,12 @@ def _vector_checksum(key: bytes, row: FloatMatrix) -> int:
     """Return the checksum of a vector and its key."""
     # SQLite's integers are signed.
     return xxhash.xxh3_64_intdigest(key + row.tobytes()) >> 1
+
+
+def is_past_vectors_damage_error(error: sqlite3.DatabaseError) -> bool:
+    """Return False for a locked or just closed file, and for a full disk or memory: the data is intact then."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return not isinstance(error, sqlite3.ProgrammingError) and code & 0xFF not in _TRANSIENT_ERROR_CODES
 
 
 def delete_past_vectors_folder(folder: Path) -> None:

@@ -156,3 +156,21 @@ def test_batched_neighbours_equal_single_ones_with_invalid_nodes(tmp_path: Path)
                         ]
                         ends = [(edge.target if edge.source == name else edge.source, edge.weight) for edge in edges]
                         assert sorted(found[name]) == sorted(ends)
+
+
+def test_pages_of_a_filtered_hybrid_search_return_all_matches(tmp_path: Path) -> None:
+    with indexed(tmp_path) as (pool, indexer), pool.lease(NAME, create=True) as store:
+        graph = graph_of(pool, NAME, indexer)
+        docs = [NodeUpsert(place, f"d{place}", "doc", f"fox in hall {place}") for place in range(150)]
+        others = [NodeUpsert(place, f"p{place}", "person", f"unrelated {place}") for place in range(300)]
+        write(store, WriteBatch(nodes=[*docs, *others]))
+
+        def page(offset: int, limit: int = 50) -> list[str]:
+            at_least = store.state.sequence
+            asked = SearchRequest(query="fox hall", types=["doc"], limit=limit, offset=offset, at_least=at_least)
+            return [hit.node.id for hit in search_store_nodes(graph, asked).hits]
+
+        # The best matches lead to many nodes that fail the filter.
+        edges = zip(page(0, 10) * 30, others, strict=True)
+        write(store, WriteBatch(edges=[EdgeUpsert(0, (best, other.id, "knows")) for best, other in edges]))
+        assert sorted(page(0) + page(50) + page(100)) == sorted(doc.id for doc in docs)

@@ -157,6 +157,23 @@ def test_a_lock_is_not_treated_as_damage(filled: Path, monkeypatch: pytest.Monke
         assert any("locked" in line["error"] for line in lines)
 
 
+def test_a_check_for_damage_is_made_after_a_failed_step(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with capture_log(event="index_step_failed") as lines, kept(filled) as of:
+        of.caught_up()
+        before, advance = of.follower.history, of.follower._advance
+
+        def fail_once(last: int) -> None:
+            if not lines:
+                of.follower.schedule_damage_check()
+                raise sqlite3.OperationalError("database is locked")
+            advance(last)
+
+        monkeypatch.setattr(of.follower, "_advance", fail_once)
+        write(of.store, node("a", "more"))
+        of.caught_up()
+        assert of.follower.history is not before
+
+
 @pytest.mark.parametrize("harm", ["gone", "cut", "cut to nothing", "head flipped", "foreign", "another database"])
 def test_a_damaged_file_is_rebuilt_from_the_journal(filled: Path, harm: str) -> None:
     path = history_file(filled)
