@@ -81,6 +81,7 @@ ITEMS = (
         ),
         ("UNWIND [1, 2] AS i CALL { WITH i UNWIND range(1, i) AS j RETURN j } RETURN i, j", [[1, 1], [2, 1], [2, 2]]),
         ("UNWIND [3, 1] AS i CALL { MATCH (i) RETURN count(i) AS c } RETURN i, c", [[3, 3], [1, 3]]),
+        ("MATCH (n:A) CALL { WITH COUNT { (n) } AS c RETURN c } RETURN c", [[3]]),
         ("MATCH (n) WHERE EXISTS { (n)-->(:B) } RETURN n.id", [["a"]]),
         ("MATCH (n) RETURN n.id, COUNT { (n)--() } AS c ORDER BY n.id", [["a", 1], ["b", 1], ["c", 0]]),
         (
