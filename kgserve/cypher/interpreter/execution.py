@@ -199,8 +199,7 @@ class QueryCompiler:
             for index, function in enumerate(functions):
                 rows = function(rows)
                 if is_eager or index % streamed == streamed - 1:
-                    held = list(rows)
-                    self.limits.hold(len(held) - count)
+                    held = self.limits.hold_all(rows, count)
                     rows, count = iter(held), len(held)
             return rows
 

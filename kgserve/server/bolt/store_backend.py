@@ -419,10 +419,11 @@ class BoltExplicitTransaction(BoltTransaction):
         edits = self._open(create=statement.info.is_updating).edits
         before = _copy_counts(edits.counts)
         recorder = CypherProfileRecorder()
-        result = recorder.start(statement, edits, self._statement_limits(request))
+        limits = self._statement_limits(request)
+        result = recorder.start(statement, edits, limits)
         # Later statements may change what rows that are not read yet would show.
         detach = DetachedResultElements().detach
-        rows = [[detach(value) for value in row] for row in result.rows]
+        rows = limits.hold_all([detach(value) for value in row] for row in result.rows)
         summary = StatementSummary(
             type=classify_statement_access(statement.info),
             counters=_count_difference(before, edits.counts),

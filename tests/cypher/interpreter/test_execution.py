@@ -8,6 +8,7 @@ import pytest
 
 from kgserve import __version__
 from kgserve.cypher.interpreter.execution import execute_cypher_statement
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay
 from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.cypher.interpreter.semantic_checks import check_query_semantics
@@ -130,9 +131,9 @@ def test_refused_reads(statement: str, message: str) -> None:
 
 def run_limited(statement: str, limits: ExecutionLimits) -> list[list[Any]]:
     query = parse_cypher_query(statement)
-    return list(
-        execute_cypher_statement(query, check_query_semantics(query, statement), ITEMS, {}, limits, NOW, statement).rows
-    )
+    info = check_query_semantics(query, statement)
+    graph = GraphChangeOverlay(ITEMS) if info.is_updating else ITEMS
+    return list(execute_cypher_statement(query, info, graph, {}, limits, NOW, statement).rows)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,7 @@ def test_time_limit(statement: str) -> None:
         "UNWIND range(1, 5000) AS x RETURN x, count(*)",
         "UNWIND range(1, 5000) AS x RETURN x ORDER BY -x",
         "UNWIND range(1, 5000) AS x RETURN x UNION RETURN 1 AS x",
+        "UNWIND range(1, 5000) AS x UNWIND [x, 1 / (5000 - x)] AS y CREATE ()",
     ],
 )
 def test_memory_limit(statement: str) -> None:
