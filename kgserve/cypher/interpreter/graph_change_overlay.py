@@ -84,7 +84,7 @@ class GraphChangeOverlay(WritableGraphView):
         self._nodes: dict[str, EditedNode] = {}
         self._created: set[str] = set()
         self._deleted: dict[str, None] = {}
-        self._deleted_by_statement: set[str] = set()
+        self._deleted_by_statement: dict[str, None] = {}
         self._replaced: set[str] = set()
         self._edited_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._edited_by_value: defaultdict[tuple[str, Hashable], dict[str, None]] = defaultdict(dict)
@@ -271,7 +271,7 @@ class GraphChangeOverlay(WritableGraphView):
         if node is not None:
             self._edited_by_label[node.label].pop(node_id, None)
         self._deleted[node_id] = None
-        self._deleted_by_statement.add(node_id)
+        self._deleted_by_statement[node_id] = None
         self.version += 1
         self.counts.nodes_deleted += 1
 
@@ -425,7 +425,7 @@ class GraphChangeOverlay(WritableGraphView):
 
     @override
     def check_deletions(self) -> None:
-        for node_id in self._deleted:
+        for node_id in self._deleted_by_statement:
             for is_outgoing in (True, False):
                 for source, target, type_ in self._iterate_relationships(node_id, is_outgoing=is_outgoing):
                     raise InvalidInput(

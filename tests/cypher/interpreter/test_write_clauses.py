@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -283,3 +284,27 @@ def test_merging_many_rows_takes_linear_work(statement: str) -> None:
     execute_cypher_statement(query, check_query_semantics(query, statement), edits, {}, counter, NOW, statement)
     assert edits.node_count() == 301
     assert counter.steps < 5_000
+
+
+class CountingGraph(MemoryGraph):
+    """Graph that counts how often relationships are read."""
+
+    reads = 0
+
+    @override
+    def relationships(
+        self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()
+    ) -> Iterable[RelationshipKey]:
+        self.reads += 1
+        return super().relationships(node_id, is_outgoing=is_outgoing, types=types)
+
+
+def test_a_statement_checks_only_the_nodes_that_it_deletes() -> None:
+    graph = CountingGraph()
+    for number in range(100):
+        graph.add_node(f"n{number}", "N")
+    edits = GraphChangeOverlay(graph)
+    for number in range(100):
+        evaluate_on(edits, f"MATCH (n:N {{id: 'n{number}'}}) DELETE n")
+    assert edits.node_count() == 0
+    assert graph.reads <= 200
