@@ -312,6 +312,18 @@ def test_a_revoked_key_neither_commits_nor_lists_databases(tmp_path: Path) -> No
             assert ids(store) == ["a"]
 
 
+@pytest.mark.parametrize("ending", ["CREATE (:n {id: 'b'})", ""])
+def test_a_transaction_whose_time_is_over_changes_nothing(session: Session, ending: LiteralString) -> None:
+    with pytest.raises(ClientError, match=r"longer than 0\.2 seconds"):  # noqa: PT012, SIM117
+        with session.begin_transaction(timeout=0.2) as transaction:
+            transaction.run("CREATE (:n {id: 'a'})").consume()
+            time.sleep(0.3)
+            if ending:
+                transaction.run(ending).consume()
+            transaction.commit()
+    assert values(session, "MATCH (n) RETURN n.id") == []
+
+
 def test_a_transaction_holds_a_bounded_number_of_rows(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     session.run("CREATE (:n)").consume()
     monkeypatch.setattr(ExecutionLimits.__init__, "__defaults__", (1_000,))
