@@ -30,7 +30,7 @@ from kgserve.cypher.interpreter.pattern_matcher import GraphPatternCompiler
 from kgserve.cypher.interpreter.pattern_model import find_pattern_variables
 from kgserve.cypher.interpreter.procedure_definition import ProcedureCallContext
 from kgserve.cypher.interpreter.procedures import find_procedure
-from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, is_updating_query
+from kgserve.cypher.interpreter.semantic_checks import CheckedQuerySummary, is_importing_with, is_updating_query
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
 from kgserve.cypher.interpreter.value_comparison import describe_value_type, value_equivalence_key
 from kgserve.cypher.interpreter.with_and_return_clauses import WithReturnClauseCompiler, find_counting_group_variables
@@ -199,8 +199,7 @@ class QueryCompiler:
             for index, function in enumerate(functions):
                 rows = function(rows)
                 if is_eager or index % streamed == streamed - 1:
-                    held = list(rows)
-                    self.limits.hold(len(held) - count)
+                    held = self.limits.hold_all(rows, count)
                     rows, count = iter(held), len(held)
             return rows
 
@@ -369,8 +368,7 @@ def _select_imports(
 ) -> QueryFunction:
     """Restrict the row that a subquery begins with to the variables that it imports, also by a WITH of its own."""
     if imports is None:
-        has_import = isinstance(stages[0], ProjectionClauseNode) and stages[0].keyword == "WITH"
-        return run if has_import else lambda _: run({})
+        return run if is_importing_with(stages[0]) else lambda _: run({})
     if "*" in imports:
         return run
     return lambda row: run({name: row[name] for name in imports})

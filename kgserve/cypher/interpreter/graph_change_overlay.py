@@ -84,12 +84,12 @@ class GraphChangeOverlay(WritableGraphView):
         self._nodes: dict[str, EditedNode] = {}
         self._created: set[str] = set()
         self._deleted: dict[str, None] = {}
-        self._deleted_by_statement: set[str] = set()
+        self._deleted_by_statement: dict[str, None] = {}
         self._replaced: set[str] = set()
         self._edited_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._edited_by_value: defaultdict[tuple[str, Hashable], dict[str, None]] = defaultdict(dict)
         self._edit_order: list[str] = []
-        self._defaults: dict[str, tuple[dict[str, None], int]] = {}
+        self._defaults: dict[str, tuple[defaultdict[Hashable, dict[str, None]], int]] = {}
         self._relationships: dict[RelationshipKey, dict[str, Any]] = {}
         self._removed: set[RelationshipKey] = set()
         self._outgoing: defaultdict[str, dict[RelationshipKey, None]] = defaultdict(dict)
@@ -123,19 +123,22 @@ class GraphChangeOverlay(WritableGraphView):
             found = self._base_indexes.find(label, name, value)
         if found is None:
             return None
-        edited = {**self._edited_by_value.get((name, _lookup_key(value)), {}), **self._find_defaults(name)}
+        key = _lookup_key(value)
+        edited = {**self._edited_by_value.get((name, key), {}), **self._find_defaults(name, key)}
         own = [node_id for node_id in edited if node_id in self._nodes and label in {None, self._nodes[node_id].label}]
         return [*(node_id for node_id in found if node_id not in self._nodes and node_id not in self._deleted), *own]
 
-    def _find_defaults(self, name: str) -> dict[str, None]:
-        """Return the changed nodes that have a value for a property without being given one."""
-        found, count = self._defaults.get(name, ({}, 0))
+    def _find_defaults(self, name: str, key: Hashable) -> dict[str, None]:
+        """Return the changed nodes that may have a value for a property without being given one."""
+        if name == _ATTRIBUTES_COLUMN:
+            return dict.fromkeys(self._edit_order)
+        found, count = self._defaults.get(name, (defaultdict[Hashable, dict[str, None]](dict), 0))
         for node_id in self._edit_order[count:]:
-            is_new = node_id in self._created
-            if name == _ATTRIBUTES_COLUMN or self.base.unset_node_property(node_id, name, is_new=is_new) is not None:
-                found[node_id] = None
+            default = self.base.unset_node_property(node_id, name, is_new=node_id in self._created)
+            if default is not None:
+                found[_lookup_key(default)][node_id] = None
         self._defaults[name] = (found, len(self._edit_order))
-        return found
+        return found.get(key, {})
 
     @override
     def has_node(self, node_id: str) -> bool:
@@ -268,7 +271,7 @@ class GraphChangeOverlay(WritableGraphView):
         if node is not None:
             self._edited_by_label[node.label].pop(node_id, None)
         self._deleted[node_id] = None
-        self._deleted_by_statement.add(node_id)
+        self._deleted_by_statement[node_id] = None
         self.version += 1
         self.counts.nodes_deleted += 1
 
@@ -422,7 +425,7 @@ class GraphChangeOverlay(WritableGraphView):
 
     @override
     def check_deletions(self) -> None:
-        for node_id in self._deleted:
+        for node_id in self._deleted_by_statement:
             for is_outgoing in (True, False):
                 for source, target, type_ in self._iterate_relationships(node_id, is_outgoing=is_outgoing):
                     raise InvalidInput(

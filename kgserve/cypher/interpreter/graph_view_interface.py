@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from typing_extensions import override
@@ -13,6 +13,8 @@ from typing_extensions import override
 from kgserve.cypher.interpreter.marker_labels import find_marker_labels_in_attributes
 from kgserve.cypher.interpreter.stored_temporal_values import encode_property_as_json
 from kgserve.errors import TooLarge
+
+_T = TypeVar("_T")
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 RelationshipKey: TypeAlias = tuple[str, str, str]
@@ -306,3 +308,13 @@ class ExecutionLimits:
         self._held += count
         if self._held > self._max_values:
             raise TooLarge(f"the statement holds more than {self._max_values} values in memory; filter earlier")
+
+    def hold_all(self, values: Iterable[_T], already: int = 0) -> list[_T]:
+        """List values that stay in memory in place of ``already`` held ones. Raises TooLarge once they are too many."""
+        held: list[_T] = []
+        for each in values:
+            held.append(each)
+            if len(held) > already:
+                self.hold(1)
+        self.hold(min(len(held) - already, 0))
+        return held

@@ -394,7 +394,10 @@ def _read_values(lookup: NodePropertyEquality, state: PartialPatternMatch) -> li
 
 
 class PropertyNodeFinder:
-    """Finds nodes by property values: by an index of the graph, else by a temporary index, else by a scan."""
+    """Finds nodes by property values: by an index of the graph, else by a temporary index, else by a scan.
+
+    Of several properties, the one is used that found the fewest nodes when it was used last.
+    """
 
     def __init__(
         self,
@@ -409,27 +412,45 @@ class PropertyNodeFinder:
         self.labels: Sequence[str | None] = (None,) if labels is None else labels
         self.lookups = lookups
         self.scan = scan
+        self._sizes = [0] * len(lookups)
 
     def __call__(self, state: PartialPatternMatch) -> Iterable[str]:
         """Return nodes among which are all that can match."""
-        wanted: list[tuple[str, list[Any]]] = []
-        for lookup in self.lookups:
-            values = _read_values(lookup, state)
+        wanted: list[tuple[int, str, list[Any]]] = []
+        for place in sorted(range(len(self.lookups)), key=self._sizes.__getitem__):
+            values = _read_values(self.lookups[place], state)
             if values is not None:
-                wanted.append((lookup.name, values))
-        for name, values in wanted:
-            if name == "type" and NO_LABEL not in values:
-                labels = [value for value in values if isinstance(value, str)]
-                return (node_id for label in labels for node_id in self.graph.node_ids_by_label(label))
-            if all(type(value) in _INDEXED_TYPES for value in values):
-                found = self._look_up(self.graph.node_ids_by_property, name, values)
-                if found is not None:
-                    return filter(self.graph.has_node, found)
-        if wanted and self.indexes is not None:
-            found = self._look_up(self.indexes.find, *wanted[0])
+                wanted.append((place, self.lookups[place].name, values))
+        for place, name, values in wanted:
+            found = self._find_by_graph(name, values)
             if found is not None:
-                return found
+                return self._count(place, found)
+        if wanted and self.indexes is not None:
+            place, name, values = wanted[0]
+            found = self._look_up(self.indexes.find, name, values)
+            if found is not None:
+                return self._count(place, found)
         return self.scan(state)
+
+    def _find_by_graph(self, name: str, values: list[Any]) -> Iterable[str] | None:
+        if name == "type" and NO_LABEL not in values:
+            labels = [value for value in values if isinstance(value, str)]
+            return (node_id for label in labels for node_id in self.graph.node_ids_by_label(label))
+        if not all(type(value) in _INDEXED_TYPES for value in values):
+            return None
+        found = self._look_up(self.graph.node_ids_by_property, name, values)
+        return None if found is None else filter(self.graph.has_node, found)
+
+    def _count(self, place: int, found: Iterable[str]) -> Iterable[str]:
+        """Return the nodes that a lookup found, and note their number, by which lookups are chosen."""
+        return found if len(self.lookups) == 1 else self._iterate_counted(place, found)
+
+    def _iterate_counted(self, place: int, found: Iterable[str]) -> Iterator[str]:
+        count = 0
+        for node_id in found:
+            count += 1
+            yield node_id
+        self._sizes[place] = count
 
     def _look_up(
         self, find: Callable[[str | None, str, Any], Iterable[str] | None], name: str, values: list[Any]

@@ -185,7 +185,7 @@ def build_relationship_expand_step(traversal: RelationshipTraversal) -> MatchSte
     """Build the match step that expands a single relationship, and binds its other end."""
     if traversal.is_relationship_bound:
         return _build_generic_expansion(traversal, _build_bound_source(traversal))
-    if traversal.is_target_bound and traversal.slot.types and len(traversal.directions) == 1:
+    if traversal.is_target_bound and traversal.slot.types:
         return _build_generic_expansion(traversal, _build_probe(traversal))
     return _build_fast_expansion(traversal)
 
@@ -227,6 +227,8 @@ def needs_only_expansion_match_count(traversal: RelationshipTraversal, needed: f
     """Return whether the last expansion needs only the number of its matches, not their values."""
     slot, target = traversal.slot, traversal.target
     is_plain = not (slot.is_variable or slot.shortest or traversal.tests or traversal.is_relationship_bound)
+    if traversal.is_target_bound and slot.types:
+        return False  # each relationship is looked up
     names = {slot.name} if traversal.is_target_bound else {slot.name, target.name}
     return is_plain and traversal.accept is None and needed.isdisjoint(names)
 
@@ -294,14 +296,15 @@ def _build_bound_source(traversal: RelationshipTraversal) -> StateExpander:
 def _build_probe(traversal: RelationshipTraversal) -> StateExpander:
     """Look up the relationships between two nodes that are bound."""
     graph, types, target = traversal.graph, traversal.slot.types, traversal.target.index
-    is_outgoing = traversal.directions[0]
+    directions = traversal.directions
 
     def find(state: PartialPatternMatch, node_id: str) -> Iterator[tuple[RelationshipKey, str]]:
         other = state.nodes[target]
-        for type_ in types:
-            key = (node_id, other, type_) if is_outgoing else (other, node_id, type_)
-            if graph.has_relationship(key):
-                yield key, other
+        for is_outgoing in directions if other != node_id else directions[:1]:
+            for type_ in types:
+                key = (node_id, other, type_) if is_outgoing else (other, node_id, type_)
+                if graph.has_relationship(key):
+                    yield key, other
 
     return find
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from typing_extensions import override
@@ -208,9 +208,9 @@ class QuerySemanticChecker(WithReturnClauseChecker):
     def _find_imports(self, stages: tuple[QueryStage, ...], names: Names) -> Names:
         """Return the variables that a subquery may use: all if it begins with a WITH of nothing but variables."""
         first = stages[0]
-        if not isinstance(first, ProjectionClauseNode) or first.keyword == "RETURN":
-            return {}
-        if any(column.is_aliased or not isinstance(column.value, VariableReference) for column in first.columns):
+        if not is_importing_with(first):
+            if isinstance(first, ProjectionClauseNode) and first.is_all:
+                raise self.fail(first.position, "the WITH that imports variables into a subquery cannot define others")
             return {}
         if first.is_distinct or first.order or (first.skip, first.limit, first.where) != (None, None, None):
             message = "the WITH that imports variables into a subquery only names them; put the rest into another WITH"
@@ -279,6 +279,15 @@ class QuerySemanticChecker(WithReturnClauseChecker):
                 word = each.keyword if isinstance(each, ProjectionClauseNode) else _STAGE_WORDS[type(each)]
                 raise self.fail(each.position, f"FOREACH takes clauses that write, not {word}")
             self._stages[type(each)](each, inner)
+
+
+def is_importing_with(stage: QueryStage) -> TypeGuard[ProjectionClauseNode]:
+    """Return whether the first clause of a subquery imports variables: a WITH that names nothing but variables."""
+    return (
+        isinstance(stage, ProjectionClauseNode)
+        and stage.keyword == "WITH"
+        and not any(column.is_aliased or not isinstance(column.value, VariableReference) for column in stage.columns)
+    )
 
 
 def _is_return(stage: QueryStage) -> bool:

@@ -17,7 +17,16 @@ from kgserve.cypher.interpreter.execution import QueryResult
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay, GraphUpdateCounts
 from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, StatementGraphView
 from kgserve.cypher.interpreter.statement_profile import StatementProfile
-from kgserve.errors import Conflict, Forbidden, InvalidInput, NoStore, RateLimited, Unauthenticated, Unavailable
+from kgserve.errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NoStore,
+    RateLimited,
+    TimedOut,
+    Unauthenticated,
+    Unavailable,
+)
 from kgserve.graph.answers import CypherAnswer
 from kgserve.graph.cypher.detached_values import DetachedResultElements
 from kgserve.graph.cypher.engine_read_statements import StatementCancellation
@@ -415,14 +424,16 @@ class BoltExplicitTransaction(BoltTransaction):
     @override
     def run(self, request: StatementRequest) -> BoltResult:
         self._wait_for_admission(clamp_query_timeout(self._handle, request.timeout))
+        self._check_time()
         statement = parse_and_check_statement(request)
         edits = self._open(create=statement.info.is_updating).edits
         before = _copy_counts(edits.counts)
         recorder = CypherProfileRecorder()
-        result = recorder.start(statement, edits, self._statement_limits(request))
+        limits = self._statement_limits(request)
+        result = recorder.start(statement, edits, limits)
         # Later statements may change what rows that are not read yet would show.
         detach = DetachedResultElements().detach
-        rows = [[detach(value) for value in row] for row in result.rows]
+        rows = limits.hold_all([detach(value) for value in row] for row in result.rows)
         summary = StatementSummary(
             type=classify_statement_access(statement.info),
             counters=_count_difference(before, edits.counts),
@@ -436,6 +447,7 @@ class BoltExplicitTransaction(BoltTransaction):
             return ""
         store, rows, graph, edits = self._snapshot
         try:
+            self._check_time()
             changes = edits.changes()
             if changes.is_empty:
                 return format_commit_bookmark(store.name, rows.at)
@@ -478,6 +490,11 @@ class BoltExplicitTransaction(BoltTransaction):
                 time.sleep(_ADMISSION_POLL_SECONDS)
             else:
                 return
+
+    def _check_time(self) -> None:
+        """Raise TimedOut if the transaction's time is over."""
+        if self._until is not None and time.monotonic() > self._until:
+            raise TimedOut(f"the transaction took longer than {self._request.timeout:g} seconds; it is rolled back")
 
     def _statement_limits(self, request: StatementRequest) -> ExecutionLimits:
         """Return the limits of a statement: the server's, its own, and the rest of the transaction's time."""

@@ -8,6 +8,7 @@ import pytest
 
 from kgserve import __version__
 from kgserve.cypher.interpreter.execution import execute_cypher_statement
+from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay
 from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
 from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
 from kgserve.cypher.interpreter.semantic_checks import check_query_semantics
@@ -81,6 +82,7 @@ ITEMS = (
         ),
         ("UNWIND [1, 2] AS i CALL { WITH i UNWIND range(1, i) AS j RETURN j } RETURN i, j", [[1, 1], [2, 1], [2, 2]]),
         ("UNWIND [3, 1] AS i CALL { MATCH (i) RETURN count(i) AS c } RETURN i, c", [[3, 3], [1, 3]]),
+        ("MATCH (n:A) CALL { WITH COUNT { (n) } AS c RETURN c } RETURN c", [[3]]),
         ("MATCH (n) WHERE EXISTS { (n)-->(:B) } RETURN n.id", [["a"]]),
         ("MATCH (n) RETURN n.id, COUNT { (n)--() } AS c ORDER BY n.id", [["a", 1], ["b", 1], ["c", 0]]),
         (
@@ -129,9 +131,9 @@ def test_refused_reads(statement: str, message: str) -> None:
 
 def run_limited(statement: str, limits: ExecutionLimits) -> list[list[Any]]:
     query = parse_cypher_query(statement)
-    return list(
-        execute_cypher_statement(query, check_query_semantics(query, statement), ITEMS, {}, limits, NOW, statement).rows
-    )
+    info = check_query_semantics(query, statement)
+    graph = GraphChangeOverlay(ITEMS) if info.is_updating else ITEMS
+    return list(execute_cypher_statement(query, info, graph, {}, limits, NOW, statement).rows)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,7 @@ def test_time_limit(statement: str) -> None:
         "UNWIND range(1, 5000) AS x RETURN x, count(*)",
         "UNWIND range(1, 5000) AS x RETURN x ORDER BY -x",
         "UNWIND range(1, 5000) AS x RETURN x UNION RETURN 1 AS x",
+        "UNWIND range(1, 5000) AS x UNWIND [x, 1 / (5000 - x)] AS y CREATE ()",
     ],
 )
 def test_memory_limit(statement: str) -> None:

@@ -139,6 +139,7 @@ MATCH (n) CALL { MATCH (n) WITH m RETURN 1 AS x } RETURN x | variable m is not d
 MATCH (n) CALL { RETURN n.x AS x } RETURN x | variable n is not defined
 MATCH (n) CALL (m) { RETURN 1 AS x } RETURN x | variable m is not defined
 MATCH (n) CALL { WITH n WHERE n.x RETURN n.y AS y } RETURN y | only names them
+MATCH (n) CALL { WITH *, 1 AS one MATCH (n) RETURN count(n) AS c } RETURN c | cannot define others
 MATCH (n) CALL { WITH n RETURN n } RETURN n | variable n is already defined
 MATCH (a) CREATE (a) | variable a is already defined
 MATCH (a) CREATE (a:A)-[:R]->() | cannot give it labels or properties

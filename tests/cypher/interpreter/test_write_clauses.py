@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from typing_extensions import override
 
+from kgserve.cypher.interpreter.execution import execute_cypher_statement
 from kgserve.cypher.interpreter.graph_change_overlay import GraphChangeOverlay
-from kgserve.cypher.interpreter.graph_view_interface import RelationshipKey
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits, RelationshipKey
+from kgserve.cypher.interpreter.opencypher_parser import parse_cypher_query
+from kgserve.cypher.interpreter.semantic_checks import check_query_semantics
 from kgserve.errors import InvalidInput
 from tests.cypher.interpreter.memory_graph import MemoryGraph
-from tests.cypher.interpreter.statements import evaluate_on, run_statement, show_value
+from tests.cypher.interpreter.statements import NOW, evaluate_on, run_statement, show_value
 
 
 def friends() -> MemoryGraph:
@@ -251,3 +255,56 @@ def test_edits_can_be_stacked() -> None:
         "(n:N {'v': 1, 'w': 1})"
     ]
     assert [each.id for each in second.changes().updated_nodes] == ["n"]
+
+
+class StepCounter(ExecutionLimits):
+    """Limits that count the steps of a statement."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.steps = 0
+
+    @override
+    def step(self, count: int = 1) -> None:
+        self.steps += count
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UNWIND range(1, 300) AS i MERGE (n:N {version: 10 + i})",
+        "UNWIND range(1, 300) AS i MERGE (n:N {kind: 'same', i: i})",
+        "UNWIND range(1, 300) AS i MERGE (n:N {type: 'N', i: i})",
+        "UNWIND range(1, 300) AS i CREATE (n:N {i: i}) WITH n MATCH (hub {id: 'a'}) MERGE (hub)-[:R]-(n)",
+    ],
+)
+def test_merging_many_rows_takes_linear_work(statement: str) -> None:
+    query, counter = parse_cypher_query(statement), StepCounter()
+    edits = GraphChangeOverlay(GraphWithDefaults().add_node("a"))
+    execute_cypher_statement(query, check_query_semantics(query, statement), edits, {}, counter, NOW, statement)
+    assert edits.node_count() == 301
+    assert counter.steps < 5_000
+
+
+class CountingGraph(MemoryGraph):
+    """Graph that counts how often relationships are read."""
+
+    reads = 0
+
+    @override
+    def relationships(
+        self, node_id: str, *, is_outgoing: bool, types: tuple[str, ...] = ()
+    ) -> Iterable[RelationshipKey]:
+        self.reads += 1
+        return super().relationships(node_id, is_outgoing=is_outgoing, types=types)
+
+
+def test_a_statement_checks_only_the_nodes_that_it_deletes() -> None:
+    graph = CountingGraph()
+    for number in range(100):
+        graph.add_node(f"n{number}", "N")
+    edits = GraphChangeOverlay(graph)
+    for number in range(100):
+        evaluate_on(edits, f"MATCH (n:N {{id: 'n{number}'}}) DELETE n")
+    assert edits.node_count() == 0
+    assert graph.reads <= 200

@@ -14,6 +14,7 @@ from neo4j import Bookmarks, GraphDatabase, Query, Session
 from neo4j.exceptions import AuthError, ClientError, ConstraintError, DatabaseError, TransientError
 from neo4j.time import Date, Duration
 
+from kgserve.cypher.interpreter.graph_view_interface import ExecutionLimits
 from kgserve.graph.store_handle import CallerStoreHandles
 from kgserve.platform.access.audit import AuditLog, read_newest_audit_records
 from kgserve.platform.access.authentication import (
@@ -309,6 +310,26 @@ def test_a_revoked_key_neither_commits_nor_lists_databases(tmp_path: Path) -> No
                 transaction.commit()
         with pool.lease("open") as store:
             assert ids(store) == ["a"]
+
+
+@pytest.mark.parametrize("ending", ["CREATE (:n {id: 'b'})", ""])
+def test_a_transaction_whose_time_is_over_changes_nothing(session: Session, ending: LiteralString) -> None:
+    with pytest.raises(ClientError, match=r"longer than 0\.2 seconds"):  # noqa: PT012, SIM117
+        with session.begin_transaction(timeout=0.2) as transaction:
+            transaction.run("CREATE (:n {id: 'a'})").consume()
+            time.sleep(0.3)
+            if ending:
+                transaction.run(ending).consume()
+            transaction.commit()
+    assert values(session, "MATCH (n) RETURN n.id") == []
+
+
+def test_a_transaction_holds_a_bounded_number_of_rows(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.run("CREATE (:n)").consume()
+    monkeypatch.setattr(ExecutionLimits.__init__, "__defaults__", (1_000,))
+    assert len(values(session, "UNWIND range(1, 2000) AS x RETURN x")) == 2_000
+    with pytest.raises(ClientError, match="more than 1000 values"), session.begin_transaction() as transaction:
+        transaction.run("UNWIND range(1, 2000) AS x RETURN x").consume()
 
 
 def test_statements_of_a_transaction_wait_for_the_rate_limit(tmp_path: Path) -> None:
