@@ -154,12 +154,12 @@ def test_a_kill_with_a_long_log_leaves_no_page_without_its_checksum(tmp_path: Pa
     source = random.Random(1)
     nodes = [NodeRow(f"n{at}", "t", source.randbytes(1_500).hex(), "{}", 1, 2, 0, 0) for at in range(3_000)]
     with closing(HistoryFile(path)) as history:
-        history.take([ChangeSet(sequence=1, time=1, digest=0, nodes=0, edges=0)])
+        history.take([ChangeSet(sequence=1, time=1, digest=b"", nodes=0, edges=0)])
         history.checkpoint_and_seal()
         with closing(sqlite3.connect(path)) as reader:
             # What a reader still needs stays in the log.
             reader.execute("BEGIN").execute("SELECT count(*) FROM node").fetchone()
-            history.take([ChangeSet(sequence=2, time=2, nodes_created=nodes, digest=0, nodes=3_000, edges=0)])
+            history.take([ChangeSet(sequence=2, time=2, nodes_created=nodes, digest=b"", nodes=3_000, edges=0)])
             for file in path.parent.glob("history.sqlite*"):
                 shutil.copy(file, killed.parent)
     history, damage = open_or_repair_history_file(killed, NAME, journal_is_complete=False)
