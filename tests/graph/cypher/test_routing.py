@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +16,7 @@ from kgserve.graph.mutations import upsert_nodes_and_edges
 from kgserve.graph.request_bodies import CypherRequest, InjectRequest
 from kgserve.stores.pool import StorePool
 from tests.graphs import graph_of
-from tests.stores.writing import NAME, PATIENCE
+from tests.stores.writing import NAME, PATIENCE, settings
 
 NODES = [
     {"id": "a", "type": "task", "content": "first", "attributes": {"status": "open", "source": "mail", "name": "A"}},
@@ -26,13 +29,25 @@ EDGES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from tests.stores.writing import settings
-
-    with StorePool(settings(tmp_path_factory.mktemp("routing") / "data")) as pool:
+@contextmanager
+def open_filled_pool(data: Path) -> Generator[StorePool]:
+    """Yield a pool whose store has the nodes and edges."""
+    with StorePool(settings(data)) as pool:
         batch = msgspec.convert({"nodes": NODES, "edges": EDGES}, InjectRequest)
         upsert_nodes_and_edges(graph_of(pool, NAME), batch).result(PATIENCE)
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorePool]:
+    with open_filled_pool(tmp_path_factory.mktemp("routing") / "data") as pool:
+        yield pool
+
+
+@pytest.fixture
+def changeable(tmp_path: Path) -> Iterator[StorePool]:
+    """A pool of one test, which may change the nodes."""
+    with open_filled_pool(tmp_path / "data") as pool:
         yield pool
 
 
@@ -192,10 +207,10 @@ def test_a_write_that_the_engine_would_get_wrong_runs_in_the_interpreter(filled:
     run(filled, "MATCH (k:knot) DELETE k", mode="write")
 
 
-def test_a_write_keeps_attributes_and_columns_where_they_are(filled: StorePool) -> None:
-    run(filled, "MATCH (n {id: 'a'}) SET n.seen = true, n.source = 'talk', n.summary = 'short'", mode="write")
-    run(filled, "MATCH (n {id: 'b'}) SET n.name = 'Bee', n.status = null", mode="write")
-    with filled.lease(NAME) as store, store.reading() as rows:
+def test_a_write_keeps_attributes_and_columns_where_they_are(changeable: StorePool) -> None:
+    run(changeable, "MATCH (n {id: 'a'}) SET n.seen = true, n.source = 'talk', n.summary = 'short'", mode="write")
+    run(changeable, "MATCH (n {id: 'b'}) SET n.name = 'Bee', n.status = null", mode="write")
+    with changeable.lease(NAME) as store, store.reading() as rows:
         a, b = rows.node("a"), rows.node("b")
     assert a is not None
     assert b is not None
@@ -204,5 +219,5 @@ def test_a_write_keeps_attributes_and_columns_where_they_are(filled: StorePool) 
     assert a.attributes == '{"name":"A","seen":true,"source":"talk","status":"open"}'
     assert (a.extras.summary, a.extras.source) == ("short", "")
     assert (b.attributes, b.extras.name) == ("{}", "Bee")
-    [[created]] = run(filled, "CREATE (n:note {text: 'x'}) RETURN n", mode="write")
+    [[created]] = run(changeable, "CREATE (n:note {text: 'x'}) RETURN n", mode="write")
     assert created["attributes"] == '{"text":"x"}'
