@@ -8,7 +8,7 @@ HISTORY_PAGE_BYTES = 4096
 MAX_KEPT_LOG_BYTES = 4 << 20
 HISTORY_TABLES = ("node", "edge", "link")
 SELECT_IS_FOREIGN = "SELECT user_version <> :version AND EXISTS (SELECT * FROM sqlite_schema) FROM pragma_user_version"
-# The limit of the log comes first: while it is unset, any write may move a long log without sealing the pages.
+# SQLite's own checkpoints are turned off first: a write before that could move a long log without sealing the pages.
 HISTORY_SCHEMA = f"""
 PRAGMA wal_autocheckpoint = 0;
 PRAGMA page_size = {HISTORY_PAGE_BYTES};

@@ -370,9 +370,9 @@ class HistoryFile(ConcurrentSqliteDatabase):
             busy, logged, moved = self._writer.execute(sql.CHECKPOINT_LOG).fetchone()
             if busy or logged != moved:
                 return False
-            sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
-            roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
             try:
+                sequence, oldest = self._writer.execute(sql.SELECT_EXTENT).fetchone()
+                roots = dict(self._writer.execute(sql.SELECT_ROOT_PAGES))
                 self._seal.seal(PageChecksumFileHeader(sequence, oldest, self._seal.pages, roots), changed)
             except BaseException:
                 # The next write may reuse the log, which alone tells what has to be sealed.
