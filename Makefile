@@ -154,7 +154,8 @@ $(dev): pyproject.toml constraints.txt scripts/install.sh scripts/portable.sh | 
 	@sh scripts/portable.sh $(bin)/python
 	@touch $(run) $@
 
-# Without it search goes by words alone, so nothing else has to wait for it.
+# Without it search goes by words alone, so nothing else has to wait for it. Meanwhile another core compiles the server's
+# modules, which the first start would do.
 $(model): | $(run)
 	@echo "Preparing the embedding model in $(models) …" >&2
-	@$(bin)/kgserve model prepare || echo "Going on without the model; search will be by words alone." >&2
+	@$(bin)/python -c "import kgserve.server.app" 2>/dev/null & $(bin)/kgserve model prepare || echo "Going on without the model; search will be by words alone." >&2
