@@ -1,4 +1,4 @@
-"""Resource usage of the server process: `python -m bench.footprint [--only idle|stores|wordnet] [--quick]`.
+"""Resource usage of the server process: `python -m bench.footprint [--only idle|stores|model|wordnet] [--quick]`.
 
 Anonymous memory and file pages are listed separately; the kernel reclaims file pages when needed.
 """
@@ -90,6 +90,23 @@ def stores(*, quick: bool) -> BenchmarkReport:
     return report
 
 
+def stores_with_model(*, quick: bool) -> BenchmarkReport:
+    """Measure small stores, all open and idle, with their texts embedded and the model in memory."""
+    report, count = BenchmarkReport(f"memory: small stores of {NODES} nodes with the model"), 8 if quick else 64
+    with serving({"embedding_provider": "local"}) as (server, client):
+        for number in range(count):
+            client.call("POST", f"/api/memory/store-{number:03d}/inject", _batch(number))
+        for number in range(count):
+            client.settle(f"store-{number:03d}")
+        found = client.call("POST", "/api/memory/store-000/search", {"query": "a thing", "mode": "semantic"})
+        if found["degraded"]:
+            report.notes.append("no embedding model is prepared; nothing was measured")
+            return report
+        now = footprint(server, QUICK_REST_SECONDS if quick else REST_SECONDS)
+    report.at_most(f"{count} stores", str(now), now.own + now.files, 250, "MiB")
+    return report
+
+
 def large(*, quick: bool) -> BenchmarkReport:
     """Measure WordNet with both indexes, idle after its import, and idle after a restart and a few requests."""
     report, rest = BenchmarkReport("memory: WordNet with both indexes"), QUICK_REST_SECONDS if quick else REST_SECONDS
@@ -128,7 +145,12 @@ def _batch(store: int) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges}
 
 
-PARTS: dict[str, Callable[..., BenchmarkReport]] = {"idle": idle, "stores": stores, "wordnet": large}
+PARTS: dict[str, Callable[..., BenchmarkReport]] = {
+    "idle": idle,
+    "stores": stores,
+    "model": stores_with_model,
+    "wordnet": large,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

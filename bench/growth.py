@@ -15,6 +15,8 @@ from typing import Any
 
 from bench import graphs
 from bench.measure import BenchmarkReport, rounded, times
+from bench.peers import TWO_STEPS
+from bench.rows import POINT
 from bench.server import HASHING, ServerProcess, scratch_folder, unwind_on_sigterm
 from bench.wire import RawConnection, request
 
@@ -25,7 +27,20 @@ ROWS = (10_000, 100_000, 1_000_000, 5_000_000)
 QUICK_ROWS = (10_000, 40_000)
 PART_ROWS = 100_000
 MAX_RATIO = 2.0
-KINDS = ("inject 5 + 5", "walk of depth 2", "node get")
+WRITE, WALK = "inject 5 + 5", "walk of depth 2"
+KINDS = (
+    WRITE,
+    "walk of depth 1",
+    WALK,
+    "walk of depth 3",
+    "get, one id",
+    "node and its edges",
+    "list by type, 100",
+    "neighbours",
+    "Cypher, by id",
+    "Cypher, two steps",
+)
+STATEMENTS = {"Cypher, by id": POINT, "Cypher, two steps": TWO_STEPS}
 
 Figures = dict[str, float]
 
@@ -80,12 +95,12 @@ def _open(folder: Path, settings: dict[str, object], nodes: int, *, kill: bool) 
         with RawConnection(server.port) as wire:
             wire.ask(request("GET", "/health"))
             ready = time.perf_counter()
-            while (answer := wire.send(_ready(KINDS[1], 0, 0, nodes))).status == 503:
+            while (answer := wire.send(_ready(WALK, 0, 0, nodes))).status == 503:
                 time.sleep(0.005)
             assert answer.status == 200, answer
             walked = time.perf_counter()
             for number in range(20):
-                wire.ask(_ready(KINDS[0], nodes, -10 - number, nodes))
+                wire.ask(_ready(WRITE, nodes, -10 - number, nodes))
         if kill:
             server.kill()
     return (ready - start) * 1000, (walked - ready) * 1000
@@ -94,15 +109,28 @@ def _open(folder: Path, settings: dict[str, object], nodes: int, *, kill: bool) 
 def _ready(kind: str, rows: int, number: int, nodes: int) -> bytes:
     choice = random.Random(f"{SEED} {kind} {rows} {number}")
     known = graphs.grown_id(choice.randrange(nodes))
-    if kind == "walk of depth 2":
-        return request("POST", f"{API}/traverse", {"start_id": known, "depth": 2})
-    if kind == "node get":
-        return request("GET", f"{API}/nodes/{known}")
+    if kind != WRITE:
+        return _read(kind, known)
     ids = [f"new-{rows}-{number}-{each}" for each in range(5)]
     written: list[dict[str, Any]] = [{"id": id_, "type": "note", "content": f"A note, {id_}."} for id_ in ids]
     targets = [*ids[1:3], *(graphs.grown_id(choice.randrange(nodes)) for _ in range(3))]
     edges = [{"from": a, "to": b, "relation_type": "mentions"} for a, b in zip(ids, targets, strict=True)]
     return request("POST", f"{API}/inject", {"nodes": written, "edges": edges})
+
+
+def _read(kind: str, id_: str) -> bytes:
+    if kind.startswith("walk of depth "):
+        return request("POST", f"{API}/traverse", {"start_id": id_, "depth": int(kind[-1])})
+    if kind in STATEMENTS:
+        return request("POST", f"{API}/cypher", {"query": STATEMENTS[kind], "params": {"id": id_}})
+    if kind == "get, one id":
+        return request("POST", f"{API}/get", {"ids": [id_]})
+    paths = {
+        "node and its edges": f"nodes/{id_}",
+        "list by type, 100": "nodes?type=number&limit=100",
+        "neighbours": f"nodes/{id_}/outgoing",
+    }
+    return request("GET", f"{API}/{paths[kind]}")
 
 
 def report(rows: Sequence[int], sizes: Sequence[Figures], repetitions: int) -> BenchmarkReport:
