@@ -18,6 +18,7 @@ _KEY_END = b'":'
 _WHITE_SPACE = b" \t\r\n"
 _SPACED_COLON_ENDS = (b" :", b"\t:", b"\r:", b"\n:")
 _SPACED_KEY_END = re.compile(rb'"[ \t\r\n]+:')
+_WINDOW_BYTES = 256 << 10  # other threads can run after each
 _MAX_SPACED_COLONS = 1000
 _MAX_SPACES = 64  # more are taken for a key
 _ESCAPED = re.compile(rb"\\u00(?:0[9aAdD]|2[02]|3[aA])")
@@ -60,26 +61,36 @@ def may_have_duplicate_json_keys(lines: bytes) -> bool:
 
 def count_json_keys(text: bytes) -> int:
     """Return the number of keys in JSON text without escaped quotation marks; never less."""
-    return text.count(_KEY_END)
+    windows = range(0, len(text), _WINDOW_BYTES)
+    return sum(text.count(_KEY_END, start, start + _WINDOW_BYTES + len(_KEY_END) - 1) for start in windows)
 
 
 def has_colons_adjacent_to_json_keys(text: bytes) -> bool:
     """Return whether each key is followed directly by its colon, and nothing else can be mistaken for that."""
     if any(_has_spaced_key(text, end) for end in _SPACED_COLON_ENDS):
         return False
-    return b"\\u00" not in text or _ESCAPED.search(text) is None
+    return _find(text, b"\\u00") < 0 or _ESCAPED.search(text) is None
 
 
 def _has_spaced_key(text: bytes, end: bytes) -> bool:
     """Return whether a quotation mark precedes a colon with white space between, the last of which ``end`` has."""
-    at = text.find(end)
+    at = _find(text, end)
     for _ in range(_MAX_SPACED_COLONS):
         if at < 0:
             return False
         if text[max(at - _MAX_SPACES, 0) : at].rstrip(_WHITE_SPACE)[-1:] in {b'"', b""}:
             return True
-        at = text.find(end, at + 2)
+        at = _find(text, end, at + 2)
     return _SPACED_KEY_END.search(text) is not None
+
+
+def _find(text: bytes, part: bytes, start: int = 0) -> int:
+    """Return the first place of a part, or -1, as `bytes.find`."""
+    for first in range(start, len(text), _WINDOW_BYTES):
+        at = text.find(part, first, first + _WINDOW_BYTES + len(part) - 1)
+        if at >= 0:
+            return at
+    return -1
 
 
 class _ParsedObject(dict[str, Any]):

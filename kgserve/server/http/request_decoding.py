@@ -274,12 +274,14 @@ async def decode_json_body(
     announced = _header(headers, b"content-length")
     is_large = len(announced) >= _LARGE_BODY_DIGITS and announced.isdecimal()
     async with turns.one(current_caller.get()) if is_large else nullcontext():
-        body = await _body(headers, receive, service)
-        if optional and not body:
+        parts = await _body_parts(headers, receive, service)
+        if optional and not any(parts):
             return into()
         if optional:
             _check_headers(headers, _is_json)
-        return await _decode_in_thread_if_large(service, body, into)
+        if sum(map(len, parts)) <= MAX_INLINE_JSON_BYTES:
+            return _decode_parts(parts, into)
+        return await service.admission.run("reads", _decode_parts, parts, into)
 
 
 def iterate_body_chunks_of_media_type(request: Request[Any, Any, Any], media: frozenset[str]) -> AsyncIterator[bytes]:
@@ -375,7 +377,7 @@ def _header(headers: Headers, wanted: bytes) -> str:
     return next((value.decode("latin-1") for name, value in headers if name == wanted), "")
 
 
-async def _body(headers: Headers, receive: Receive, service: RequestHandlerDependencies) -> bytes:
+async def _body_parts(headers: Headers, receive: Receive, service: RequestHandlerDependencies) -> list[bytes]:
     limit = service.graphs.settings.max_body_mb * MEBIBYTE
     announced = _header(headers, b"content-length")
     if announced.isdecimal() and int(announced[:20]) > limit:
@@ -387,15 +389,11 @@ async def _body(headers: Headers, receive: Receive, service: RequestHandlerDepen
         if size > limit:
             raise _too_large(limit)
         parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return parts
 
 
-async def _decode_in_thread_if_large(service: RequestHandlerDependencies, body: bytes, into: type[Into]) -> Into:
-    return (
-        decode_json_text(body, into)
-        if len(body) <= MAX_INLINE_JSON_BYTES
-        else await service.admission.run("reads", decode_json_text, body, into)
-    )
+def _decode_parts(parts: list[bytes], into: type[Into]) -> Into:
+    return decode_json_text(b"".join(parts), into)
 
 
 def _too_large(limit: int) -> TooLarge:
