@@ -42,6 +42,8 @@ _MCP = {
         "clientInfo": {"name": "flood", "version": "1"},
     },
 }
+_IDLE_SECONDS = 0.05
+"""Most processor time of an idle server in half a second."""
 KINDS: dict[str, tuple[str, str, object]] = {
     "events": ("GET", "/api/events?since=0", None),
     "walks": ("POST", f"/api/memory/{STORE}/traverse", {"start_id": "n0", "depth": 10}),
@@ -149,19 +151,30 @@ def measure(port: int, key: str, seconds: float) -> Latencies:
     return Latencies(*(sorted(each)[int(len(each) * 0.95)] * 1000 for each in took))
 
 
-def compare(kind: str, port: int, keys: tuple[str, str], seconds: float) -> str:
+def _wait_until_idle(server: ServerProcess) -> None:
+    """Wait until the server has finished what it has received, for half a minute at most."""
+    end = time.monotonic() + 30
+    used = server.processor_seconds()
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        before, used = used, server.processor_seconds()
+        if used - before < _IDLE_SECONDS:
+            return
+
+
+def compare(kind: str, server: ServerProcess, keys: tuple[str, str], seconds: float) -> str:
     """Return a line of the table: medians over three rounds."""
     rounds: list[tuple[Latencies, Latencies, Latencies]] = []
     for _ in range(3):
-        alone = measure(port, keys[0], seconds)
-        with _child("--flood", kind, str(port), keys[1]) as child:
+        alone = measure(server.port, keys[0], seconds)
+        with _child("--flood", kind, str(server.port), keys[1]) as child:
             time.sleep(1.0)
             used, began = _processor_seconds(child.pid), time.perf_counter()
-            flooded = measure(port, keys[0], seconds)
+            flooded = measure(server.port, keys[0], seconds)
             share = (_processor_seconds(child.pid) - used) / (time.perf_counter() - began)
-        time.sleep(1.0)
+        _wait_until_idle(server)
         with _child("--burn", f"{share:.2f}"):
-            rounds.append((alone, flooded, measure(port, keys[0], seconds)))
+            rounds.append((alone, flooded, measure(server.port, keys[0], seconds)))
     cells = [kind]
     for which in range(2):
         alone, flooded, control = (sorted(each[part][which] for each in rounds)[1] for part in range(3))
@@ -201,7 +214,7 @@ def _print_table(kinds: Sequence[str], seconds: float) -> None:
             print("| flood | node: alone | control | flood | x control | inject: alone | control | flood | x control |")
             print("|---|---|---|---|---|---|---|---|---|", flush=True)
             for kind in kinds:
-                print(compare(kind, server.port, (keys[0], keys[1]), seconds), flush=True)
+                print(compare(kind, server, (keys[0], keys[1]), seconds), flush=True)
 
 
 def _fill(port: int, key: str) -> None:
