@@ -175,12 +175,24 @@ class CallerConcurrencyThrottle:
     pauses after each piece of work (`fair_pause_seconds`). A caller below the limit never waits.
     """
 
-    def __init__(self, callers: ActiveCallers, queue: CallerQuota | None, most: int, wait: Callable[[], float]) -> None:
-        """Create the throttle; ``queue`` is the quota that counts waiting work, ``most`` the number of slots."""
+    def __init__(
+        self,
+        callers: ActiveCallers,
+        queue: CallerQuota | None,
+        most: int,
+        wait: Callable[[], float],
+        *,
+        cost: float = 1.0,
+    ) -> None:
+        """Create the throttle; ``queue`` is the quota that counts waiting work, ``most`` the number of slots.
+
+        A second of work counts as ``cost`` seconds when its pause is computed.
+        """
         self._callers = callers
         self._queue = queue
         self._most = most
         self._max_wait = wait
+        self._cost = cost
         self._taken: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
@@ -228,7 +240,7 @@ class CallerConcurrencyThrottle:
 
     def _end(self, caller: str, worked: float) -> None:
         if caller in self._waiting and self._taken[caller] <= self._most:
-            rest = fair_pause_seconds(worked, self._callers.count_other_callers(caller))
+            rest = fair_pause_seconds(worked * self._cost, self._callers.count_other_callers(caller))
             asyncio.get_running_loop().call_later(rest, self._hand_over_slot, caller)
         else:
             self._release_slot(caller)
@@ -409,8 +421,9 @@ class AdmissionControl:
         self.turns = CallerConcurrencyThrottle(
             self.callers, queue, MAX_CONCURRENT_WRITES, lambda: MAX_WRITE_WAIT_SECONDS
         )
+        # Reads compute in all their slots at once. Writes mostly wait for the disk.
         self.read_turns = CallerConcurrencyThrottle(
-            self.callers, None, MAX_CONCURRENT_READS, lambda: MAX_READ_WAIT_SECONDS
+            self.callers, None, MAX_CONCURRENT_READS, lambda: MAX_READ_WAIT_SECONDS, cost=MAX_CONCURRENT_READS
         )
         self.transfer_turns = CallerConcurrencyThrottle(self.callers, None, 1, lambda: MAX_READ_WAIT_SECONDS)
         self.loop_turns = CallerConcurrencyThrottle(self.callers, queue, 1, lambda: MAX_READ_WAIT_SECONDS)

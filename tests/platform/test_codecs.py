@@ -19,7 +19,12 @@ from kgserve.platform.codecs import (
     locate_validation_error,
     msgpack_decoder,
 )
-from kgserve.platform.duplicate_json_keys import find_duplicate_json_key, may_have_duplicate_json_keys
+from kgserve.platform.duplicate_json_keys import (
+    count_json_keys,
+    find_duplicate_json_key,
+    has_colons_adjacent_to_json_keys,
+    may_have_duplicate_json_keys,
+)
 from kgserve.platform.large_json_objects import decode_large_json_object
 
 
@@ -176,3 +181,12 @@ def test_a_large_object_with_a_fault_is_left_to_the_decoder_of_all(correct: byte
     text = msgspec.json.encode(_LARGE)
     assert correct in text
     assert decode_large_json_object(text.replace(correct, wrong, 1), _Whole) is None
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_keys_are_found_across_the_windows_of_a_large_text(shift: int) -> None:
+    filler = "x" * ((256 << 10) - len('{"filler":"","k') + 1 - shift)
+    assert count_json_keys(f'{{"filler":"{filler}","k":1,"l":[2]}}'.encode()) == 3
+    assert not has_colons_adjacent_to_json_keys(f'{{"filler":"{filler}","k" :1}}'.encode())
+    assert not has_colons_adjacent_to_json_keys(f'{{"filler":"{filler}","\\u0022":1}}'.encode())
+    assert has_colons_adjacent_to_json_keys(f'{{"filler":"{filler}","k":"a :"}}'.encode())
