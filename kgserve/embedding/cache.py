@@ -24,7 +24,12 @@ from kgserve.embedding.embedder import Embedder
 from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_yielding_gil
-from kgserve.platform.sqlite_files import checkpoint_and_truncate_sqlite_wal, remove_sqlite_files
+from kgserve.platform.sqlite_files import (
+    caching_databases,
+    checkpoint_and_truncate_sqlite_wal,
+    release_connection_cache,
+    remove_sqlite_files,
+)
 
 log = structlog.get_logger()
 
@@ -113,6 +118,7 @@ class EmbeddingCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
+        caching_databases.add(self)
 
     def get_many(self, model_id: str, texts: Sequence[str]) -> list[FloatVector | None]:
         """Return the vector of each text, or None where it is not cached."""
@@ -139,6 +145,15 @@ class EmbeddingCache:
         erase = partial(_erase, keys=keys)
         if not (self._attempt(erase, otherwise=False) or self._attempt(erase, otherwise=False)):
             raise Unavailable("the cache of embeddings is locked or cannot be written, so nothing was erased from it")
+
+    def release_cache(self) -> None:
+        """Release SQLite's page cache, unless the file is in use."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._connection is not None:
+                    release_connection_cache(self._connection)
+            finally:
+                self._lock.release()
 
     def __len__(self) -> int:
         """Return the number of cached vectors."""

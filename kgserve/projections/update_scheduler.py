@@ -15,6 +15,7 @@ import structlog
 
 from kgserve.errors import KgserveError
 from kgserve.platform.malloc_control import release_free_memory
+from kgserve.platform.sqlite_files import release_sqlite_caches
 from kgserve.projections.base import StoreFollowedByProjections
 
 log = structlog.get_logger()
@@ -266,6 +267,7 @@ class ProjectionThread:
         # A separate function, so that no reference to a projection is held while idle.
         projection = self.schedule.take(self._take_timeout)
         if projection is None:
+            release_sqlite_caches()
             # Memory freed by tantivy's writers stays with the process: 50 MiB after small writes, 80 after an import.
             release_free_memory()
             self._take_timeout = math.inf

@@ -1,10 +1,39 @@
-"""Batched SQLite queries."""
+"""SQLite files: batched queries, and memory of idle connections."""
 
 from __future__ import annotations
 
+import _sqlite3
+import ctypes
 import sqlite3
+from pathlib import Path
 
-from kgserve.platform.sqlite_files import select_rows_by_in_list, select_rows_by_values_join
+from kgserve.platform.sqlite_files import (
+    ConcurrentSqliteDatabase,
+    open_sqlite_database,
+    release_sqlite_caches,
+    select_rows_by_in_list,
+    select_rows_by_values_join,
+)
+
+TEXTS = "CREATE TABLE IF NOT EXISTS texts (n INTEGER PRIMARY KEY, text TEXT)"
+
+
+class Texts(ConcurrentSqliteDatabase):
+    """A file of 200 texts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(open_sqlite_database(path, TEXTS, 1), path)
+        self._writer.executemany("INSERT INTO texts (text) VALUES (?)", [("x" * 2_000,)] * 200)
+        self._writer.commit()
+
+    def read(self) -> list[tuple[int, str]]:
+        """Return all texts."""
+        return self._read("SELECT n, text FROM texts")
+
+    def release_while_both_connections_are_used(self) -> None:
+        """Release the caches of all files, which does not wait for this one."""
+        with self._writing, self._reading:
+            release_sqlite_caches()
 
 
 def made(rows: int) -> sqlite3.Connection:
@@ -32,3 +61,24 @@ def test_a_database_can_be_closed_after_a_partial_iteration() -> None:
     file.close()
     some.close()  # pyright: ignore[reportAttributeAccessIssue]  # it is a generator
     rows.close()  # pyright: ignore[reportAttributeAccessIssue]  # as above
+
+
+def test_idle_connections_keep_no_pages_in_memory(tmp_path: Path) -> None:
+    def used() -> int:
+        return ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used()
+
+    release_sqlite_caches()
+    before = used()
+    file, other = Texts(tmp_path / "texts.sqlite"), Texts(tmp_path / "other.sqlite")
+    assert len(file.read()) == len(other.read()) == 200
+    full = used() - before
+    file.release_while_both_connections_are_used()
+    half = used() - before
+    release_sqlite_caches()
+    left = used() - before
+    assert full > 1_000_000 > left
+    assert full * 0.4 < half < full * 0.75
+    assert len(file.read()) == 200
+    file.close()
+    release_sqlite_caches()
+    other.close()

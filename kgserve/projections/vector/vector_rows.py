@@ -27,7 +27,7 @@ SCATTERED_READ_COST = 4
 
 # Files grow ahead of their content, sparsely, to avoid remapping for every few rows.
 _MIN_FILE_ROWS = 1024
-_MIN_IN_MEMORY_ROWS = 64
+_MIN_IN_MEMORY_ROWS = 16
 _MATRIX_BATCH_ROWS = 16_000
 # Scattered rows are copied in batches that fit the CPU cache; ten times as many take twice as long.
 _PICK_BATCH_ROWS = 1_000
