@@ -52,10 +52,11 @@ def _log_moment(moment: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reduce_limits() -> None:
     small = partial(current_rows.DeltaMergeLimits, rows=FOLD_ROWS, share=0.05, bytes=FOLD_ROWS << 10)
+    merge = base_segment_merge.write_merged_row_base_segment
     replaced: list[tuple[Any, str, Any]] = [
-        (current_rows, "FoldLimits", small),
+        (current_rows, "DeltaMergeLimits", small),
         (compaction, "MEBIBYTE", COMPACTED_BYTES),
-        (current_rows, "fold", _log_moment("base", base_segment_merge.write_merged_row_base_segment)),
+        (current_rows, merge.__name__, _log_moment("base", merge)),
         (Journal, "append", _log_moment("append", Journal.append)),
         (EngineFileProjection, "_apply", _log_moment("engine", vars(EngineFileProjection)["_apply"])),
         (NodeCatalog, "apply", _log_moment("catalog", NodeCatalog.apply)),
@@ -63,6 +64,8 @@ def _reduce_limits() -> None:
         (KeywordIndex, "write", _log_moment("index", KeywordIndex.write)),
     ]
     for owner, name, value in replaced:
+        if not hasattr(owner, name):
+            raise AttributeError(f"{owner} has no {name} to replace")
         setattr(owner, name, value)
 
 
