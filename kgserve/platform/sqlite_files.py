@@ -73,7 +73,7 @@ class ConcurrentSqliteDatabase:
 
 
 class CachingDatabase(Protocol):
-    """Database whose page caches can be released while nobody uses it."""
+    """Database whose page caches can be released while it is not in use."""
 
     def release_cache(self) -> None:
         """Release the page caches of connections that are not in use. Does not wait."""
