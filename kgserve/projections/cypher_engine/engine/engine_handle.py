@@ -233,6 +233,8 @@ class EngineHandle:
         self._leases = 0
         self._retired = False
         self._lock = threading.Lock()
+        self._closing = threading.Lock()
+        self._is_released = False
         self._is_cleanly_closed = False
         self.closed = False
 
@@ -341,13 +343,19 @@ class EngineHandle:
             threading.Thread(target=self._close, name=f"close engine of {self._options.store}").start()
 
     def _close(self) -> None:
-        try:
-            if not self._process.has_died:
-                self.writer.channel.ask(CloseEngineFileRequest())
-                self._is_cleanly_closed = True
-        finally:
-            self._process.close()
-            self.closed = self._is_cleanly_closed
+        """Close the file and release the process, once. A concurrent call waits until that is done."""
+        with self._closing:
+            # Descriptors that were closed twice could be those of other files.
+            if self._is_released:
+                return
+            self._is_released = True
+            try:
+                if not self._process.has_died:
+                    self.writer.channel.ask(CloseEngineFileRequest())
+                    self._is_cleanly_closed = True
+            finally:
+                self._process.close()
+                self.closed = self._is_cleanly_closed
 
 
 class EngineReplaced(Exception):

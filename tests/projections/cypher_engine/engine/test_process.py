@@ -220,6 +220,7 @@ def test_a_started_statement_gives_its_session_back(pool: StorePool, blow: signa
         begun = started(pool)
         if blow is not None:
             os.kill(process(store).number, signal.SIGSTOP)
+            until(process(store)._is_stopped)
             other = started(pool)
             os.kill(process(store).number, blow)
             with pytest.raises(EngineProcessDied) as lost:
@@ -243,6 +244,33 @@ def test_a_started_statement_closes_a_retired_engine_in_a_thread(pool: StorePool
         assert not engine.closed
         assert begun.try_finish() is not None
         until(lambda: engine.closed)
+
+
+def test_an_engine_that_is_retired_again_while_it_closes_is_closed_once(
+    pool: StorePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_cypher_request(graph_of(pool, NAME), COUNT)
+    closed: list[str] = []
+    has_begun, close = threading.Event(), EngineProcess.close
+
+    def close_slowly(self: EngineProcess) -> None:
+        closed.append(threading.current_thread().name)
+        has_begun.set()
+        time.sleep(0.2)
+        close(self)
+
+    monkeypatch.setattr(EngineProcess, "close", close_slowly)
+    with pool.lease(NAME) as store:
+        engine = store.engine._engine
+        assert engine is not None
+        begun = started(pool)
+        wait_for_reply(begun)
+        store.engine.heal("a test")
+        assert begun.try_finish() is not None
+        assert has_begun.wait(PATIENCE)
+        engine.retire()
+        assert engine.closed
+    assert closed == [f"close engine of {NAME}"]
 
 
 def test_no_statement_is_started_that_must_wait(pool: StorePool) -> None:
