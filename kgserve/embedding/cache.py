@@ -25,8 +25,8 @@ from kgserve.embedding.token_embeddings import TokenVectors
 from kgserve.errors import Unavailable
 from kgserve.platform.gil_yield import iterate_yielding_gil
 from kgserve.platform.sqlite_files import (
-    caching_databases,
     checkpoint_and_truncate_sqlite_wal,
+    register_caching_database,
     release_connection_cache,
     remove_sqlite_files,
 )
@@ -118,7 +118,7 @@ class EmbeddingCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
-        caching_databases.add(self)
+        register_caching_database(self)
 
     def get_many(self, model_id: str, texts: Sequence[str]) -> list[FloatVector | None]:
         """Return the vector of each text, or None where it is not cached."""

@@ -49,7 +49,7 @@ class ConcurrentSqliteDatabase:
         self._reading = threading.Lock()
         self._writer = writer
         self._reader = sqlite3.connect(path, check_same_thread=False)
-        caching_databases.add(self)
+        register_caching_database(self)
 
     def close(self) -> None:
         """Close both connections."""
@@ -80,13 +80,22 @@ class CachingDatabase(Protocol):
         ...
 
 
-caching_databases: WeakSet[CachingDatabase] = WeakSet()
-"""The databases of this process whose caches `release_sqlite_caches` releases."""
+_caching_databases: WeakSet[CachingDatabase] = WeakSet()
+# A set cannot be iterated while another thread adds to it.
+_caching_databases_lock = threading.Lock()
+
+
+def register_caching_database(database: CachingDatabase) -> None:
+    """Let `release_sqlite_caches` release the caches of a database for as long as it exists."""
+    with _caching_databases_lock:
+        _caching_databases.add(database)
 
 
 def release_sqlite_caches() -> None:
     """Release the page caches of idle connections, which take 80 KiB each even in a small file."""
-    for database in [*caching_databases]:
+    with _caching_databases_lock:
+        databases = [*_caching_databases]
+    for database in databases:
         database.release_cache()
 
 
