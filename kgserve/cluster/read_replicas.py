@@ -191,9 +191,13 @@ class ReadReplicaUpdater:
 
         Raises Unavailable.
         """
-        date = self._freshness.date_of_now()
-        for shard, end in enumerate(self._log.latest()):
+        date, ends = self._freshness.date_of_now(), self._log.latest()
+        # Recorded for all shards first, since following a silent shard waits for a timeout.
+        for shard, end in enumerate(ends):
             self._freshness.record_contact(shard, answers=end is not None)
+        if all(end is None for end in ends):
+            return
+        for shard, end in enumerate(ends):
             if end is None or self._seen[shard] < end:
                 self._follow(shard, held)
             if end is not None and self._seen[shard] >= end:
