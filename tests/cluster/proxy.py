@@ -20,6 +20,8 @@ class Proxy:
         self._doubling = False
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
+        self._clients = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept, name="proxy")]
@@ -27,6 +29,16 @@ class Proxy:
 
     def lose_answers(self) -> None:
         self._swallowing = True
+
+    def stop_answering(self) -> None:
+        """Cut the connections, and accept new ones without ever answering."""
+        self._swallowing = True
+        self._hang_up()
+
+    def count_clients(self) -> tuple[int, int]:
+        """Return the number of connections that clients have opened so far, and how many are still open."""
+        with self._lock:
+            return self._clients, len(self._open)
 
     def double_requests(self) -> None:
         self._doubling = True
@@ -54,6 +66,8 @@ class Proxy:
                 server = socket.create_connection(("127.0.0.1", self._target))
                 with self._lock:
                     self._sockets += [client, server]
+                    self._open.add(client)
+                    self._clients += 1
                 for pump in (self._up, self._down):
                     self._threads.append(threading.Thread(target=pump, args=(client, server), name="proxy"))
                     self._threads[-1].start()
@@ -66,6 +80,8 @@ class Proxy:
                 while piece := _first(waiting):
                     waiting = waiting[len(piece) :]
                     server.sendall(piece * 2 if self._doubling and piece.startswith(b"HPUB") else piece)
+        with self._lock:
+            self._open.discard(client)
 
     def _down(self, client: socket.socket, server: socket.socket) -> None:
         with _shutting(client, server):

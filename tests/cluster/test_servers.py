@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from kgserve.cluster.jetstream.jetstream_backend import JetStreamBlobStorage, Je
 from kgserve.cluster.jetstream.nats_connection import NatsConnection, NatsServerInfo, require_durable_nats_servers
 from kgserve.cluster.jetstream.stream import ReplicatedJetStream
 from kgserve.errors import Conflict, InvalidInput, Unavailable
+from tests.cluster.proxy import Proxy
 from tests.cluster.servers import CONFIGURATION, PASSWORD, USER, NatsServers, nats_servers
 
 
@@ -126,6 +128,15 @@ def test_an_unreachable_server_is_reported() -> None:
         port: int = free.getsockname()[1]
     with pytest.raises(Unavailable, match=f"127.0.0.1:{port}: .*refused|{port}"):
         NatsConnection(f"nats://127.0.0.1:{port}", patience=0.5)
+
+
+def test_reconnection_attempts_close_their_sockets(servers: NatsServers) -> None:
+    proxy = Proxy(servers.servers[0].port)
+    with closing(proxy), closing(NatsConnection(f"nats://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}")):
+        proxy.stop_answering()
+        while proxy.count_clients()[0] < 4:
+            time.sleep(0.05)
+        assert proxy.count_clients()[1] <= 1
 
 
 @pytest.mark.parametrize("addresses", ["", " , ", "http://host:4222", "host:4222", "nats://"])

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from typing_extensions import override
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, Unavailable
 from kgserve.platform.codecs import decode_json
@@ -78,6 +78,30 @@ class _VarzResponse(msgspec.Struct, frozen=True):
     data: NatsServerInfo = NatsServerInfo()
 
 
+class _OneConnectionEventLoop(asyncio.SelectorEventLoop):
+    """Event loop with at most one open connection: a new one aborts the previous.
+
+    nats-py leaves the sockets of failed attempts open, until the process has no descriptors left.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: asyncio.BaseTransport | None = None
+
+    @override
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        self.abort_connection()
+        transport, protocol = await super().create_connection(*args, **options)
+        self._latest = transport
+        return transport, protocol
+
+    def abort_connection(self) -> None:
+        """Close the connection without sending what is buffered; its socket closes in the next iteration."""
+        if isinstance(self._latest, asyncio.WriteTransport):
+            self._latest.abort()
+        self._latest = None
+
+
 class NatsConnection:
     """Self-healing connection to NATS servers. Requests made while it is lost wait up to ``patience`` seconds."""
 
@@ -91,7 +115,7 @@ class NatsConnection:
         self.patience = patience
         self._client = Client()
         self._fault: Exception | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = _OneConnectionEventLoop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster", daemon=True)
         self._thread.start()
         try:
@@ -201,15 +225,13 @@ class NatsConnection:
 
     async def _end(self) -> None:
         await self._client.close()
-        # After an attempt to connect that was cancelled, `close` does nothing, and the socket stays open. With TLS, the
-        # future that `wait_closed` awaits may have been cancelled together with that attempt.
-        transport = self._client._transport  # noqa: SLF001
-        if transport is not None:
-            transport.close()
-            with suppress(OSError, asyncio.CancelledError):
-                await transport.wait_closed()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # After an attempt to connect that was cancelled, `Client.close` closes nothing.
+        self._loop.abort_connection()
+        await asyncio.sleep(0)
 
     async def _servers(self) -> list[NatsServerInfo]:
         """Return all servers that respond. A server that is down is only noticed by its silence."""
