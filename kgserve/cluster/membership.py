@@ -178,7 +178,7 @@ class ClusterHeartbeatExchange(ClosableContext):
             return
         self._thread.join()
         try:
-            self._registry.beat(msgspec.structs.replace(self.beat, leaving=True), self._revision)
+            self._announce_leaving()
         except KgserveError as error:
             log.warning("leaving_not_told", node=self.beat.node, reason=str(error))
 
@@ -278,6 +278,13 @@ class ClusterHeartbeatExchange(ClosableContext):
             except KgserveError as error:
                 if not self._closing.is_set():
                     log.warning("others_not_looked_at", node=self.beat.node, reason=str(error))
+
+    def _announce_leaving(self) -> None:
+        leaving = msgspec.structs.replace(self.beat, leaving=True)
+        if self._registry.beat(leaving, self._revision) is None:
+            self._resolve_rejected_heartbeat()
+            if not self._usurped:
+                self._registry.beat(leaving, self._revision)
 
     def _last_revision(self) -> int:
         heard = self._registry.beats().get(self.beat.node)

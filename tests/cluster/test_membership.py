@@ -324,6 +324,18 @@ def test_a_leaving_node_is_replaced_at_once(cluster: Cluster) -> None:
     assert [each.claim.owner.description for each in found] == [b"what it is"]
 
 
+def test_a_node_leaves_after_a_heartbeat_without_response(cluster: Cluster) -> None:
+    cluster.run(5, *NODES)
+    node = cluster.nodes["n1"]
+    with node:
+        cluster.wires["n1"].lose_answers()
+        with pytest.raises(OutcomeUnknown):
+            node.send_heartbeat()
+        cluster.wires["n1"].heal()
+    cluster.run(1, "n2", "n3")
+    assert cluster.nodes["n2"].is_gone("n1")
+
+
 def test_heartbeats_continue_while_a_callback_hangs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "HEARTBEAT_INTERVAL_SECONDS", 0.01)
     registry, heal, looked = MemoryRegistry(cluster.wires["n2"]), threading.Event(), threading.Event()
