@@ -55,6 +55,13 @@ def test_ids_with_commas_and_slashes_come_back(page: Page) -> None:
     assert (wrong["depth"], wrong["asOf"], wrong["edge"]) == (5, None, "")
 
 
+def test_nothing_is_requested_for_a_store_that_was_left(page: Page) -> None:
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    run(page, "load.js", "await m.refreshAbout(); await m.refreshTimeline();")
+    assert not [url for url in requested if "/api/memory/" in url]
+
+
 def test_lives_and_validity_are_comparisons(page: Page) -> None:
     script = """
       const row = {lives: [[7, null], [2, 5]], validFrom: 100, validTo: 200};

@@ -104,9 +104,10 @@ export function leave() {
   });
 }
 
-/** Load statistics and settings of the store. */
+/** Load statistics and settings of the store, unless none is open any more. */
 export function refreshAbout() {
   const name = store.value;
+  if (!name) return Promise.resolve();
   aboutAsked = Promise.all([ask("GET", memory(name, "stats")), ask("GET", memory(name))]).then(([stats, settings]) => {
     if (store.value === name) about.value = { stats, settings };
   });
@@ -115,6 +116,7 @@ export function refreshAbout() {
 
 export async function refreshTimeline() {
   const name = store.value;
+  if (!name) return;
   const found = await ask("GET", memory(name, "timeline"), { query: { buckets: BUCKETS } }).catch((error) => {
     if (error.status === 409) noPast.value = error.message;
     return null;
