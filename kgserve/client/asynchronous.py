@@ -116,14 +116,14 @@ class AsyncConnection:
         self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], Coroutine[Any, Any, U]]
     ) -> U:
         """Call ``send``, with retries as configured by `retries`."""
-        attempts = RetryState(self.retries, self.target.addresses)
+        attempts = RetryState(self.retries)
         while True:
             try:
                 return await send(call)
             except KgserveError as error:
                 if call.spent:
                     raise
-                await self.rest(attempts.pause_after(error, idempotent=call.idempotent))
+                await self.rest(attempts.pause_after(error, idempotent=call.idempotent, nodes=self.target.nodes))
 
 
 class HasAsyncConnection(Protocol):

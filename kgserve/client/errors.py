@@ -196,7 +196,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     """Retry policy. Pauses are in seconds and double; jitter shortens each by up to a half."""
 
     times: int | None = None
-    """Maximum number of retries of one call; 0 disables them. Default: 4, or unlimited with several addresses."""
+    """Maximum number of retries of one call; 0 disables them. Default: 4, or unlimited with several nodes."""
     first: float = 0.2
     """First pause in seconds."""
     longest: float = 8.0
@@ -204,9 +204,9 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 30.0
     """Seconds after the start of a call within which it is retried. A later Retry-After is not waited for."""
 
-    def allows(self, number: int, addresses: int = 1) -> bool:
+    def allows(self, number: int, nodes: int = 1) -> bool:
         """Return True if retry ``number``, counted from 0, is allowed."""
-        limit = math.inf if addresses > 1 else DEFAULT_RETRIES
+        limit = math.inf if nodes > 1 else DEFAULT_RETRIES
         return number < (limit if self.times is None else self.times)
 
     def pause(self, number: int, at_least: float = 0.0) -> float:
@@ -216,23 +216,22 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryState:
-    """Retry state of one call over several ``addresses``; pauses grow after each round of addresses."""
+    """Retry state of one call. Pauses grow after each round of the nodes that can serve it."""
 
-    def __init__(self, retries: Retries, addresses: int = 1) -> None:
+    def __init__(self, retries: Retries) -> None:
         self._retries = retries
-        self._addresses = addresses
         self._number = 0
         self._deadline = time.monotonic() + retries.patience
 
-    def pause_after(self, error: KgserveError, *, idempotent: bool) -> float:
+    def pause_after(self, error: KgserveError, *, idempotent: bool, nodes: int = 1) -> float:
         """Return the seconds to wait before a retry. Raises ``error`` when the call must not be retried."""
         temporary = isinstance(error, Unreachable | RateLimited | Unavailable)
         harmless = isinstance(error, RateLimited) or (
             isinstance(error, Unreachable) and not isinstance(error, Interrupted)
         )
-        if not (temporary and (idempotent or harmless)) or not self._retries.allows(self._number, self._addresses):
+        if not (temporary and (idempotent or harmless)) or not self._retries.allows(self._number, nodes):
             raise _without_traceback(error)
-        pause = self._retries.pause(self._number // self._addresses, retry_after_seconds(error))
+        pause = self._retries.pause(self._number // nodes, retry_after_seconds(error))
         if time.monotonic() + pause > self._deadline:
             raise _without_traceback(error)
         self._number += 1

@@ -273,14 +273,14 @@ class BlockingConnection(ClientTransport):
 
     def _with_retries(self, call: ClientRequest[T], send: Callable[[ClientRequest[T]], U]) -> U:
         """Call ``send``, with retries as configured by `retries`."""
-        attempts = RetryState(self.retries, self.target.addresses)
+        attempts = RetryState(self.retries)
         while True:
             try:
                 return send(call)
             except KgserveError as error:
                 if call.spent:
                     raise
-                self.rest(attempts.pause_after(error, idempotent=call.idempotent))
+                self.rest(attempts.pause_after(error, idempotent=call.idempotent, nodes=self.target.nodes))
 
 
 HANDLER_TIMEOUT_SECONDS = 5.0

@@ -206,6 +206,7 @@ class ServerTarget:
         self._settings = load_settings({"data_dir": data, "key": key})
         self._urls = [] if url is None else [_validate_url(each) for each in url.split(",")]
         self._owners: dict[str, DiscoveredServer] = {}
+        self._was_redirected = False
         self._copies = copies
         self._replica_headers = {READ_SOURCE_HEADER: "copy"}
         if max_staleness is not None:
@@ -215,9 +216,9 @@ class ServerTarget:
         self.authorities = self._authorities()
 
     @property
-    def addresses(self) -> int:
-        """Number of nodes that can be called."""
-        return max(len(self._urls), 1)
+    def nodes(self) -> int:
+        """Minimum number of nodes that can serve a call: the addresses, and the owner that one of them has named."""
+        return max(len(self._urls), 2 if self._was_redirected else 1)
 
     @property
     def is_local(self) -> bool:
@@ -277,6 +278,7 @@ class ServerTarget:
         )
         if not self._reads_copy(call):
             self._owners[_subject(call)] = found
+            self._was_redirected = True
         return found if not call.spent or (isinstance(call.body, ImportUpload) and call.body.is_repeatable) else None
 
     def _reads_copy(self, call: ClientRequest[Any]) -> bool:

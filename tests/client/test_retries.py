@@ -70,6 +70,19 @@ def test_an_unavailable_owner_is_forgotten(scripted: ScriptedServer) -> None:
         assert (len(scripted.asked), len(other.asked)) == (2, 1)
 
 
+@pytest.mark.parametrize("times", [None, 2], ids=["default", "two"])
+def test_an_owner_that_is_down_is_retried_like_several_nodes(scripted: ScriptedServer, times: int | None) -> None:
+    with answering() as stopped:
+        there = f"{stopped.url}/api/memory/s"
+    redirect = ScriptedAnswer(status=307, headers={"Location": there, "Kgserve-Owner": "stopped"})
+    scripted.script += [redirect] * 8 + [ScriptedAnswer(status=404, body=problem(404, "not_found"))]
+    retries = Retries(times=times, first=0.01, longest=0.05)
+    expected = errors.NotFound if times is None else Unreachable
+    with Client(scripted.url, retries=retries) as client, pytest.raises(expected):
+        client.store("s").settings()
+    assert len(scripted.asked) == (9 if times is None else 1 + times)
+
+
 def test_a_retry_after_beyond_the_limit_is_not_waited_for(scripted: ScriptedServer, quick: Client) -> None:
     scripted.script.append(
         ScriptedAnswer(status=503, body=problem(503, "unavailable"), headers={"Retry-After": "3600"})
@@ -272,13 +285,13 @@ def test_pauses_grow_with_jitter() -> None:
 def test_several_nodes_are_retried_until_the_time_limit() -> None:
     """A store whose machine has died is served again after 10 to 20 s."""
     refused = Unreachable("no server answers")
-    attempts = RetryState(Retries(), addresses=3)
-    pauses = [attempts.pause_after(refused, idempotent=True) for _ in range(15)]
+    attempts = RetryState(Retries())
+    pauses = [attempts.pause_after(refused, idempotent=True, nodes=3) for _ in range(15)]
     assert all(0.1 * 2 ** (at // 3) <= each <= 0.2 * 2 ** (at // 3) for at, each in enumerate(pauses))
     for retries in (Retries(times=2), Retries(patience=0.0), Retries(times=0)):
-        attempts = RetryState(retries, addresses=3)
+        attempts = RetryState(retries)
         with pytest.raises(Unreachable):
-            [attempts.pause_after(refused, idempotent=True) for _ in range(3)]
+            [attempts.pause_after(refused, idempotent=True, nodes=3) for _ in range(3)]
 
 
 def test_an_import_is_not_started_twice(scripted: ScriptedServer, quick: Client, tmp_path: Path) -> None:
