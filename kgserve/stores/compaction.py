@@ -40,6 +40,9 @@ IMMEDIATE_COMPACTION_PRESSURE = 2
 _COMPACTION_RETRY_SECONDS = 60.0
 COMPACTION_DELAY_SECONDS = 30.0
 COMPACTION_POLL_SECONDS = 0.1
+JOURNAL_CONSUMER_TIMEOUT_SECONDS = 5.0
+"""Time to wait for consumers of the journal before an erasure fails, to be repeated later."""
+_JOURNAL_CONSUMER_POLL_SECONDS = 0.01
 # Memory that the engine may retain for updates; less for small stores, whose files are cheap to rebuild.
 _MIN_RETAINED_BYTES = 16 * MEBIBYTE
 _MAX_RETAINED_BYTES = 96 * MEBIBYTE
@@ -155,20 +158,28 @@ class Compactor:
         """Remove all data that is no longer current as of commit ``before``.
 
         Takes a snapshot, renews the engine file and truncates the journal, of which nothing is retained beyond what is
-        needed. Blocks. Raises Unavailable while a consumer still has to read the journal, and the errors of taking a
-        snapshot and of building an engine file.
+        needed. Blocks. Raises Unavailable if a consumer does not read the journal in time or the store is closing, and
+        the errors of taking a snapshot and of building an engine file.
         """
         with self._compacting:
             while not (self._engine.forget() or self._renew_engine()):
                 pass  # it was closed meanwhile, so `forget` succeeds on the next attempt
-            sequence = self._take_snapshot()
-            if min(sequence, *(needed() - 1 for needed in self._needed_from)) < before:
-                raise Unavailable("the journal is still being read by others; try again shortly", retry_after=2)
+            if self._take_snapshot() < before:
+                raise Unavailable("the newest snapshot does not include the deletion; try again", retry_after=2)
+            self._wait_for_consumers(before)
             for each in snapshot.list_journal_snapshots(self._layout.journal)[:1]:
                 snapshot.verify_snapshot(each)
             snapshot.remove_old_snapshots(self._layout.journal, 1)
             self._journal.remove_segments_before(before, 0)
             self._next_check_bytes = 0
+
+    def _wait_for_consumers(self, sequence: int) -> None:
+        """Wait until no consumer still has to read the journal up to a commit. Raises Unavailable."""
+        until = time.monotonic() + JOURNAL_CONSUMER_TIMEOUT_SECONDS
+        closing = self._engine.options.closing or threading.Event()
+        while any(needed() <= sequence for needed in self._needed_from):
+            if time.monotonic() > until or closing.wait(_JOURNAL_CONSUMER_POLL_SECONDS):
+                raise Unavailable("the journal is still being read by others; try again shortly", retry_after=2)
 
     def _journal_pressure(self) -> float:
         """Return the journal growth since the last snapshot, as a fraction of its threshold."""
