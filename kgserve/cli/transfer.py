@@ -249,8 +249,10 @@ def read_upload_source_with_keepalive_blanks(
 
 def _is_readable(file: BinaryIO, seconds: float) -> bool:
     """Return True if a read would return within ``seconds``, with data or the end of the file."""
+    readable = select.poll()
     try:
-        return bool(select.select([file], [], [], seconds)[0])
+        readable.register(file, select.POLLIN)
+        return bool(readable.poll(seconds * 1000))
     except (OSError, ValueError):  # not a file descriptor: all data is present
         return True
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import resource
 from pathlib import Path
 
 import msgspec
@@ -19,7 +21,8 @@ def test_a_file_and_an_object_without_a_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_silent_pipe_gets_keepalive_blanks_only_between_lines() -> None:
-    reading, writing = os.pipe()
+    low, writing = os.pipe()
+    reading = _to_high_descriptor(low)
     with os.fdopen(reading, "rb") as file:
         blocks = read_upload_source_with_keepalive_blanks(file, silence=0.05)
         assert next(blocks) == KEEPALIVE_BLANKS
@@ -36,6 +39,14 @@ def test_a_silent_pipe_gets_keepalive_blanks_only_between_lines() -> None:
         assert next(blocks) == NODE[9:]
         os.close(writing)
         assert set(blocks) <= {KEEPALIVE_BLANKS}
+
+
+def _to_high_descriptor(descriptor: int) -> int:
+    """Return a duplicate above the 1,023 that `select` supports, or as high as the process may have; closes it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    duplicate = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, min(1_024, limit - 64))
+    os.close(descriptor)
+    return duplicate
 
 
 def test_keepalive_blanks_belong_to_the_following_line() -> None:

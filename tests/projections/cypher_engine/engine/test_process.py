@@ -208,7 +208,9 @@ def started(pool: StorePool) -> StartedEngineReadStatement:
 
 
 def wait_for_reply(statement: StartedEngineReadStatement) -> None:
-    assert select.select([statement.descriptor], [], [], PATIENCE)[0]
+    reply = select.poll()  # select does not support descriptors above 1,023
+    reply.register(statement.descriptor, select.POLLIN)
+    assert reply.poll(PATIENCE * 1000)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, None])
