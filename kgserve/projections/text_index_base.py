@@ -181,8 +181,12 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, TextIndexProject
         self._opening = threading.Lock()
         self._begun_sequence = 0
         self._build_started_at = time.monotonic()
-        self.is_incomplete = False
-        """True while searches miss entities, because the index was opened empty and has not caught up yet."""
+        self._began_empty = False
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True while searches miss entities, because the index began empty and has not caught up yet."""
+        return self._began_empty and self.sequence < self._ready_at
 
     @property
     def visible_up_to(self) -> int:
@@ -201,7 +205,7 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, TextIndexProject
 
     @property
     def awaited_sequence(self) -> int:
-        """The commit that completes an index that was opened empty; 0 for a complete index."""
+        """The commit that completes an index that began empty; 0 for a complete index."""
         return self._ready_at if self.is_incomplete else 0
 
     def explain_build(self) -> str:
@@ -218,13 +222,13 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, TextIndexProject
     def _begin_at(self, sequence: int) -> None:
         super()._begin_at(sequence)
         self._build_started_at = time.monotonic()
-        self.is_incomplete = sequence == 0 and self._behind
+        self._began_empty = sequence == 0
 
-    @override
-    def _is_behind(self) -> bool:
-        behind = super()._is_behind()
-        self.is_incomplete = self.is_incomplete and self._behind
-        return behind
+    def _begin_empty(self, ready_at: int) -> None:
+        """Begin again without entries; the index is complete once it has reached a commit."""
+        self._ready_at = max(self._ready_at, ready_at)
+        self._began_empty = True
+        self._move(0)
 
     @override
     def _rebuild(self) -> None:

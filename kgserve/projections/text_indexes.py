@@ -414,8 +414,7 @@ class CurrentVectorIndexProjection(CurrentTextIndexProjection[VectorIndex]):
     def _apply_all(self, rows: RowsSnapshot) -> int:
         self._begun_sequence = rows.at
         # First, so that a caller that needs a commit does not read an index that is being cleared.
-        self._move(0)
-        self.is_incomplete = True
+        self._begin_empty(rows.at)
         self._opened().clear(self._made_of(self._embedder.model_id))
         self.tokens.clear()
         self._record_model()

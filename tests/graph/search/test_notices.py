@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from kgserve.memory.multi_store_recall import recall_best_memories
 from kgserve.platform.text.languages import LanguageSetting
 from kgserve.projections.indexed_text import IndexedEntityText
 from kgserve.projections.text_indexes import CurrentKeywordIndexProjection
+from kgserve.storage.changefeed import ChangeFeed
+from kgserve.storage.model.change_feed_events import EventKind
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.write_batch import NodeUpsert, WriteBatch
 from kgserve.stores.open_store import OpenStore
@@ -209,6 +211,25 @@ def test_search_waits_for_the_keyword_index_of_a_small_store(tmp_path: Path) -> 
         for mode in MODES:
             answer = search_store_nodes(graph, SearchRequest(query="fox", mode=mode))
             assert (ids(answer)[0], answer.notice) == ("a", None)
+
+
+def test_search_does_not_wait_for_the_announcement_of_a_built_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    shutil.rmtree(layout(tmp_path).views / "keyword")
+    published = threading.Event()
+    publish = ChangeFeed.publish_marker
+
+    def publish_late(feed: ChangeFeed, kind: EventKind, fields: Mapping[str, Any]) -> None:
+        assert kind != "index_ready" or published.wait(PATIENCE)
+        publish(feed, kind, fields)
+
+    monkeypatch.setattr(ChangeFeed, "publish_marker", publish_late)
+    with opened_graph(tmp_path) as (graph, _, _):
+        answer = search_store_nodes(graph, SearchRequest(query="fox", mode="keyword"))
+        published.set()
+    assert ids(answer) == ["a"]
 
 
 def test_a_new_store_is_not_reported_as_being_built(tmp_path: Path) -> None:
