@@ -104,3 +104,10 @@ def store() -> str:
 def api(store: str) -> str:
     """Return the API path of that store."""
     return f"/api/memory/{store}"
+
+
+@pytest.fixture
+def unindexed(http: httpx.Client, api: str) -> str:
+    """Create that store without indexes, for so many rows that indexing them would delay other tests' searches."""
+    http.put(api, json={"indexes": "none"}).raise_for_status()
+    return api

@@ -180,15 +180,15 @@ def test_old_versions_do_not_apply_to_a_recreated_node(http: httpx.Client, api: 
     assert versions == [5, 4, 3, 2, 1]
 
 
-def test_version_numbers_continue_after_bulk_deletion(http: httpx.Client, api: str) -> None:
+def test_version_numbers_continue_after_bulk_deletion(http: httpx.Client, unindexed: str) -> None:
     rows = [{"id": f"n{number}", "type": "note"} for number in range(6_000)]
     for content in ("one", "two"):
-        accepted(http.post(f"{api}/inject", json={"nodes": [{**row, "content": content} for row in rows]}))
+        accepted(http.post(f"{unindexed}/inject", json={"nodes": [{**row, "content": content} for row in rows]}))
     query = "MATCH (n) DETACH DELETE n"
-    accepted(http.post(f"{api}/cypher", json={"query": query, "mode": "write"}))
-    assert accepted(http.get(f"{api}/stats"))["nodes"] == 0
-    accepted(http.post(f"{api}/inject", json={"nodes": [*rows, {"id": "new", "type": "note"}]}))
-    assert [node(http, api, name)["version"] for name in ("n0", "n5999", "new")] == [3, 3, 1]
+    accepted(http.post(f"{unindexed}/cypher", json={"query": query, "mode": "write"}))
+    assert accepted(http.get(f"{unindexed}/stats"))["nodes"] == 0
+    accepted(http.post(f"{unindexed}/inject", json={"nodes": [*rows, {"id": "new", "type": "note"}]}))
+    assert [node(http, unindexed, name)["version"] for name in ("n0", "n5999", "new")] == [3, 3, 1]
 
 
 @pytest.fixture

@@ -65,12 +65,12 @@ def test_relations_without_their_ends_have_names_for_both(http: httpx.Client, gr
         assert {(r["_from"], r["_to"]) for r in relations} == expected
 
 
-def test_ends_of_many_relations_have_names(http: httpx.Client, api: str) -> None:
+def test_ends_of_many_relations_have_names(http: httpx.Client, unindexed: str) -> None:
     ends = {f"n{i}": f"n{(i * 7 + 1) % 4000}" for i in range(4000)}
     edges = [{"from": source, "to": target, "relation_type": "R"} for source, target in ends.items()]
     nodes = [{"id": source, "type": "t"} for source in ends]
-    accepted(http.post(f"{api}/inject", json={"nodes": nodes, "edges": edges}))
-    lines = post(http, api, "MATCH ()-[r]->() RETURN r", NDJSON).content.splitlines()
+    accepted(http.post(f"{unindexed}/inject", json={"nodes": nodes, "edges": edges}))
+    lines = post(http, unindexed, "MATCH ()-[r]->() RETURN r", NDJSON).content.splitlines()
     found = [msgspec.json.decode(line)[0] for line in lines[1:-1]]
     assert {relation["_from"]: relation["_to"] for relation in found} == ends
 

@@ -56,10 +56,10 @@ def test_export_headers(http: httpx.Client, api: str, store: str) -> None:
     assert len(answer.content.splitlines()) == 6
 
 
-def test_import_accepts_any_length_and_chunking(served: RunningServer, http: httpx.Client, api: str) -> None:
+def test_import_accepts_any_length_and_chunking(served: RunningServer, http: httpx.Client, unindexed: str) -> None:
     body = lines(20_000)
     for size in (9_973, len(body)):
-        answer = accepted(http.post(f"{api}/import", content=pieces(body, size), headers=NDJSON))
+        answer = accepted(http.post(f"{unindexed}/import", content=pieces(body, size), headers=NDJSON))
         assert answer["lines"] == 40_000
     assert answer["nodes_unchanged"] == answer["edges_unchanged"] == 20_000
     assert answer["nodes_created"] == answer["edges_created"] == 0
@@ -79,34 +79,34 @@ def test_interrupted_import_leaves_the_store_usable(served: RunningServer, http:
     assert accepted(http.get(f"{api}/stats"))["nodes"] == 50
 
 
-def test_abandoned_exports_are_closed(http: httpx.Client, api: str) -> None:
-    accepted(http.post(f"{api}/import", content=lines(20_000), headers=NDJSON))
+def test_abandoned_exports_are_closed(http: httpx.Client, unindexed: str) -> None:
+    accepted(http.post(f"{unindexed}/import", content=lines(20_000), headers=NDJSON))
     for _ in range(12):  # More than the number of read connections.
-        with http.stream("GET", f"{api}/export") as answer:
+        with http.stream("GET", f"{unindexed}/export") as answer:
             assert answer.status_code == 200
             next(answer.iter_raw())
     deadline = time.monotonic() + PATIENCE
-    while (answer := http.get(f"{api}/stats")).status_code != 200 and time.monotonic() < deadline:
+    while (answer := http.get(f"{unindexed}/stats")).status_code != 200 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert accepted(answer)["nodes"] == 20_000
 
 
-def test_reads_continue_during_exports(http: httpx.Client, api: str) -> None:
-    accepted(http.post(f"{api}/import", content=lines(20_000), headers=NDJSON))
-    with http.stream("GET", f"{api}/export") as first, http.stream("GET", f"{api}/export") as second:
+def test_reads_continue_during_exports(http: httpx.Client, unindexed: str) -> None:
+    accepted(http.post(f"{unindexed}/import", content=lines(20_000), headers=NDJSON))
+    with http.stream("GET", f"{unindexed}/export") as first, http.stream("GET", f"{unindexed}/export") as second:
         assert first.status_code == second.status_code == 200
-        assert accepted(http.get(f"{api}/nodes/n7"))["node"]["id"] == "n7"
+        assert accepted(http.get(f"{unindexed}/nodes/n7"))["node"]["id"] == "n7"
 
 
-def test_other_requests_are_answered_during_an_import(http: httpx.Client, api: str) -> None:
+def test_other_requests_are_answered_during_an_import(http: httpx.Client, unindexed: str) -> None:
     seen: list[int] = []
 
     def body() -> Iterator[bytes]:
         for piece in pieces(lines(5_000), 200_000):
             yield piece
             accepted(http.get("/health"))
-            seen.append(http.get(f"{api}/nodes/n0").status_code)
+            seen.append(http.get(f"{unindexed}/nodes/n0").status_code)
 
-    assert accepted(http.post(f"{api}/import", content=body(), headers=NDJSON))["nodes_created"] == 5_000
+    assert accepted(http.post(f"{unindexed}/import", content=body(), headers=NDJSON))["nodes_created"] == 5_000
     assert len(seen) > 5
     assert set(seen) <= {200, 404}  # 404 until the first batch is committed.
