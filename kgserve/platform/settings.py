@@ -271,7 +271,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     answer_timeout: Annotated[
         float, _doc("Time that a client may leave a response unread before it is disconnected", gt=0)
     ] = 300.0
-    keep_alive: Annotated[float, _doc("Time that an idle connection stays open", gt=0)] = 5.0
+    # Longer than the 5 s after which httpx and others drop an idle connection: they would use it while it is closed.
+    keep_alive: Annotated[float, _doc("Time that an idle connection stays open", gt=0)] = 15.0
     rate_limit: Annotated[
         float,
         _doc("Requests per second per API key, or per address without one; burst: twice that; 0: unlimited", ge=0),
