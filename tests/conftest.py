@@ -108,6 +108,6 @@ def api(store: str) -> str:
 
 @pytest.fixture
 def unindexed(http: httpx.Client, api: str) -> str:
-    """Create that store without indexes, for so many rows that indexing them would delay other tests' searches."""
+    """Create that store without indexes, for many rows, whose indexing would delay the searches of other tests."""
     http.put(api, json={"indexes": "none"}).raise_for_status()
     return api
