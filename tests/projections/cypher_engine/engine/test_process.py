@@ -253,16 +253,18 @@ def test_an_engine_that_is_retired_again_while_it_closes_is_closed_once(
 ) -> None:
     run_cypher_request(graph_of(pool, NAME), COUNT)
     closed: list[str] = []
-    has_begun, close = threading.Event(), EngineProcess.close
-
-    def close_slowly(self: EngineProcess) -> None:
-        closed.append(threading.current_thread().name)
-        has_begun.set()
-        time.sleep(0.2)
-        close(self)
-
-    monkeypatch.setattr(EngineProcess, "close", close_slowly)
+    has_begun = threading.Event()
     with pool.lease(NAME) as store:
+        retired = process(store)
+        close = retired.close
+
+        def close_slowly() -> None:
+            closed.append(threading.current_thread().name)
+            has_begun.set()
+            time.sleep(0.2)
+            close()
+
+        monkeypatch.setattr(retired, "close", close_slowly)
         engine = store.engine._engine
         assert engine is not None
         begun = started(pool)
