@@ -46,7 +46,8 @@ now = lambda: time.time_ns() // 1000
 stamps, seen = [], []
 with capture_logs() as lines, kept(Path(sys.argv[1])) as of:
     for name, seconds in json.loads(sys.argv[3]):
-        shift.write_bytes(struct.pack("q", seconds))
+        with shift.open("r+b") as file:  # in place: a process that reads a truncated mapping is killed
+            file.write(struct.pack("q", seconds))
         edges = [EdgeUpsert(0, ("a", name, "KNOWS"))] if name != "a" else []
         of.store.submit(WriteBatch(nodes=[NodeUpsert(0, name, "t")], edges=edges)).result(30)
         stamps.append(of.store.state.time - now())
@@ -73,7 +74,8 @@ with kept(Path(sys.argv[1])) as of:
         of.store.submit(WriteBatch(nodes=[NodeUpsert(0, "a", "t", content)])).result(30)
     follower.wait(of.store.state.sequence, 30)
     found["before"] = follower.expired_up_to_now()
-    Path(sys.argv[2]).write_bytes(struct.pack("q", int(sys.argv[3])))
+    with Path(sys.argv[2]).open("r+b") as file:
+        file.write(struct.pack("q", int(sys.argv[3])))
     found["by_clock"] = follower.expired_sequence(time.time_ns() // 1000)
     found["due"] = follower.expired_up_to_now()
     try:
