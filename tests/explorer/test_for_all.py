@@ -62,6 +62,7 @@ def visit_panels(page: Page) -> Iterator[str]:
     page.get_by_role("option", name="A comedy of manners book").wait_for()
     yield "command bar"
     page.keyboard.press("Enter")
+    expect(page.get_by_role("tab", name="Results")).to_have_attribute("aria-selected", "true")
     page.get_by_role("tab", name="Details").click()
     page.get_by_role("region", name="Details").get_by_role("button", name="Edit").click()
     page.get_by_role("form", name="Edit emma").wait_for()
