@@ -186,7 +186,7 @@ class CurrentTextIndexProjection(ReadinessAnnouncingProjection, TextIndexProject
     @property
     def is_incomplete(self) -> bool:
         """True while searches miss entities, because the index began empty and has not caught up yet."""
-        return self._began_empty and self.sequence < self._ready_at
+        return self._began_empty and 0 <= self.sequence < self._ready_at
 
     @property
     def visible_up_to(self) -> int:

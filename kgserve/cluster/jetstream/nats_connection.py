@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -228,7 +229,9 @@ class NatsConnection:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # Bounded, because a task may lose its cancellation: `wait_for` of Python 3.11 drops one that comes late.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), NATS_ATTEMPT_TIMEOUT_SECONDS)
         # After an attempt to connect that was cancelled, `Client.close` closes nothing.
         self._loop.abort_connection()
         await asyncio.sleep(0)
