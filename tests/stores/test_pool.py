@@ -14,7 +14,6 @@ import pytest
 
 from kgserve.errors import Conflict, InvalidInput, KgserveError, NotFound, Unavailable
 from kgserve.platform.file_descriptors import DESCRIPTORS_PER_STORE, count_free_descriptors, get_descriptor_limit
-from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.stores.open_store import OpenStore
 from kgserve.stores.pool import StorePool
 from tests.stores.writing import PATIENCE, ask, assert_whole, batch, ids, settings, until
@@ -106,7 +105,7 @@ def test_a_store_whose_files_cannot_be_saved_is_closed(tmp_path: Path, monkeypat
         write(pool, "store", "a")
         with pool.lease("store") as store:
             ask(store)
-        monkeypatch.setattr(StoreLayout, "mark_engine", refuse)
+            monkeypatch.setattr(store.layout, "mark_engine", refuse)
     assert [each.closed for each in indexes] == [["store"]] * 2
     assert descriptors(tmp_path) == []
     until(lambda: not threads_of_stores(["store"]) - before)

@@ -12,7 +12,6 @@ import pytest
 
 from kgserve.errors import InvalidInput, StorageFull, Unavailable
 from kgserve.platform.metrics.app_metrics_and_request_context import StoreWriteCounters
-from kgserve.storage.commit_clock import CommitClock
 from kgserve.storage.model.node_edge_fields import NodeExtrasUpsert
 from kgserve.storage.model.write_batch import EdgeUpsert, NodeUpsert, WriteBatch
 from kgserve.storage.write_planner import MIN_COMMIT_TIME_MICROSECONDS, WriteReport
@@ -180,10 +179,10 @@ def _random_batch(choice: random.Random) -> WriteBatch:
 
 def test_unqueued_batches_have_the_outcome_of_queued_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice, unqueued = random.Random(5), 0
-    # A version with the time of its commit differs between two stores.
-    monkeypatch.setattr(CommitClock, "now", lambda _: MIN_COMMIT_TIME_MICROSECONDS)
     with opened(tmp_path / "one") as direct, opened(tmp_path / "other") as queued:
         for store in (direct, queued):
+            # A version with the time of its commit differs between two stores.
+            monkeypatch.setattr(store.clock, "now", lambda: MIN_COMMIT_TIME_MICROSECONDS)
             write(store, batch("a", "b", "c", content="one", edges=[("a", "b", "r"), ("b", "c", "r")]))
         for _ in range(200):
             given, before = _random_batch(choice), direct.journal.bytes
