@@ -192,16 +192,17 @@ class ReadReplicaUpdater:
         Raises Unavailable.
         """
         date, ends = self._freshness.date_of_now(), self._log.latest()
-        # Recorded for all shards first, since following a silent shard waits for a timeout.
         for shard, end in enumerate(ends):
             self._freshness.record_contact(shard, answers=end is not None)
-        if all(end is None for end in ends):
-            return
         for shard, end in enumerate(ends):
-            if end is None or self._seen[shard] < end:
+            if end is None:
+                continue
+            if self._seen[shard] < end:
                 self._follow(shard, held)
-            if end is not None and self._seen[shard] >= end:
-                self._freshness.confirm(shard, date)
+            if self._seen[shard] < end:
+                # A server lags, or all stopped answering, so that every further shard could wait for a timeout.
+                return
+            self._freshness.confirm(shard, date)
         self._catch_up_unfollowed(held)
 
     def _catch_up_unfollowed(self, held: OpenStoreLookup) -> None:

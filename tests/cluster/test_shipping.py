@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from typing_extensions import override
 
 from kgserve.cluster.backend import ClusterNodeHeartbeat, ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.journal_replicated_log_sync import (
@@ -21,7 +23,13 @@ from kgserve.cluster.membership import ClusterHeartbeatExchange
 from kgserve.cluster.ownership import StoreOwnership
 from kgserve.cluster.read_replicas import ReadReplicaUpdater
 from kgserve.cluster.replica_commit_log import ReplicaCommitLog
-from kgserve.cluster.replicated_log_records import MAX_RECORD_BYTES, ReplicatedLogRecord, split_replicated_log_record
+from kgserve.cluster.replicated_log_records import (
+    MAX_RECORD_BYTES,
+    LogPosition,
+    PositionedReplicatedLogRecord,
+    ReplicatedLogRecord,
+    split_replicated_log_record,
+)
 from kgserve.errors import Fenced, NoStore, OutcomeUnknown, ReplicatedLogCorrupt, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_journal_frame
@@ -30,8 +38,8 @@ from kgserve.storage.model.store_settings import StoreSettings
 from kgserve.storage.store_folder_layout import StoreLayout
 from kgserve.stores.local_placement import create_store_files, new_store_description
 from kgserve.stores.pool import StorePool
-from tests.cluster.in_memory import MemoryRig
-from tests.cluster.rig import Rig
+from tests.cluster.in_memory import MemoryLog, MemoryRig, Wire
+from tests.cluster.rig import Node, Rig
 from tests.engines import ENGINE
 from tests.storage.journal.history import SEGMENT, mixed, nodes
 
@@ -318,18 +326,23 @@ class _NoReplicaFiles:
         raise NoStore(name)
 
 
-def test_a_replica_that_missed_records_is_not_followed_before_it_has_them(
-    memory: MemoryRig, store: str, machines: Machines
-) -> None:
-    node = memory.node()
+def _updater(node: Node, store: str) -> ReadReplicaUpdater:
+    """Return the updater of node n2, while node n1 serves the store."""
     node.registry.claim(store, owned(1), 0)
     membership = ClusterHeartbeatExchange(node.registry, ClusterNodeHeartbeat("n2", "run", "http://n2"))
     membership.send_heartbeat()
     ownership = StoreOwnership(node.registry, membership)
     ownership.look()
+    return ReadReplicaUpdater(node.log, ownership, _NoReplicaFiles(), 0, 64)
+
+
+def test_a_replica_that_missed_records_is_not_followed_before_it_has_them(
+    memory: MemoryRig, store: str, machines: Machines
+) -> None:
+    node = memory.node()
+    updater = _updater(node, store)
     owner = machines.owner("a", node.log, store, 1)
     write(owner, 5)
-    updater = ReadReplicaUpdater(node.log, ownership, _NoReplicaFiles(), 0, 64)
     replica = _OpenReplica(updater.opened(machines.journal("b"), store, owned(1)))
     write(owner, 6)
     updater.follow_logs(replica)
@@ -337,3 +350,38 @@ def test_a_replica_that_missed_records_is_not_followed_before_it_has_them(
     updater.follow_logs(replica)
     assert (replica.counted_as_followed, replica.commits.is_followed) == ([False], True)
     assert machines.kept("b") == CHANGES[:6]
+
+
+class _FourShardLog(MemoryLog):
+    """Log of four shards that names their ends, but returns no new records, as if its servers had just stopped."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self.ends: list[LogPosition | None] = [0] * 4
+        self.asked = list[int]()
+
+    @property
+    @override
+    def shards(self) -> int:
+        return len(self.ends)
+
+    @override
+    def latest(self) -> list[LogPosition | None]:
+        return self.ends
+
+    @override
+    def recent(self, shard: int, after: LogPosition) -> list[tuple[str, PositionedReplicatedLogRecord]]:
+        self.asked.append(shard)
+        return []
+
+
+def test_a_log_that_stops_answering_is_waited_for_once(memory: MemoryRig, store: str, machines: Machines) -> None:
+    node, wire = memory.faulty_node(10)
+    log = _FourShardLog(wire)
+    updater = _updater(replace(node, log=log), store)
+    machines.owner("a", node.log, store, 1)
+    replica = _OpenReplica(updater.opened(machines.journal("b"), store, owned(1)))
+    # The leaders of two shards have answered when all servers stop.
+    log.ends = [None, 9, None, 9]
+    updater.follow_logs(replica)
+    assert log.asked == [1]
