@@ -874,8 +874,8 @@ class CurrentAndPastTextIndexes:
             seconds = min(max(keyword.build_seconds_left, 1.0), MAX_BUILD_RETRY_SECONDS)
             raise Unavailable(f"{message}{other}", retry_after=math.ceil(seconds))
 
-    def catch_up(self, seconds: float, *, words_alone: bool = False) -> None:
-        """Wait briefly until the current indexes have applied the last commit.
+    def catch_up(self, seconds: float, *, words_alone: bool = False) -> bool:
+        """Wait briefly until the current indexes have applied the last commit. Return whether they have.
 
         Returns at once if they are far behind or have failed.
         """
@@ -883,7 +883,8 @@ class CurrentAndPastTextIndexes:
         present = self.store.state.sequence
         near = present - self.applied_sequence(words_alone=words_alone) <= MAX_WAITED_COMMITS
         if near and all(each.error is None and each.pending <= EMBEDDING_BATCH_SIZE for each in followers):
-            self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
+            return self.wait_or_retry(present, seconds, "present", words_alone=words_alone)
+        return False
 
     def search_keywords(self, query: KeywordQuery, limit: int, only: EntitySearchFilter) -> dict[str, float]:
         """Return the best entities for the words of a query with BM25 scores. Raises what `search` raises."""

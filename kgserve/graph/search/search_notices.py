@@ -10,6 +10,12 @@ NEAREST_BY_LETTERS = f"{NO_WORD_FOUND}; nearest by letters"
 """The notice of a server without an embedding model, whose vectors compare letters."""
 
 
+def explain_index_lag(commits: int) -> str:
+    """Return the notice of a search whose indexes lack some commits."""
+    behind = f"{commits:,} commit{'' if commits == 1 else 's'}"
+    return f"the indexes lag {behind} behind; the newest entries may be missing"
+
+
 class SearchNotices:
     """Notices of one search, or of several whose hits form one answer."""
 

@@ -29,6 +29,7 @@ from mcp.shared.inbound import encode_header_value
 from kgserve import errors
 from kgserve.graph.compat.versioned_nodes_field_names import FIELD_NAMES_PARAMETER, rename_to_versioned_fields
 from kgserve.graph.search import node_search
+from kgserve.graph.search.search_notices import explain_index_lag
 from kgserve.graph.store_handle import CallerStoreHandles, StoreHandle
 from kgserve.platform.access.authentication import CALLER_HEADER, AuthenticatedCaller, HiddenStore, RequestContext
 from kgserve.platform.codecs import json_decoder
@@ -54,7 +55,7 @@ from kgserve.server.mcp.tool_call_short_ids import (
 )
 from kgserve.server.mcp.tool_definition import McpTool
 from kgserve.server.mcp.tool_input_schema import build_tool_input_schema
-from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply, format_count
+from kgserve.server.mcp.tool_replies import ToolReply, build_tool_reply
 from kgserve.server.mcp.toolsets import (
     TOOLS,
     build_list_tools_result,
@@ -417,8 +418,7 @@ def _present_reply(answer: Any, given: msgspec.Struct, store: str) -> ToolReply:
     reply = build_tool_reply(answer.answer if isinstance(answer, SearchAnswerWithIndexLag) else answer, given, store)
     reply = _rename_fields(reply, isinstance(given, FieldNamesToolArguments) and given.field_names)
     if isinstance(answer, SearchAnswerWithIndexLag) and answer.behind:
-        late = f"the indexes lag {format_count(answer.behind, 'commit')} behind; the newest entries may be missing"
-        reply = reply._replace(hint="; ".join(filter(None, (reply.hint, late))))
+        reply = reply._replace(hint="; ".join(filter(None, (reply.hint, explain_index_lag(answer.behind)))))
     return reply
 
 
