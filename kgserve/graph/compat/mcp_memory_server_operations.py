@@ -40,7 +40,7 @@ from kgserve.graph.mutations import estimate_batch_bytes
 from kgserve.graph.node_reads import list_nodes
 from kgserve.graph.request_bodies import SearchRequest
 from kgserve.graph.request_validation import ValidationErrorCollector, validate_identifier_length
-from kgserve.graph.search.node_search import search_store_nodes
+from kgserve.graph.search.node_search import count_unindexed_commits, search_store_nodes, wait_for_latest_words
 from kgserve.graph.search.search_notices import explain_index_lag
 from kgserve.graph.store_handle import StoreHandle, completed_future, decode_answer_struct
 from kgserve.graph.url_parameters import NodeListParameters
@@ -58,10 +58,6 @@ MAX_READ_GRAPH_CHARS = 24_000
 """Characters of JSON in an answer."""
 _MAX_ENTITY_CHARS = 18_000
 """Characters of JSON for an entity that is too long to be returned whole."""
-SEARCH_INDEX_TIMEOUT_SECONDS = 0.5
-"""Time that a search waits for both indexes to catch up with the store."""
-KEYWORD_INDEX_TIMEOUT_SECONDS = 5.0
-"""Time that a search then waits for the keyword index alone, without which no words are found."""
 MAX_NODES_PER_SEARCH = 50
 MAX_SEMANTIC_HITS = 10
 MAX_MATCHING_NAMES = 10
@@ -330,30 +326,19 @@ def _search_entities(graph: StoreHandle, query: str) -> EntitiesWithRelations:
     spelled = list(dict.fromkeys((query, query.lower(), query.capitalize(), query.title(), query.upper())))
     page = list_nodes(graph, NodeListParameters(type=spelled, limit=MAX_NODES_PER_SEARCH))
     typed = [node.id for node in decode_answer_struct(page, NodePage).nodes]
-    lag = _wait_for_keyword_index(graph)
+    has_words = wait_for_latest_words(graph)
     hits = search_store_nodes(
         graph, SearchRequest(query=query, limit=MAX_NODES_PER_SEARCH, neighbours=False, prefix=True)
     )
     with_words = [hit.node.id for hit in hits.hits if hit.keyword_score is not None]
     near = [hit.node.id for hit in hits.hits[:MAX_SEMANTIC_HITS]]
+    lag = "" if has_words else explain_index_lag(max(count_unindexed_commits(graph, hits.index_sequence), 1))
 
     def found(rows: RowsSnapshot) -> EntitiesWithRelations:
         named = [*_matching_names(rows, spelled), *typed, *with_words]
         return _read_entities(rows, named or near, lag or ("" if named else hits.notice or ""))
 
     return _read_rows(graph, found)
-
-
-def _wait_for_keyword_index(graph: StoreHandle) -> str:
-    """Wait until the indexes have caught up with the store; return a notice if the keyword index still lags behind."""
-    if graph.graphs.indexer is None:
-        return ""
-    with graph.lease() as store:
-        indexes, present = graph.graphs.indexer.of(store), store.state.sequence
-        indexes.wait_or_retry(present, SEARCH_INDEX_TIMEOUT_SECONDS, "entities")
-        if indexes.catch_up(KEYWORD_INDEX_TIMEOUT_SECONDS, words_alone=True):
-            return ""
-        return explain_index_lag(max(present - indexes.applied_sequence(words_alone=True), 1))
 
 
 def _matching_names(rows: RowsSnapshot, spelled: Sequence[str]) -> Iterator[str]:

@@ -119,6 +119,8 @@ MAX_SEARCH_LIMIT = 100
 MAX_HITS_PER_QUERY = 50
 DEFAULT_SEARCH_LIMIT = 20
 AT_LEAST_TIMEOUT_SECONDS = 10.0
+LATEST_VECTORS_TIMEOUT_SECONDS = 0.5
+LATEST_WORDS_TIMEOUT_SECONDS = 5.0
 MAX_TITLE_CHARS = 100
 """Length of the longest query that is compared with titles; longer ones are sentences."""
 MAX_GRAPH_STARTS = 5
@@ -443,11 +445,19 @@ def wait_until_commit_indexed(
         raise indexes.not_caught_up_error(sequence, words_alone=words_alone)
 
 
-def try_wait_for_commit_indexed(graph: StoreHandle, sequence: int, seconds: float) -> None:
-    """Wait up to some seconds for the indexes to contain a commit, and return either way. Raises NotFound."""
-    if graph.graphs.indexer is not None:
-        with graph.lease() as store:
-            graph.graphs.indexer.of(store).wait_or_retry(min(sequence, store.state.sequence), seconds, "own")
+def wait_for_latest_words(graph: StoreHandle, sequence: int | None = None) -> bool:
+    """Wait for the indexes to contain a commit, by default the last one. Return whether its words are indexed.
+
+    The wait for vectors is short, because a hit by words needs none. Raises NotFound.
+    """
+    if graph.graphs.indexer is None:
+        return True
+    with graph.lease() as store:
+        indexes, last = graph.graphs.indexer.of(store), store.state.sequence
+        wanted = last if sequence is None else min(sequence, last)
+        return indexes.wait_or_retry(wanted, LATEST_VECTORS_TIMEOUT_SECONDS, "own") or indexes.catch_up(
+            LATEST_WORDS_TIMEOUT_SECONDS, words_alone=True
+        )
 
 
 def count_unindexed_commits(graph: StoreHandle, seen: int) -> int:

@@ -162,9 +162,6 @@ IndexQueryArguments = (
 )
 """Arguments of the tools that query the indexes."""
 
-READ_YOUR_WRITES_TIMEOUT_SECONDS = 0.5
-"""Seconds that a search waits for the indexes to include its caller's last write."""
-
 MAX_REMEMBERED_WRITERS = 4_096
 """Maximum number of remembered last writes, one per caller and store; the oldest is evicted first."""
 
@@ -385,7 +382,7 @@ class ToolDispatcher:
         """Run a search after waiting for the indexes to include the caller's last write."""
         for name in (graph.name, *(getattr(given, "also", None) or ())):
             if last := self._written.last(call.accounting_name, name):
-                node_search.try_wait_for_commit_indexed(graphs.graph(name), last, READ_YOUR_WRITES_TIMEOUT_SECONDS)
+                node_search.wait_for_latest_words(graphs.graph(name), last)
         answer: Any = call.tool.run(graph, given)
         return SearchAnswerWithIndexLag(answer, node_search.count_unindexed_commits(graph, answer.index_sequence))
 

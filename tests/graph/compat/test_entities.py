@@ -16,6 +16,7 @@ from kgserve.graph.compat.mcp_memory_server_api import (
     remove_observations_from_content,
 )
 from kgserve.graph.compat.mcp_memory_server_operations import create_entities, search_nodes
+from kgserve.graph.search import node_search
 from kgserve.projections.text_index_base import TextIndexUpdate
 from tests.fuzzing import examples
 from tests.graph.transfer.formats.conversion_helpers import ADVERSARIAL_TEXTS
@@ -54,9 +55,9 @@ def test_foreign_content_is_read_as_one_observation_per_line(content: str, found
 
 
 def test_a_search_waits_for_words_and_says_if_they_are_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    operations, may_index = search_nodes.__module__, threading.Event()
-    monkeypatch.setattr(f"{operations}.SEARCH_INDEX_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(f"{operations}.KEYWORD_INDEX_TIMEOUT_SECONDS", 0.1)
+    may_index = threading.Event()
+    monkeypatch.setattr(node_search, "LATEST_VECTORS_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(node_search, "LATEST_WORDS_TIMEOUT_SECONDS", 0.1)
     with indexed(tmp_path) as (pool, indexer), pool.lease(NAME, create=True) as store:
         graph, keyword = graph_of(pool, NAME, indexer), indexer.of(store).keyword
         assert keyword.wait(0, PATIENCE)
@@ -76,7 +77,7 @@ def test_a_search_waits_for_words_and_says_if_they_are_late(tmp_path: Path, monk
             ],
         ).result()
         assert search_nodes(graph, "ink").more == "the indexes lag 1 commit behind; the newest entries may be missing"
-        monkeypatch.setattr(f"{operations}.KEYWORD_INDEX_TIMEOUT_SECONDS", PATIENCE)
+        monkeypatch.setattr(node_search, "LATEST_WORDS_TIMEOUT_SECONDS", PATIENCE)
         timer = threading.Timer(0.3, may_index.set)
         timer.start()
         found = search_nodes(graph, "ink")
