@@ -141,6 +141,26 @@ def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Explore
     expect(page.get_by_role("textbox", name="Statement")).to_be_visible()
 
 
+def test_details_that_open_do_not_take_the_focus_from_where_it_moved_meanwhile(
+    looking: ExplorerBrowser, books: str
+) -> None:
+    page = looking.graph(books, "?valid_at=any")
+    hit = page.locator(".hit").first
+    for element, focused in ((None, "H2"), ("graph", "DIV")):
+        page.get_by_role("combobox", name="Search or run").fill("comedy")
+        page.keyboard.press("Enter")
+        hit.focus()
+        assert focused == hit.evaluate(
+            """async (hit, moved) => {
+                hit.click();
+                if (moved) document.getElementById(moved).focus();
+                await new Promise((done) => setTimeout(done, 100));
+                return document.activeElement.tagName;
+            }""",
+            element,
+        )
+
+
 @pytest.mark.parametrize("width", [390, 320])
 def test_on_a_phone_there_is_one_column_and_nothing_lies_outside(
     looking: ExplorerBrowser, books: str, width: int

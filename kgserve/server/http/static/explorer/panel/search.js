@@ -72,13 +72,16 @@ async function search(query, signal) {
   return { hits, note: W.noIndexes };
 }
 
-/** Move the keyboard focus to the side panel. */
-export const focusPanel = () => setTimeout(() => {
-  const heading = /** @type {HTMLElement | null} */ (document.querySelector("#side-content h2"));
-  if (!heading) return;
-  heading.tabIndex = -1;
-  heading.focus();
-});
+/** Move the keyboard focus to the side panel once it is rendered, unless the user moves it meanwhile. */
+export function focusPanel() {
+  const before = document.activeElement;
+  setTimeout(() => {
+    const heading = /** @type {HTMLElement | null} */ (document.querySelector("#side-content h2"));
+    if (!heading || ![before, document.body].includes(document.activeElement)) return;
+    heading.tabIndex = -1;
+    heading.focus();
+  });
+}
 
 /** Show a node on the canvas and in the side panel. @param {string} id */
 export async function showNode(id) {
