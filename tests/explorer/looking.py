@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import re
 from collections.abc import Generator
@@ -23,6 +24,8 @@ from playwright.sync_api import (
 )
 
 from tests.programs import program
+
+log = logging.getLogger(__name__)
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js.gz"
 PATIENCE = 30_000
@@ -89,7 +92,7 @@ class ExplorerBrowser:
 
     def _watch(self, page: Page) -> None:
         page.on("console", self._heard)
-        page.on("pageerror", lambda error: self.wrong.append(f"{error} {error.stack}"))
+        page.on("pageerror", lambda error: self._note(f"{error} {error.stack}"))
         page.on("request", self._asked)
 
     def _heard(self, said: ConsoleMessage) -> None:
@@ -97,12 +100,16 @@ class ExplorerBrowser:
         if self.cut_off and "net::ERR_" in said.text:
             return
         if said.type in {"error", "warning"} and not (refused and int(refused[1]) in self.refusals):
-            self.wrong.append(f"{said.type}: {said.text} {said.location}")
+            self._note(f"{said.type}: {said.text} {said.location}")
 
     def _asked(self, request: Request) -> None:
         self.requests.append(request.url)
         if not request.url.startswith((self.url, "data:", f"blob:{self.url}")):
-            self.wrong.append(f"asked another server: {request.url}")
+            self._note(f"asked another server: {request.url}")
+
+    def _note(self, fault: str) -> None:
+        log.error(fault)  # for a test that fails before `close`
+        self.wrong.append(fault)
 
 
 def settled(page: Page) -> None:
