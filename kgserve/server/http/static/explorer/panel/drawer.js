@@ -1,6 +1,6 @@
 // Drawer for Cypher below the graph. The browser stores its height.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useRef, useState } from "../vendor/preact.js";
 import { X } from "../vendor/icons.js";
 import { cypherOpen } from "../state.js";
 import { W } from "../words.js";
@@ -14,9 +14,11 @@ const STEP_PIXELS = 24;
 export function Drawer() {
   const drawer = useRef(/** @type {HTMLElement | null} */ (null));
   const [height, setHeight] = useState(Number(localStorage.getItem(HEIGHT)) || 0);
-  useEffect(() => {
-    if (drawer.current && height) drawer.current.style.height = `${height}px`;
-  }, [height]);
+  /** Apply the height with each rendering; an effect would run later, perhaps after the next change. @param {HTMLElement | null} element */
+  const place = (element) => {
+    drawer.current = element;
+    if (element && height) element.style.height = `${height}px`;
+  };
   /** Set the height and store it as limited by style sheets. @param {number} wanted pixels */
   const resize = (wanted) => {
     const element = /** @type {HTMLElement} */ (drawer.current);
@@ -43,7 +45,7 @@ export function Drawer() {
   const close = () => {
     cypherOpen.value = false;
   };
-  return html`<section class="drawer" aria-label=${W.cypher} ref=${drawer}>
+  return html`<section class="drawer" aria-label=${W.cypher} ref=${place}>
     <div class="grip" role="separator" tabindex="0" aria-orientation="horizontal" aria-label=${W.drawerHeight} aria-valuemin=${LEAST_PIXELS} aria-valuemax=${Math.round(innerHeight / 2)} aria-valuenow=${height || LEAST_PIXELS} onPointerDown=${grab} onKeyDown=${key}></div>
     <header class="bar"><h2>${W.cypher}</h2><button type="button" class="icon-button" aria-label=${W.closeDrawer} onClick=${close}><${Icon} of=${X} /></button></header>
     <${CypherPane} />
