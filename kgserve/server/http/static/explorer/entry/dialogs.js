@@ -23,15 +23,13 @@ function NewNode({ onClose }) {
 
 export function Entry() {
   const now = entry.value;
-  // What was begun for one store must not be written to another.
-  useEffect(() => () => {
-    entry.value = null;
-  }, [store.value]);
-  if (!now) return null;
   // A late close must not close the next dialog.
   const close = () => {
     if (entry.value === now) entry.value = null;
   };
+  // What was begun for one store must not be written to another.
+  useEffect(() => close, [store.value, now]);
+  if (!now) return null;
   if (now.kind === "import") return html`<${ImportData} key=${now.file} file=${now.file} onClose=${close} />`;
   if (!mayWrite.value) return null;
   if (now.kind === "node") return html`<${Dialog} key="node" title=${W.newNode} onClose=${close}><${NewNode} onClose=${close} /><//>`;
