@@ -26,20 +26,23 @@ class JetStreamRig:
         self._closing = closing_with
 
     def node(self) -> Node:
-        return self._connected(self._servers.urls, 10)
+        return self._connected(self._servers.urls)[0]
 
     def faulty_node(self, patience: float) -> tuple[Node, Proxy]:
         proxy = self._closing.enter_context(closing(Proxy(self._servers.servers[0].port)))
-        return self._connected(f"nats://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}", patience), proxy
+        node, connection = self._connected(f"nats://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}")
+        # Only now, because connecting may take longer on a busy machine.
+        connection.patience = patience
+        return node, proxy
 
     def lose_record(self, store: str, position: int) -> None:
         with closing(NatsConnection(self._servers.urls)) as made:
             stream, _ = JetStreamReplicatedLog(made)._place(store)
             stream._asked("STREAM.MSG.DELETE", {"seq": position})
 
-    def _connected(self, urls: str, patience: float) -> Node:
-        made = self._closing.enter_context(closing(NatsConnection(urls, patience)))
-        return Node(JetStreamReplicatedLog(made), JetStreamClusterRegistry(made), JetStreamBlobStorage(made))
+    def _connected(self, urls: str) -> tuple[Node, NatsConnection]:
+        made = self._closing.enter_context(closing(NatsConnection(urls)))
+        return Node(JetStreamReplicatedLog(made), JetStreamClusterRegistry(made), JetStreamBlobStorage(made)), made
 
 
 @pytest.fixture(scope="package")

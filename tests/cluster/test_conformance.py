@@ -31,7 +31,7 @@ NODES = 10
 RACES = 8
 ZOMBIES = 3
 PATIENCE = 30.0
-SHORT, LONG = 1.0, 20.0
+SHORT, LONG = 2.0, 20.0
 """Timeouts in seconds, shorter and longer than the time until a lost response is noticed."""
 
 

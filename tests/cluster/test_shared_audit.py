@@ -51,7 +51,7 @@ def test_a_node_that_lost_its_folder_continues_its_audit_log(rig: Rig, tmp_path:
 def test_an_unconfirmed_audit_entry_is_looked_up(rig: Rig, tmp_path: Path) -> None:
     name, audit = f"n{uuid4().hex}", AuditLog(tmp_path)
     # Longer than one attempt, since requests during a reconnect are lost as well.
-    node, fault = rig.faulty_node(0.5)
+    node, fault = rig.faulty_node(2)
     shipping = ClusterAuditLogWriter(node.log, name, tmp_path)
     audit.record_admin_action("first", "done")
     shipping.ship()
