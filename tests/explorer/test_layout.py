@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -55,7 +56,9 @@ def test_the_canvas_keeps_most_of_the_window_and_covers_nothing(
     editor = drawer.get_by_role("textbox", name="Statement")
     editor.press("End")
     editor.press_sequentially("\nMAT")
-    offered = box(page.get_by_role("listbox", name="Completions"))
+    completions = page.get_by_role("listbox", name="Completions")
+    expect(completions).to_have_attribute("style", re.compile("top: "))
+    offered = box(completions)
     assert offered["y"] + offered["height"] <= box(editor)["y"] + box(editor)["height"], "it opens above the line"
     editor.press("Escape")
     page.get_by_role("button", name="Close the side panel").click()

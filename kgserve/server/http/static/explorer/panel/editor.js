@@ -141,16 +141,17 @@ export function placeOf(text, line, column) {
   return lines.slice(0, row).reduce((sum, one) => sum + one.length + 1, 0) + Math.min(lines[row].length, Math.max(0, column - 1));
 }
 
-/** Return the screen box of a text offset. @param {HTMLElement} shown @param {number} place @returns {DOMRect | null} */
+/** Return the screen box of the character at a text offset. @param {HTMLElement} shown @param {number} place @returns {DOMRect | null} */
 function boxAt(shown, place) {
   const walk = document.createTreeWalker(shown, NodeFilter.SHOW_TEXT);
   let left = place;
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
     const length = node.nodeValue?.length ?? 0;
-    if (left <= length) {
+    if (left < length) {
       const range = document.createRange();
       range.setStart(node, left);
-      range.collapse(true);
+      // An empty range has no box at the beginning of a line.
+      range.setEnd(node, left + 1);
       return range.getClientRects()[0] ?? null;
     }
     left -= length;
