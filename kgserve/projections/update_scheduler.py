@@ -32,8 +32,8 @@ STEP_FIRST_RETRY_SECONDS = 1.0
 STEP_MAX_RETRY_SECONDS = 60.0
 IDLE_TRIM_SECONDS = 10.0
 """Idle time after which a thread returns freed memory to the operating system."""
-_NICENESS = 10
-# Threads of that niceness barely progress while all cores are busy, and a stopping server must not wait for them.
+_NICENESS = 3
+# These threads progress slowly while all cores are busy, and a stopping server must not wait for them.
 FOLLOWER_CLOSE_TIMEOUT_SECONDS = 2.0
 
 
@@ -217,9 +217,9 @@ class ProjectionSchedule:
 
 
 def lower_thread_priority() -> None:
-    """Lower the priority of the calling thread below that of requests and writes; it still uses idle cores.
+    """Lower the priority of the calling thread slightly below that of requests and writes.
 
-    On Linux, niceness is per thread.
+    On Linux, niceness is per thread. Why so little: docs/adr/0054-niceness-of-background-threads.md.
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
