@@ -106,6 +106,8 @@ def test_answers_equal_those_of_the_server(shared: _SharedPool, seed: int) -> No
             store.rows.fold(copying=True)
         for run, request in requests(batches):
             expected, found = outcome(shared.ours, run, request), outcome(shared.theirs, run, request)
+            if found == "blocks":  # the server renamed a base while the reader opened it
+                found = outcome(shared.theirs, run, request)
             # A merge that ended in between has put edges in another order.
             assert found in {expected, outcome(shared.ours, run, request)}, (run, request)
             compared += isinstance(found, bytes)
