@@ -1,6 +1,6 @@
 #!/bin/sh
-# Test README.md's two commands on a machine without kgserve: unpack a tarball of the repository in an empty folder,
-# with an empty HOME and no environment except PATH and what pip and npm need to reach their indexes.
+# Test the two commands of README.md as on a new machine: in an empty folder, with an empty HOME, and without
+# environment variables except PATH and the package indexes of pip and npm.
 #
 # Usage: clean_machine.sh [TARBALL]        default: a tarball of the current commit
 #   PARTS="serve test"    commands to test; ARGS="-k words" goes to `make test`
@@ -26,12 +26,12 @@ leave() {
 trap leave EXIT
 trap 'exit 130' INT TERM
 
-# The process that serves the unpacked folder, if any.
+# The server process in the unpacked folder, if any.
 server_process() {
     sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$folder/kgserve/kgserve-data/server.json" 2>/dev/null || true
 }
 
-# Run a command there with the environment of a first login.
+# Run a command there with the environment of a new login.
 afresh() {
     (
         cd "$folder/kgserve"

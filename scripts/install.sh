@@ -1,11 +1,11 @@
 #!/bin/sh
 # Install this checkout and the packages of constraints.txt into an environment. Usage: install.sh PYTHON EXTRAS
-# uv needs a tenth of pip's time. pip does it where uv cannot be had, fails, or would not use the index set for pip.
+# Uses uv, which takes a tenth of pip's time, or pip if uv is not available, fails, or would ignore pip's index settings.
 set -eu
 python=$1
 set -- pip --constraint constraints.txt --editable ".[$2]"
 
-# A new environment has no pip, because installing one first takes seconds: that of its base can install into it.
+# New environments have no pip, which takes seconds to install. The pip of the base interpreter installs into them.
 if ! "$python" -c 'import pip' 2>/dev/null; then
     base=$("$python" -c 'import sys; print(sys._base_executable)')
     new_enough='import pip, sys; sys.exit([*map(int, pip.__version__.split(".")[:2])] < [22, 3])'
@@ -25,9 +25,9 @@ if ! pip config list | grep -Eq '\.(index-url|no-index)='; then
         uv=$(dirname "$python")/uv
         [ -x "$uv" ] || pip --quiet install --no-compile --constraint constraints.txt uv || true
     }
-    # Without a network first: a package index that forbids caching would have hnswlib compiled again.
+    # Offline first: with an index that forbids caching, uv would compile hnswlib again.
     "$uv" pip install --quiet --offline --python "$python" "$@" 2>/dev/null && exit
     "$uv" pip install --python "$python" "$@" && exit
-    echo "Installing with pip, as uv did not …" >&2
+    echo "uv has failed; installing with pip …" >&2
 fi
 pip install "$@"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Report in one sentence what this machine lacks for setup, if anything. Usage: preflight.sh PYTHON [extras]
-# With `extras`, print the extra that the compiler of this machine can build, with a comma, instead.
+# Report what this machine lacks for setup, in one sentence. Usage: preflight.sh PYTHON [extras]
+# With `extras`: print the extra `hnswlib,` if this machine can compile it.
 python=${1:-python3}
 mode=${2:-report}
 
@@ -18,7 +18,7 @@ command -v "$python" >/dev/null 2>&1 ||
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     lacks "$python cannot create virtual environments; install its venv module (Debian: apt-get install python3-venv; Fedora, Arch and Alpine have it in python3)."
 
-# hnswlib alone is compiled. Without it vectors are compared one by one, so set-up goes on.
+# Only hnswlib needs a compiler, and it is optional: without it, all vectors are compared.
 if "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; then
     for compiler in "${CXX:-}" c++ g++ clang++; do
         if [ -n "$compiler" ] && command -v "${compiler%% *}" >/dev/null 2>&1; then
@@ -28,4 +28,4 @@ if "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfi
     done
 fi
 [ "$mode" = extras ] && exit 0
-echo "kgserve: going on without hnswlib, so search by meaning gets slow from 50,000 nodes on; for it, install a C++ compiler and Python's headers (Debian: apt-get install g++ python3-dev; Fedora: dnf install gcc-c++ python3-devel; Arch: pacman -S gcc; Alpine: apk add g++ python3-dev; macOS: xcode-select --install), then run: make clean setup." >&2
+echo "kgserve: continuing without hnswlib, so semantic search will be slow above 50,000 nodes. To use hnswlib, install a C++ compiler and Python's headers (Debian: apt-get install g++ python3-dev; Fedora: dnf install gcc-c++ python3-devel; Arch: pacman -S gcc; Alpine: apk add g++ python3-dev; macOS: xcode-select --install), then run: make clean setup." >&2

@@ -12,7 +12,7 @@ for version in 3.11 3.12 3.13 3.14; do
         "$each" -c 'import ensurepip, venv' >/dev/null 2>&1 && python=$each && break
     done
     if [ -z "$python" ]; then
-        echo "Python $version: not here"
+        echo "Python $version: not installed"
         continue
     fi
     place=build/pythons/$version
@@ -20,16 +20,16 @@ for version in 3.11 3.12 3.13 3.14; do
         rm -rf "$place"
         if ! "$python" -m venv "$place" || ! "$place/bin/python" -m pip --quiet --disable-pip-version-check install \
             --constraint constraints.txt --editable . pytest pytest-timeout pytest-xdist hypothesis trustme >"$place.log" 2>&1; then
-            echo "Python $version: cannot be set up; $place.log says why"
+            echo "Python $version: setup failed; see $place.log"
             continue
         fi
         touch "$place/.ready"
     fi
     # shellcheck disable=SC2086
     if "$place/bin/python" -m pytest -q -n 2 -p no:cacheprovider $parts; then
-        echo "Python $version: works"
+        echo "Python $version: passed"
     else
         failed="$failed $version"
     fi
 done
-[ -z "$failed" ] || { echo "Fails with Python$failed" >&2; exit 1; }
+[ -z "$failed" ] || { echo "Failed with Python$failed" >&2; exit 1; }
