@@ -56,7 +56,7 @@ def open_streams(served: RunningServer) -> list[OpenEventStream]:
 
 def free_places(served: RunningServer) -> None:
     """Wait until no stream is open."""
-    until(lambda: accepted_stream(served) or None)
+    until(lambda: not open_streams(served))
 
 
 def accepted_stream(served: RunningServer) -> bool:
@@ -336,6 +336,7 @@ def test_event_stream_limit_and_released_slot(quick: RunningServer, client: http
     until(lambda: accepted_stream(quick))
     for each in kept[1:]:
         each.close()
+    free_places(quick)
 
 
 @pytest.mark.abuse(17)
