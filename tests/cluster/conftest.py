@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -16,6 +17,8 @@ from tests.cluster.in_memory import MemoryRig
 from tests.cluster.proxy import Proxy
 from tests.cluster.rig import Node, Rig
 from tests.cluster.servers import PASSWORD, USER, NatsServers, nats_servers
+
+POLL_SECONDS = 0.002
 
 
 class JetStreamRig:
@@ -39,6 +42,15 @@ class JetStreamRig:
         with closing(NatsConnection(self._servers.urls)) as made:
             stream, _ = JetStreamReplicatedLog(made)._place(store)
             stream._asked("STREAM.MSG.DELETE", {"seq": position})
+        self.wait_until_gone(store, position)
+
+    def wait_until_gone(self, store: str, position: int) -> None:
+        # A server answers reads from any replica from its own, which may apply a deletion late.
+        for server in self._servers.servers:
+            with closing(NatsConnection(server.url)) as made:
+                stream, subject = JetStreamReplicatedLog(made)._place(store)
+                while any(each.seq == position for each in stream.batch(subject, position - 1)):
+                    time.sleep(POLL_SECONDS)
 
     def _connected(self, urls: str) -> tuple[Node, NatsConnection]:
         made = self._closing.enter_context(closing(NatsConnection(urls)))

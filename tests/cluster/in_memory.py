@@ -233,3 +233,6 @@ class MemoryRig:
 
     def lose_record(self, store: str, position: int) -> None:
         del self._shared.messages[f"log {store}"][position]
+
+    def wait_until_gone(self, store: str, position: int) -> None:
+        assert position not in self._shared.messages[f"log {store}"]

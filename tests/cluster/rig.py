@@ -41,5 +41,9 @@ class Rig(Protocol):
         ...
 
     def lose_record(self, store: str, position: int) -> None:
-        """Delete a record without the knowledge of any node."""
+        """Delete a record from all replicas without the knowledge of any node."""
+        ...
+
+    def wait_until_gone(self, store: str, position: int) -> None:
+        """Block until no replica has a deleted record."""
         ...

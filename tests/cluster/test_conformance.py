@@ -251,6 +251,7 @@ def test_trimming_keeps_later_records(rig: Rig, store: str) -> None:
     log = rig.node().log
     positions = written(log, store, 10)
     log.trim(store, positions[3])
+    rig.wait_until_gone(store, positions[0])
     assert [each.record.first for each in log.read(store, positions[3], positions[9])] == list(range(5, 11))
     with pytest.raises(ReplicatedLogCorrupt):
         list(log.read(store, 0, positions[9]))
