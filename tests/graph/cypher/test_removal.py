@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,25 +155,24 @@ def waits(store: OpenStore) -> bool:
     return bool(store.folding._idle._cond._waiters)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_bulk_delete_with_readers_fold_and_kill(tmp_path: Path) -> None:
+def test_bulk_delete_with_readers_fold_and_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, copied = tmp_path / "data", tmp_path / "copied"
     with StorePool(settings(data)) as pool, ThreadPoolExecutor(1) as threads:
         stock(pool)
         with pool.lease(NAME) as store, store.reading() as before:
             gone_edges = len(list(before.outgoing("old1")))
-            with held(store):
-                clearing = threads.submit(write, pool, CLEAR)
-                until(lambda: store.queued == 1)
-                store.folding._claim_lock.acquire()
-            try:
+            with ExitStack() as merges:
+                with held(store):
+                    clearing = threads.submit(write, pool, CLEAR)
+                    until(lambda: store.queued == 1)
+                    # Only now, because the deletion waits for a running merge.
+                    merges.enter_context(postponed_merges(store, monkeypatch))
                 until(lambda: store.state.nodes == NEWER + KEPT)
                 bases = [path.name for path in store.rows.folder.iterdir()]
                 fill(pool, [{"id": "late", "type": "t"}], [{"from": "late", "to": "kept1", "relation_type": "R"}])
                 due, state = ids(store), store.state
                 # The state after a kill, before the rows are in a permanent base.
                 shutil.copytree(data, copied)
-            finally:
-                store.folding._claim_lock.release()
             assert any(STAGED_MARK in name for name in bases)
             clearing.result(PATIENCE)
             assert before.node("old1") is not None
@@ -186,6 +185,22 @@ def test_bulk_delete_with_readers_fold_and_kill(tmp_path: Path) -> None:
         assert (ids(store), store.state) == (due, state)
         assert not foreseen_files(store)
         assert_whole(store)
+
+
+@contextmanager
+def postponed_merges(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Hold merges of the delta back until the end of the block."""
+    free, fold = threading.Event(), store.rows.fold
+
+    def fold_later(*, copying: bool = False) -> None:
+        assert free.wait(PATIENCE)
+        fold(copying=copying)
+
+    monkeypatch.setattr(store.rows, "fold", fold_later)
+    try:
+        yield
+    finally:
+        free.set()
 
 
 def foreseen_files(store: OpenStore) -> list[str]:
