@@ -107,7 +107,7 @@ def test_a_fact_and_what_surrounds_it_are_found_without_a_mouse(looking: Explore
     page.keyboard.press("/")
     page.keyboard.type("comedy")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("region", name="Results")).to_be_visible()
+    expect(page.get_by_role("region", name="Results").get_by_role("listitem").first).to_be_visible()
     for _ in range(12):
         page.keyboard.press("Tab")
         if page.locator(".hit:focus").count():
