@@ -40,7 +40,6 @@ def serve_fork_requests(engine: str, number: str, seconds: str, log_format: str,
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     limit_malloc_arenas(MALLOC_ARENAS)
-    _lower_priority()
     avoid_rich_and_numpy_threads_at_import()
     import_module("kgserve.platform.structured_log").configure_logging(
         cast("LogFormat", log_format), cast("LogLevel", log_level)
@@ -52,6 +51,7 @@ def serve_fork_requests(engine: str, number: str, seconds: str, log_format: str,
         "kgserve.projections.cypher_engine.driver.engine_file_opening_and_build"
     ).warm_engine_caches_before_fork()
     _freeze_heap()
+    _lower_priority()  # only now, because the first statement waits for the imports
     server = socket.socket(fileno=int(number))
     server.settimeout(float(seconds) or None)
     while True:

@@ -33,6 +33,7 @@ from kgserve.graph.cypher.result_streams import StartedEngineReadStatement
 from kgserve.graph.cypher.statement_execution import run_cypher_request
 from kgserve.graph.request_bodies import CypherRequest
 from kgserve.platform.nonblocking_reads import WouldBlock
+from kgserve.projections.cypher_engine.driver.__main__ import ENGINE_NICENESS
 from kgserve.projections.cypher_engine.engine import process as engine_process
 from kgserve.projections.cypher_engine.engine.engine_handle import EngineOptions, build_engine_file
 from kgserve.projections.cypher_engine.engine.process import (
@@ -96,6 +97,13 @@ def struck(pool: StorePool, query: CypherRequest, blow: signal.Signals) -> BaseE
         os.kill(hit.number, blow)
         asking.join()
     return met[0] if met else None
+
+
+def test_statements_have_a_lower_priority_than_the_server(pool: StorePool) -> None:
+    run_cypher_request(graph_of(pool, NAME), COUNT)
+    with pool.lease(NAME) as store:
+        number = process(store).number
+    assert os.getpriority(os.PRIO_PROCESS, number) == os.getpriority(os.PRIO_PROCESS, 0) + ENGINE_NICENESS
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
