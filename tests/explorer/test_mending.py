@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 from playwright.sync_api import expect
 
 from tests.explorer.looking import ExplorerBrowser, held
@@ -88,6 +89,24 @@ def test_what_was_written_before_events_came_is_seen_as_soon_as_they_do(
         accepted(http.post(f"{api}/nodes", json={"id": "persuasion", "type": "book", "content": "Theirs"}))
     assert late
     expect(page.get_by_text("Another caller has written version 2.")).to_be_visible()
+
+
+@pytest.mark.parametrize("key", ["Escape", "Enter"])
+def test_a_dialog_opens_again_as_soon_as_it_was_closed(looking: ExplorerBrowser, books: str, key: str) -> None:
+    page = looking.graph(books, "?node=highbury")
+    delete = page.get_by_role("region", name="Details").get_by_role("button", name="Delete").first
+    delete.click()
+    dialog = page.get_by_role("dialog", name="Delete A village near London")
+    dialog.get_by_role("button", name="Cancel").focus()
+    delete.evaluate(
+        "button => button.addEventListener('focus', () => queueMicrotask(() => button.click()), { once: true })"
+    )
+    page.keyboard.press(key)
+    expect(delete).not_to_be_focused()
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(delete).to_be_focused()
+    expect(dialog).to_have_count(0)
 
 
 def test_retiring_and_deleting(looking: ExplorerBrowser, http: httpx.Client, books: str, api: str) -> None:

@@ -2,6 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { W } from "../entry/words.js";
+import { closeDialog } from "./parts.js";
 
 /** Functions that tell whether a part of the page has unsaved changes. @type {Set<() => boolean>} */
 export const unsaved = new Set();
@@ -14,7 +15,7 @@ function keepInput(event) {
   if (!dialog || !(key ? key === "Escape" : type === "cancel" ? target === dialog : target.closest("header > button"))) return;
   event.preventDefault();
   event.stopPropagation();
-  if (confirm(W.discardTyped)) dialog.close();
+  if (confirm(W.discardTyped)) closeDialog(dialog);
 }
 
 for (const type of ["keydown", "cancel", "click"]) document.addEventListener(type, keepInput, true);
@@ -30,4 +31,4 @@ export const scrollToView = (element) => element?.scrollIntoView({ block: "neare
 export const FormEnd = ({ does, wrong, disabled, bad, onCancel }) => html`<div class="row end">
   ${wrong ? html`<p class="note" role="alert" ref=${scrollToView}>${wrong}</p>` : null}
   <button class=${bad ? "bad" : ""} disabled=${disabled}>${does}</button>
-  <button type="button" onClick=${onCancel ?? ((/** @type {any} */ event) => event.currentTarget.closest("dialog").close())}>${W.cancel}</button></div>`;
+  <button type="button" onClick=${onCancel ?? ((/** @type {any} */ event) => closeDialog(event.currentTarget.closest("dialog")))}>${W.cancel}</button></div>`;

@@ -55,6 +55,16 @@ function zone(date) {
   return `UTC${minutes < 0 ? "−" : "+"}${Math.floor(size / 60)}${size % 60 ? `:${String(size % 60).padStart(2, "0")}` : ""}`;
 }
 
+/**
+ * Close a dialog, and tell its owner first: the browser's own event comes after the focus has returned,
+ * so that a quick second press would open a dialog that this event then closes.
+ * @param {HTMLDialogElement} dialog
+ */
+export function closeDialog(dialog) {
+  dialog.dispatchEvent(new Event("close"));
+  dialog.close();
+}
+
 /** Modal dialog with the focus in its first required field; closing it, also with Escape, calls `onClose`. @param {{title: string, onClose: () => void, children?: any, wide?: boolean}} props */
 export function Dialog({ title, onClose, children, wide }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
@@ -63,8 +73,15 @@ export function Dialog({ title, onClose, children, wide }) {
     dialog.current.showModal();
     /** @type {HTMLElement | null} */ (dialog.current.querySelector("form :is(input, textarea):invalid") ?? dialog.current.querySelector("form :is(input, textarea, select)"))?.focus();
   }, []);
-  return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose}>
-    <header><h2>${title}</h2><button type="button" class="icon-button" aria-label=${W.close} onClick=${() => dialog.current?.close()}><${Icon} of=${X} /></button></header>
+  const cancel = (/** @type {any} */ event) => {
+    // A file picker in the dialog sends this event as well.
+    if (event.target !== event.currentTarget) return;
+    event.preventDefault();
+    closeDialog(event.target);
+  };
+  const closed = (/** @type {any} */ event) => event.currentTarget.isConnected && onClose();
+  return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-label=${title} onCancel=${cancel} onClose=${closed}>
+    <header><h2>${title}</h2><button type="button" class="icon-button" aria-label=${W.close} onClick=${() => dialog.current && closeDialog(dialog.current)}><${Icon} of=${X} /></button></header>
     ${children}
   </dialog>`;
 }
