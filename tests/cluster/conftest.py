@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -17,8 +16,7 @@ from tests.cluster.in_memory import MemoryRig
 from tests.cluster.proxy import Proxy
 from tests.cluster.rig import Node, Rig
 from tests.cluster.servers import PASSWORD, USER, NatsServers, nats_servers
-
-POLL_SECONDS = 0.002
+from tests.stores.writing import until
 
 
 class JetStreamRig:
@@ -47,10 +45,12 @@ class JetStreamRig:
     def wait_until_gone(self, store: str, position: int) -> None:
         # A server answers reads from any replica from its own, which may apply a deletion late.
         for server in self._servers.servers:
-            with closing(NatsConnection(server.url)) as made:
-                stream, subject = JetStreamReplicatedLog(made)._place(store)
-                while any(each.seq == position for each in stream.batch(subject, position - 1)):
-                    time.sleep(POLL_SECONDS)
+            self._wait_until_gone_from(server.url, store, position)
+
+    def _wait_until_gone_from(self, url: str, store: str, position: int) -> None:
+        with closing(NatsConnection(url)) as made:
+            stream, subject = JetStreamReplicatedLog(made)._place(store)
+            until(lambda: all(each.seq != position for each in stream.batch(subject, position - 1)))
 
     def _connected(self, urls: str) -> tuple[Node, NatsConnection]:
         made = self._closing.enter_context(closing(NatsConnection(urls)))
