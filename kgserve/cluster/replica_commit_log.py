@@ -31,6 +31,9 @@ from kgserve.errors import KgserveError, OwnerUnreachable, ReplicatedLogCorrupt,
 from kgserve.storage.journal.journal import Journal
 from kgserve.stores.local_placement import CopyCommitLog, ReplicaStore
 
+LOG_CONTACT_SECONDS = 4.0
+"""Time without an answer of the log after which a replica that needs it redirects instead; longer than a poll."""
+
 
 def build_store_owned_elsewhere_error(store: str, found: RemoteStoreOwnership) -> ServedElsewhere | OwnerUnreachable:
     """Build the error for a request for a store of another node: a redirect, or that its owner is unreachable."""
@@ -78,8 +81,11 @@ class LogShardFreshness:
 
     def count_silent_shards(self, seconds: float) -> int:
         """Return the number of shards whose leaders have not answered for ``seconds``."""
-        before = read_boottime_clock_seconds() - seconds
-        return sum(at < before for at in self._answered_at)
+        return sum(not self.answered_within(shard, seconds) for shard in range(len(self._answered_at)))
+
+    def answered_within(self, shard: int, seconds: float) -> bool:
+        """Return whether the leader of a shard has answered in the last ``seconds``."""
+        return read_boottime_clock_seconds() - self._answered_at[shard] <= seconds
 
     def answers(self, shard: int) -> bool:
         """Return whether the leader of a shard answered when last asked."""
@@ -131,10 +137,14 @@ class ReplicaCommitLog(CopyCommitLog):
 
     @override
     def require_log_contact(self) -> None:
-        if self._freshness.answers(self._shard):
+        answers = self._freshness.answers(self._shard)
+        # An updater that waits for a log that has just stopped learns nothing of it until it times out.
+        if answers and self._freshness.answered_within(self._shard, LOG_CONTACT_SECONDS):
             return
         if (found := self._ownership.find_cached_remote_owner(self._store)) is not None:
             raise build_owner_redirect_error(self._store, found)
+        if answers:
+            return
         raise Unavailable(
             f"the copy of store {self._store!r} at node {self._ownership.node!r} is {self.age:.0f} seconds old and "
             "cannot be updated, because neither the cluster's log nor the node that serves the store answers; try "

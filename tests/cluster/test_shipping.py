@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from typing_extensions import override
 
+from kgserve.cluster import replica_commit_log
 from kgserve.cluster.backend import ClusterNodeHeartbeat, ReplicatedLog, StoreOwnerEntry
 from kgserve.cluster.journal_replicated_log_sync import (
     LOG_POSITION_FILE,
@@ -30,7 +32,7 @@ from kgserve.cluster.replicated_log_records import (
     ReplicatedLogRecord,
     split_replicated_log_record,
 )
-from kgserve.errors import Fenced, NoStore, OutcomeUnknown, ReplicatedLogCorrupt, Unavailable
+from kgserve.errors import Fenced, NoStore, OutcomeUnknown, ReplicatedLogCorrupt, ServedElsewhere, Unavailable
 from kgserve.platform.settings import Settings
 from kgserve.storage.journal.journal import Journal, encode_journal_frame
 from kgserve.storage.model.change_set import ChangeSet
@@ -385,3 +387,46 @@ def test_a_log_that_stops_answering_is_waited_for_once(memory: MemoryRig, store:
     log.ends = [None, 9, None, 9]
     updater.follow_logs(replica)
     assert log.asked == [1]
+
+
+class _StoppingLog(MemoryLog):
+    """Log that can be stopped after it has named the ends of its shards."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self.running = threading.Event()
+        self.running.set()
+        self.is_waited_for = threading.Event()
+
+    @override
+    def end(self, store: str) -> LogPosition:
+        self.is_waited_for.set()
+        assert self.running.wait(LONG)
+        return super().end(store)
+
+
+def test_a_replica_redirects_while_its_updater_waits_for_a_stopped_log(
+    memory: MemoryRig, store: str, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_commit_log, "LOG_CONTACT_SECONDS", LONG)
+    node, wire = memory.faulty_node(10)
+    log = _StoppingLog(wire)
+    ClusterHeartbeatExchange(node.registry, ClusterNodeHeartbeat("n1", "run", "http://n1")).send_heartbeat()
+    updater = _updater(replace(node, log=log), store)
+    machines.owner("a", node.log, store, 1)
+    replica = _OpenReplica(updater.opened(machines.journal("b"), store, owned(1)))
+    replica.is_open = True
+    log.running.clear()
+    log.is_waited_for.clear()
+    with ThreadPoolExecutor(1) as pool:
+        updating = pool.submit(updater.follow_logs, replica)
+        assert log.is_waited_for.wait(LONG)
+        replica.commits.require_log_contact()
+        monkeypatch.setattr(replica_commit_log, "LOG_CONTACT_SECONDS", 0.0)
+        with pytest.raises(ServedElsewhere, match="http://n1"):
+            replica.commits.require_log_contact()
+        log.running.set()
+        updating.result(LONG)
+    monkeypatch.setattr(replica_commit_log, "LOG_CONTACT_SECONDS", LONG)
+    replica.commits.require_log_contact()
+    assert replica.commits.is_followed
