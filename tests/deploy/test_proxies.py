@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Generator, Iterator
@@ -83,13 +84,13 @@ def proxied(
     begun = {"nginx": nginx, "caddy": caddy}[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     trusting = ssl.create_default_context(cafile=files.ca)
-    with begun(folder, files, running.url) as socket:
-        through = httpx.HTTPTransport(verify=trusting, uds=str(socket))
+    with begun(folder, files, running.url) as path:
+        through = httpx.HTTPTransport(verify=trusting, uds=str(path))
         headers = bearer(key)
         with httpx.Client(
             transport=through, base_url=f"https://{NAME}", headers=headers, timeout=PROXY_TIMEOUT_SECONDS
         ) as http:
-            yield ProxiedServer(http, socket, files.ca, f"/api/memory/{request.param}-")
+            yield ProxiedServer(http, path, files.ca, f"/api/memory/{request.param}-")
 
 
 def adapted(text: str, changes: dict[str, str]) -> str:
@@ -124,9 +125,9 @@ def nginx_command(folder: Path) -> list[str]:
 @contextmanager
 def nginx(folder: Path, files: Files, url: str) -> Generator[Path]:
     command = nginx_command(folder)
-    socket = nginx_files(folder, files, url)
-    with running(command, folder, socket):
-        yield socket
+    path = nginx_files(folder, files, url)
+    with running(command, folder, path):
+        yield path
 
 
 def caddy_files(folder: Path, files: Files, url: str) -> Path:
@@ -143,19 +144,25 @@ def caddy_files(folder: Path, files: Files, url: str) -> Path:
 @contextmanager
 def caddy(folder: Path, files: Files, url: str) -> Generator[Path]:
     command = [program("caddy", REQUIRED), "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
-    socket = caddy_files(folder, files, url)
-    with running(command, folder, socket):
-        yield socket
+    path = caddy_files(folder, files, url)
+    with running(command, folder, path):
+        yield path
+
+
+def accepts(path: Path) -> bool:
+    """Return whether connections to a socket are accepted; until it listens, it refuses them."""
+    with closing(socket.socket(socket.AF_UNIX)) as asked:
+        return asked.connect_ex(str(path)) == 0
 
 
 @contextmanager
-def running(command: list[str], folder: Path, socket: Path) -> Generator[None]:
-    """Run a proxy for the duration of a block, once its socket exists."""
+def running(command: list[str], folder: Path, path: Path) -> Generator[None]:
+    """Run a proxy for the duration of a block, once it accepts connections."""
     said = folder / "said"
     variables = environment({"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder)})
     with said.open("w") as errors, subprocess.Popen(command, stderr=errors, env=variables) as process:
         try:
-            eventually(lambda: socket.exists() or process.poll() is not None)
+            eventually(lambda: accepts(path) or process.poll() is not None)
             assert process.poll() is None, said.read_text()
             yield
         finally:
