@@ -43,6 +43,8 @@ class BackgroundProjection(Projection):
         self.pending = 0
         self.error: str | None = None
         self._is_rebuilding = False
+        self._rebuild_requests = 0
+        self._requests_before_step = 0
         self._step_lock = threading.Lock()
         self.schedule = ProjectionSchedule()  # replaced when a thread starts to follow
         self._progress = threading.Condition()
@@ -73,9 +75,17 @@ class BackgroundProjection(Projection):
 
     def serve(self) -> bool:
         """Make a step from any thread; concurrent calls are serialized. Raises DiskFull."""
-        require_disk_space_for_projections(self.store.layout.root)
         with self._step_lock:
+            self._requests_before_step = self._rebuild_requests
+            require_disk_space_for_projections(self.store.layout.root)
             return self.step()
+
+    def request_rebuild(self) -> None:
+        """Have the next step rebuild everything. Errors of earlier steps, also of one in progress, are void."""
+        with self._progress:
+            self.rebuild_wanted = True
+            self.error = None
+            self._rebuild_requests += 1
 
     def erase(self, erasure: ProjectionEraseRequest) -> None:
         """Erase all traces of some nodes from the files, in the caller's thread. Idempotent. Blocks."""
@@ -115,9 +125,10 @@ class BackgroundProjection(Projection):
         self.schedule.wake(self)
 
     def fail(self, error: str) -> None:
-        """Record why a step failed, and notify waiting callers."""
+        """Record why a step failed, unless a rebuild was requested meanwhile, and notify waiting callers."""
         with self._progress:
-            self.error = error
+            if self._requests_before_step == self._rebuild_requests:
+                self.error = error
             self._notify()
 
     def stop(self) -> None:

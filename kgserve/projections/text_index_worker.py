@@ -56,8 +56,7 @@ class TextIndexWorker(StoreProjectionWorker[StoreFollowedByProjections, CurrentA
         for thread, follower in self._served(indexes):
             if not follower.is_enabled:
                 continue
-            follower.rebuild_wanted = True
-            follower.error = None  # a caller that waits for the new index must not see an older error
+            follower.request_rebuild()
             thread.schedule.postpone_step(follower, 0.0)
 
     @override

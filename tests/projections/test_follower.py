@@ -5,12 +5,16 @@ import shutil
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from kgserve.embedding.embedder import HashingEmbedder
 from kgserve.errors import Conflict, Unavailable
@@ -169,6 +173,30 @@ def test_a_rebuild_requested_during_a_rebuild_is_not_lost(tmp_path: Path) -> Non
             until(lambda: not indexes.vector.is_rebuilding and not indexes.keyword.is_rebuilding)
         caught_up(store, indexes)
         assert len(refills) == 2
+
+
+class _FailingOnceReleasedEmbedder(StuckEmbedder):
+    @override
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = super().embed(texts)
+        if self.asked == 1:
+            raise Unavailable("the embedding service does not answer")
+        return vectors
+
+
+def test_a_requested_rebuild_voids_the_error_of_a_step_in_progress(tmp_path: Path) -> None:
+    embedder = _FailingOnceReleasedEmbedder()
+    with indexed(tmp_path, embedder) as (pool, indexer), pool.lease(NAME, create=True) as store, ExitStack() as held:
+        held.callback(embedder.let_go.set)
+        indexes = indexer.of(store)
+        write(store, many(5))
+        assert embedder.started.wait(PATIENCE)
+        indexer.reindex(store)
+        with capture_log(store=NAME, event="index_step_failed", index="vector") as failures:
+            embedder.let_go.set()
+            until(lambda: bool(failures))
+        assert indexes.vector.state().error is None
+        caught_up(store, indexes)
 
 
 def test_an_index_that_was_behind_publishes_index_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
