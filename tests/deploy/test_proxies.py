@@ -149,20 +149,21 @@ def caddy(folder: Path, files: Files, url: str) -> Generator[Path]:
         yield path
 
 
-def accepts(path: Path) -> bool:
-    """Return whether connections to a socket are accepted; until it listens, it refuses them."""
-    with closing(socket.socket(socket.AF_UNIX)) as asked:
-        return asked.connect_ex(str(path)) == 0
+def accepts(address: Path | tuple[str, int]) -> bool:
+    """Return whether connections to a Unix socket or a port are accepted."""
+    is_path = isinstance(address, Path)
+    with closing(socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)) as asked:
+        return asked.connect_ex(str(address) if is_path else address) == 0
 
 
 @contextmanager
-def running(command: list[str], folder: Path, path: Path) -> Generator[None]:
+def running(command: list[str], folder: Path, address: Path | tuple[str, int]) -> Generator[None]:
     """Run a proxy for the duration of a block, once it accepts connections."""
     said = folder / "said"
     variables = environment({"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder)})
     with said.open("w") as errors, subprocess.Popen(command, stderr=errors, env=variables) as process:
         try:
-            eventually(lambda: accepts(path) or process.poll() is not None)
+            eventually(lambda: accepts(address) or process.poll() is not None)
             assert process.poll() is None, said.read_text()
             yield
         finally:

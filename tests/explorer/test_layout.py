@@ -140,7 +140,7 @@ def server_below_a_path(folder: Path) -> Generator[list[str]]:
         [port] = free_ports(1)
         (folder / "kgserve.conf").write_text(BELOW_A_PATH.format(port=port, url=server.url))
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder))
-        with running(nginx_command(folder), folder, folder / "nginx.pid"):
+        with running(nginx_command(folder), folder, ("127.0.0.1", port)):
             yield [f"http://127.0.0.1:{port}/graphs"]
 
 
