@@ -7,6 +7,7 @@ the server keeps a file in the data folder. A deletion that finds the disk full 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -35,11 +36,18 @@ def maintain_disk_reserve(data_dir: Path) -> None:
     free, reserve = shutil.disk_usage(data_dir).free, data_dir / RESERVE_FILE
     if free >= 2 * RESERVE_BELOW_BYTES:
         reserve.unlink(missing_ok=True)
-    elif MIN_FREE_BYTES + 2 * RESERVE_BYTES <= free < RESERVE_BELOW_BYTES and not reserve.exists():
+    elif MIN_FREE_BYTES + 2 * RESERVE_BYTES <= free < RESERVE_BELOW_BYTES and not _is_complete(reserve):
         try:
             reserve.write_bytes(b"\0" * RESERVE_BYTES)
         except OSError:
             reserve.unlink(missing_ok=True)  # the disk filled up meanwhile
+
+
+def _is_complete(reserve: Path) -> bool:
+    # A server that was killed while it wrote the reserve leaves a part of it.
+    with suppress(FileNotFoundError):
+        return reserve.stat().st_size == RESERVE_BYTES
+    return False
 
 
 def measure_free_space_for_deletion(data_dir: Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from kgserve.storage.disk_space import RESERVE_FILE
+from kgserve.storage.disk_space import RESERVE_BYTES, RESERVE_FILE
 from tests.cli.running import serving
 from tests.stores.writing import until
 from tests.timeouts import REQUEST_SECONDS
@@ -34,6 +34,9 @@ def fill_disk(path: Path) -> None:
 def main(folder: Path) -> None:
     """Write, fill the disk, and delete."""
     data = folder / "data"
+    data.mkdir()
+    reserve = data / RESERVE_FILE
+    reserve.write_bytes(b"\0" * 10)  # as after a kill
     with (
         serving(data, "--indexes", "none") as server,
         httpx.Client(base_url=server.url, timeout=REQUEST_SECONDS) as http,
@@ -42,7 +45,7 @@ def main(folder: Path) -> None:
         for store in ("kept", "dropped"):
             expect_status(http, 200, "POST", f"/api/memory/{store}/inject", {"nodes": nodes})
         expect_status(http, 200, "POST", "/api/memory/kept/cypher", COUNT)
-        until((data / RESERVE_FILE).exists)
+        until(lambda: reserve.stat().st_size == RESERVE_BYTES)
         fill_disk(folder / "other")
         refused = expect_status(http, 507, "POST", "/api/memory/kept/inject", {"nodes": [{"id": "x", "type": "t"}]})
         assert "MiB of disk space are left" in refused.json()["detail"]
